@@ -1,4 +1,4 @@
-# Coracle's commands. `make start` and `make test` are all that most people need.
+# `make start` and `make test` are all that most people need.
 
 SHELL := /bin/bash
 BIN   := bin/coracle
@@ -10,12 +10,12 @@ DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
 CSI := dist/images-csi
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
-# kubectl inside says which release it is.
+# The embedded kubectl reports this release.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/base/version/version.go)
 KUBECTL    := k8s.io/component-base/version
-# Tools are built with the flags of the binary, so that what they share is compiled once.
+# Tools have the binary's flags, so that shared packages are compiled once.
 TOOL := CGO_ENABLED=0 go run -trimpath
-# The stamp is made when it is needed, which is not at each make.
+# A recursive variable: hack/stamp.sh runs only when a build needs it.
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
@@ -30,57 +30,58 @@ $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@echo "building $@"
 	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
-# The shim is a small static program of its own, carried inside the big one.
+# The shim is a separate small static program, embedded in the binary.
 $(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
-# So is what checks Buildbarn's configurations: only its own process has the evaluator, and only while it checks.
+# The checker of Buildbarn's configurations, likewise. Only its process loads the Jsonnet evaluator, and only while
+# it checks.
 $(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/systems/buildbarn/check/program pkg/systems/buildbarn/check/protocol pkg/systems/buildbarn/schema pkg/base/bounded -type f -not -name '*_test.go') go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=0 hack/build.sh -trimpath -ldflags "-s -w" -o dist/coracle-buildbarn-check ./cmd/coracle-buildbarn-check
 	@$(TOOL) ./hack/pack dist/coracle-buildbarn-check $@
 
-images: deps $(IMAGES)/.done ## the container images of the tour and of most tests, built without internet
+images: deps $(IMAGES)/.done ## container images for the tour and most tests, built without internet access
 
 $(IMAGES)/.done: $(shell find hack/images pkg/systems/workers/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building images"
 	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
 
-example-images: deps $(EXAMPLES)/.done ## those of the example applications
+example-images: deps $(EXAMPLES)/.done ## container images of the example applications
 
 $(EXAMPLES)/.done: $(shell find hack/images/main.go hack/images/archive hack/images/guestbook hack/images/etcd -type f 2>/dev/null) go.mod
 	@echo "building images of the examples"
 	@$(TOOL) ./hack/images -examples -out $(EXAMPLES) && touch $@
 
-database-images: deps $(DATABASE) ## PostgreSQL from the Debian packages of this machine's release, downloaded
+database-images: deps $(DATABASE) ## image of PostgreSQL from downloaded Debian packages of this machine's release
 
 $(DATABASE): $(wildcard hack/images/postgres/*.go hack/images/archive/*.go)
 	@echo "building PostgreSQL's image"
 	@$(TOOL) ./hack/images/postgres -out $@
 
-database: build images database-images ## PostgreSQL on a joined machine keeps what it acknowledged over kill -9 of server, agent and pod
+database: build images database-images ## tests that PostgreSQL on a joined machine keeps acknowledged rows when server, agent and pod are killed
 	CORACLE_TEST_DATABASE=1 go test -count=1 -v -timeout 15m -run TestPostgreSQL ./test/e2e
 
-buildbarn-images: deps $(BUILDBARN)/.done ## Buildbarn's own programs, compiled for minutes, in images for its test
+buildbarn-images: deps $(BUILDBARN)/.done ## images of Buildbarn's programs for its test; compiles for minutes
 
 $(BUILDBARN)/.done: $(shell find hack/buildbarn hack/images/buildbarn hack/images/archive -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building Buildbarn"
 	@$(TOOL) ./hack/images/buildbarn -out $(BUILDBARN) && touch $@
 
-csi-images: deps $(CSI)/.done ## upstream's sidecars of CSI drivers, compiled for minutes, in images for their test
+csi-images: deps $(CSI)/.done ## images of upstream's CSI sidecars for their test; compiles for minutes
 
 $(CSI)/.done: $(shell find hack/csi hack/images/csi hack/images/archive test/csidriver test/nodeplugin -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building CSI's sidecars"
 	@$(TOOL) ./hack/images/csi -out $(CSI) && touch $@
 
-deps: ## what a new machine lacks
+deps: ## packages that a new machine needs
 	@hack/deps.sh
 
-test: build images example-images ## the whole test suite, real containers included
+test: build images example-images ## the whole test suite, including real containers
 	@hack/test.sh
 
 unit: $(SHIM) $(CHECK) images
@@ -92,25 +93,25 @@ race: $(SHIM) $(CHECK) images
 e2e: build images example-images
 	go test -count=1 -v ./test/e2e/...
 
-upstream: ## Kubernetes' own kube-apiserver, kube-scheduler and kube-controller-manager, and etcd, compiled for minutes into dist/upstream
+upstream: ## Kubernetes' own kube-apiserver, kube-scheduler, kube-controller-manager and etcd in dist/upstream; compiles for minutes
 	@hack/upstream.sh
 
-upstream-tests: build images upstream ## Coracle beside them, on their data, and they on Coracle's: the tests named TestUpstream...
+upstream-tests: build images upstream ## tests against Kubernetes' own programs, and of each side on the other's data: TestUpstream...
 	CORACLE_TEST_UPSTREAM=1 go test -count=1 -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
-buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our configurations against Buildbarn's own schemas, and a real farm that executes actions
+buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests Coracle's Buildbarn configurations against Buildbarn's schemas, and a real farm
 	cd hack/buildbarn && go test -count=1 ./...
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
-# CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' own.
-csi: build images csi-images ## a CSI driver with upstream's sidecars: provisioning, snapshots and groups of them, expansion and the rest, over the deaths of all involved
+# CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' driver.
+csi: build images csi-images ## tests a CSI driver with upstream's sidecars, including restarts of driver, server and node
 	CORACLE_TEST_CSI=1 go test -count=1 -v -timeout 20m -run TestSidecars ./test/e2e
 
-sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
+sbom: build ## dist/coracle.cdx.json, the modules in the binary (CycloneDX)
 	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)
 
-release: sbom ## dist: archive, .deb, install script, SBOM and checksums of a release, for those who do not compile
+release: sbom ## archive, .deb, install script, SBOM and checksums of a release in dist
 	@hack/release/release.sh
 	@hack/release/test.sh
 
@@ -120,33 +121,33 @@ lint: ## golangci-lint, which takes minutes to build the first time
 generate: ## deepcopy functions
 	go generate ./apis/...
 
-bench: build images ## measure a fresh cluster against the budgets
+bench: build images ## measures a fresh cluster against the budgets
 	@hack/bench.sh
 
-bench-upstream: build ## creates, lists, gets, watches, custom resources and webhooks in turn with upstream's kube-apiserver and etcd, as ratios
+bench-upstream: build ## compares requests with upstream's kube-apiserver and etcd on this machine, as ratios
 	@hack/upstream.sh etcd kube-apiserver
 	@hack/bench-upstream.sh
 
 conformance: conformance-deps build images ## upstream's conformance suite; FOCUS=regex narrows it
 	@hack/conformance.sh "$(FOCUS)"
 
-conformance-sample: conformance-deps build images ## tests of all its parts (test/conformance/sample.txt), in ten minutes
+conformance-sample: conformance-deps build images ## a sample of upstream's conformance suite (test/conformance/sample.txt), in ten minutes
 	@hack/conformance.sh --sample
 
-conformance-deps: # before anything is built for minutes
+conformance-deps: # fails early, before the long builds
 	@hack/deps.sh conformance
 
-clients: build images ## a client generated from our OpenAPI, each command of kubectl, helm, metrics-server, and controller-runtime's own test suites
+clients: build images ## tests a client generated from Coracle's OpenAPI, kubectl, helm, metrics-server and controller-runtime's test suites
 	go test -count=1 -v -timeout 40m ./test/clients
 
-robustness: build images ## kill -9 in the middle of writes, linearizability of what was acknowledged, and watches that miss nothing
+robustness: build images ## tests that kills lose no acknowledged write and watches miss no event
 	go test -count=1 -v -timeout 30m ./test/robustness/...
 
 FUZZTIME ?= 30s
-fuzz: ## every fuzz target for FUZZTIME each
+fuzz: ## runs every fuzz target for FUZZTIME each
 	@hack/fuzz.sh $(FUZZTIME)
 
-nightly: build images ## hours: the whole conformance suite, robustness, clients, attacks, lint, the release, and ten minutes of each fuzz target
+nightly: build images ## takes hours: conformance, robustness, clients, attacks, lint, the release, and ten minutes of each fuzz target
 	@hack/nightly.sh
 
 clean:

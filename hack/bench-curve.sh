@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What nodes and pods cost: a control plane with fake nodes that send heartbeats, ten pods on each, in steps: `hack/bench-curve.sh 1000 2500 5000 10000`.
-# Memory is the server's; processor time is its own a minute after each step, in percent of a core, over a minute.
+# Measures the cost of nodes and pods in steps, with a control plane and fake nodes that send heartbeats for ten
+# pods each: `hack/bench-curve.sh 1000 2500 5000 10000`. Memory and processor time are the server's. Processor time
+# is measured for a minute, a minute after each step, in percent of a core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p dist
-install -m 755 bin/coracle dist/coracle-installed # as bench.sh does
+install -m 755 bin/coracle dist/coracle-installed # see bench.sh
 coracle=$(realpath dist/coracle-installed)
 [ $# -gt 0 ] || set -- 1000 2500 5000 10000
 . hack/host.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures tasks beside the runtime alone, messages beside NATS, or Kontrol with another cluster of this machine beside kubectl and plain loops: in turn,
-# in one run, so that both have the same machine.
+# Measures tasks beside the runtime alone, messages beside NATS, or Kontrol with a second cluster on this machine
+# beside kubectl and plain loops. Both sides run in turn in one run, so that they have the same machine.
 #   hack/bench-side.sh tasks [ROUNDS [TASKS]]
 #   hack/bench-side.sh messages [ROUNDS]
 #   hack/bench-side.sh kontrol [ROUNDS [RESOURCES]]
@@ -20,7 +20,7 @@ kontrol) ;;
 esac
 . hack/host.sh
 if [ "$what" = kontrol ]; then
-  serve() { # NAME PORT: a control plane in the background; returns once it runs
+  serve() { # NAME PORT: starts a control plane in the background and waits until it is ready
     mkfifo "$dir/$1.log"
     exec {log}<>"$dir/$1.log"
     CORACLE_DATA_DIR=$dir/$1 CORACLE_RUN_DIR=$dir/$1-run inside "$coracle" server --no-node --listen ":$2" --merge-kubeconfig=false 2>&"$log" &

@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p dist
-# A copy, as an installed binary is one: the page cache holds what the linker wrote in larger folios, which count as resident as a whole
-# (30 MiB more on Linux 6.18).
+# Run a copy, like an installed binary: the page cache holds the linker's output in larger folios, and each counts
+# as resident as a whole (30 MiB more on Linux 6.18).
 install -m 755 bin/coracle dist/coracle-installed
 coracle=$(realpath dist/coracle-installed)
 go build -o dist/bench ./test/bench
@@ -23,7 +23,7 @@ for image in busybox worker; do inside "$coracle" image load "dist/images/$image
 pid=$(inside "$coracle" status -o json | sed -n 's/^  "pid": \([0-9]*\),/\1/p')
 inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" "$@"
 
-# The same data directory again, with 1,000 objects in it.
+# Start again on the same data directory, with 1,000 objects.
 inside "$coracle" ctl create namespace full >/dev/null
 for i in $(seq 1000); do printf -- '---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%s, namespace: full}\n' "$i"; done |
   inside "$coracle" ctl create -f - >/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs `go build` with the arguments given and shows its progress, since a first build takes minutes: hack/build.sh -o FILE PACKAGE.
-# It counts the compiled packages in the output of -v; the compiler's messages are printed.
+# Runs `go build` with the arguments and shows its progress, since a first build takes minutes: hack/build.sh -o
+# FILE PACKAGE. It counts the compiled packages in the output of -v and prints the compiler's messages.
 set -euo pipefail
 . "$(dirname "$0")/memory.sh"
 every=10 # seconds between two lines
@@ -9,7 +9,7 @@ main=$(go list "${@: -1}")
 go build -v "$@" 2>&1 | {
   while IFS= read -r line; do
     case $line in
-    '#'* | *' '* | *:*) echo "$line" >&2 && continue ;; # a message
+    '#'* | *' '* | *:*) echo "$line" >&2 && continue ;; # a message of the compiler
     esac
     count=$((count + 1))
     if [ "$line" = "$main" ] && [ "$SECONDS" -ge $every ]; then

@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Runs upstream's conformance suite against a fresh cluster in a network namespace of its own: `make conformance`.
+# Runs upstream's conformance suite against a fresh cluster in a network namespace: `make conformance`.
 #
-#   hack/conformance.sh [FOCUS]     FOCUS is a regular expression that narrows the tests by name
-#   hack/conformance.sh --sample    the tests of test/conformance/sample.txt, which must all run and pass, in ten minutes
-#   hack/conformance.sh --netpol    upstream's tests of network policies, which are not part of conformance: test/conformance/netpol.txt
-#   hack/conformance.sh --users     those of pods with user namespaces, likewise: test/conformance/users.txt
+#   hack/conformance.sh [FOCUS]     FOCUS is a regular expression that selects tests by name
+#   hack/conformance.sh --sample    the tests in test/conformance/sample.txt, which must all run and pass, in ten minutes
+#   hack/conformance.sh --netpol    upstream's tests of network policies (not part of conformance), test/conformance/netpol.txt
+#   hack/conformance.sh --users     upstream's tests of pods with user namespaces, likewise, test/conformance/users.txt
 #
-# The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
-# PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
-# Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance, and in dist/conformance/sample, netpol and users.
+# The suite wants two nodes, so the cluster has two network namespaces; NODES=1 leaves the second out. PROCS (16)
+# tests run concurrently, for at most TIMEOUT (2h). UPDATE=1 adds the passed tests to test/conformance/passing.txt.
+# Exit status 1: a test in passing.txt failed. Logs and reports stay in dist/conformance and its folders sample,
+# netpol and users.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for tool in busybox curl dig nslookup; do # they go into the stand-in images
+for tool in busybox curl dig nslookup; do # the stand-in images contain these
   command -v $tool >/dev/null || { echo "$tool is missing: apt-get install busybox-static curl bind9-dnsutils" >&2; exit 1; }
 done
 focus=${1:-} list=test/conformance/passing.txt all= labels=Conformance label=Conformance
 out=$PWD/dist/conformance
-logs=$out # of this run: what is built is for all
+logs=$out # logs are per run; builds are shared
 if [ "$focus" = --sample ]; then
   logs=$out/sample list=test/conformance/sample.txt all=-all TIMEOUT=${TIMEOUT:-10m} PROCS=${PROCS:-4}
   focus=$(sed 's/[][\\.*^$+?(){}|]/\\&/g' $list | paste -sd '|')
 fi
 if [ "$focus" = --netpol ]; then
-  # Those of SCTP need it in the kernel.
+  # Without SCTP, which needs a kernel module.
   logs=$out/netpol list=test/conformance/netpol.txt all=-all focus= label=Feature:NetworkPolicy PROCS=${PROCS:-4}
   labels='Feature: containsAny NetworkPolicy && !(Feature: containsAny SCTPConnectivity)'
 fi
@@ -33,7 +34,7 @@ fi
 coracle=$(realpath "${CORACLE:-bin/coracle}")
 mkdir -p "$out" "$logs"
 
-# What is built once, and again when the module or the stand-ins change.
+# stale reports whether FILE must be built again because a SOURCE has changed.
 stale() { # FILE SOURCE...
   local file=$1
   shift
@@ -41,7 +42,7 @@ stale() { # FILE SOURCE...
 }
 if stale "$out/e2e.test" go.mod conformance_test.go pin.go; then
   echo "building the suite (minutes, once)"
-  # Fixtures are chosen by the suite's own version, which is stamped into a binary.
+  # The suite chooses fixtures by its own version, which is stamped into a binary.
   minor=$(cd hack/conformance && go list -m -f '{{.Version}}' k8s.io/kubernetes | cut -d. -f2)
   stamp="-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
   (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -vet=off -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
@@ -54,7 +55,7 @@ fi
 (cd hack/conformance && go build -o "$out/report" ./report && go build -o "$out/registry" ./registry)
 
 . hack/host.sh
-# In the second machine; it replaces its shell, which is one in parentheses or in the background.
+# become runs a command in the second machine. It replaces the shell, so call it in a subshell or in the background.
 become() { exec nsenter --net="/run/netns/${name}b" -- env CORACLE_DATA_DIR="$dir/other" CORACLE_RUN_DIR="$dir/other-run" CORACLE_NODE_NAME="${name}b" "$@"; }
 end() {
   trap - EXIT
@@ -89,7 +90,7 @@ if [ "${NODES:-2}" != 1 ]; then
 fi
 echo "running the suite; its log is $logs/suite.log"
 rm -f "$logs/report.json"
-cd hack/conformance # ginkgo asks the go command for its version, which must not need the network
+cd hack/conformance # ginkgo runs `go version`, which must not need the network
 inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter="$labels" --focus="$focus" \
   --keep-going --output-dir="$logs" --json-report=report.json "$out/e2e.test" -- \
   --provider=skeleton --kubeconfig="$dir/data/kubeconfig" >"$logs/suite.log" 2>&1 || true

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what a new Debian machine lacks to build and test Coracle. Go itself must be there. With "test" it also gets
-# what tests alone need: a containerd to try --containerd with, unpacked into dist (26 MB, 3 s), so that none is started as a service. With "conformance" it gets what goes into that suite's images.
+# Installs the packages that a new Debian machine needs to build and test Coracle, except Go. With "test" it also
+# unpacks containerd into dist (26 MB, 3 s) for the tests of --containerd; unpacked, it starts no service. With
+# "conformance" it also installs the tools in that suite's images.
 set -euo pipefail
 command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (https://go.dev/doc/install)" >&2; exit 1; }
 missing=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for the time given (default 30s).
+# Runs every fuzz target of the module for a duration each (default 30s).
 set -euo pipefail
 time=${1:-30s}
 for package in $(go list ./...); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that take too long for each change: `make nightly` runs all, `hack/nightly.sh STEP...` only the named ones. A failure does not stop
-# the others; failures are listed at the end. Logs are in dist/nightly.
+# Checks that take too long for each change: `make nightly` runs all, `hack/nightly.sh STEP...` only the named ones.
+# All steps run even if one fails; failures are listed at the end. Logs are in dist/nightly.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
@@ -21,18 +21,18 @@ run() { # STEP
   conformance) make conformance FOCUS= ;;
   netpol) make conformance FOCUS=--netpol ;;
   users) make conformance FOCUS=--users ;;
-  # Contended keys and checked watches; three times, since crashes are random.
+  # Contended keys and checked watches, three times because crashes are random.
   robustness) go test -count=3 -v -timeout 90m ./test/robustness/... ;;
   clients) make clients ;;
   upstream) make upstream-tests ;;
   buildbarn) make buildbarn ;;
   csi) make csi ;;
   database) make database ;;
-  quota) hack/quota.sh ;; # needs a kernel that not every machine has
+  quota) hack/quota.sh ;; # needs a kernel with project quotas
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/node/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills|TestJoinedAgentIsKilled' ./test/e2e ;;
-  # Ten clusters with 1,000 Resources, some that are offline for minutes, one that is killed while it is applied to, and many interleavings of what can
-  # happen to a few.
+  # Ten clusters with 1,000 Resources, clusters that are offline for minutes, a target that is killed during
+  # applies, and many interleavings of events on a few clusters.
   fleet)
     CORACLE_TEST_FLEET=1 CORACLE_TEST_OFFLINE=4m go test -count=1 -v -timeout 30m ./test/kontrol &&
       make build && CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 10m -run TestKontrolTargetKilled ./test/e2e &&

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of volumes' sizes on a kernel that has project quotas: Debian's User Mode Linux, downloaded into dist/uml (41 MB) and started as an
-# ordinary process, with this machine's files read-only. Kernels of small machines are often built without them.
+# Runs the tests of volume sizes on a kernel with project quotas, which kernels of small machines often lack:
+# Debian's User Mode Linux, downloaded into dist/uml (41 MB) and started as an ordinary process, with this machine's
+# files read-only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/dist/uml

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints the linker flags that stamp a build: commit, state of the tree, and date (SOURCE_DATE_EPOCH, else that of the commit, so
-# that the same sources give the same binary). Outside of a git repository it prints what is known.
+# Prints the linker flags that stamp a build: commit, state of the tree, and date (SOURCE_DATE_EPOCH, or the commit's
+# date, so that the same sources give the same binary). Outside of a git repository it prints only the known ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=github.com/coracle-dev/coracle/pkg/base/version
-kubectl=k8s.io/component-base/version # whose commit must be the server's for --match-server-version
+kubectl=k8s.io/component-base/version # kubectl's commit must be the server's for --match-server-version
 commit=$(git rev-parse HEAD 2>/dev/null || true)
 epoch=${SOURCE_DATE_EPOCH:-}
 if [ -n "$commit" ]; then

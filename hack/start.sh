@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a cluster on this machine, loads the images, applies the example, and shows that it serves.
+# Starts a cluster on this machine, loads the images, applies the example, and fetches its page.
 set -euo pipefail
 coracle=bin/coracle
 $coracle start

@@ -5,14 +5,16 @@ unformatted=$(gofmt -l $(git ls-files '*.go'))
 [ -z "$unformatted" ] || { echo "not gofmt-clean: $unformatted" >&2; exit 1; }
 hack/deps.sh test
 export PATH=$PATH:$PWD/dist/containerd/usr/bin
-# Unit tests need the processors, end-to-end tests mostly wait: they run at once, and what waits comes first. What a package prints is printed whole.
+# Unit tests need the processors, while end-to-end tests mostly wait. So both run concurrently, with end-to-end
+# tests at a higher priority.
 setsid nice -n 19 hack/unit.sh &
 unit=$!
 trap 'kill -- -$unit $(jobs -p) 2>/dev/null || true' EXIT
 status=0
-# Built as the binary is, so that its packages serve. What hostile requests cost can only be told without the race detector. The end-to-end tests wait
-# more than they work, and each has a cluster in a network of its own: two run at a time, those of the first half of the alphabet beside the others.
-# Attacks run alone, as they measure. Other clients than kubectl take minutes to compile: make clients, and make nightly.
+# The flags are the binary's, so that its compiled packages are reused. Without the race detector, because tests of
+# hostile requests measure their cost. Two sets of end-to-end tests run concurrently, since they mostly wait and each
+# test has its own cluster and network: the first half of the alphabet beside the second. Attacks run alone, because
+# they measure. Other clients than kubectl take minutes to compile, so `make clients` and `make nightly` test them.
 e2e() { CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 30m -p 1 "$@"; }
 both() {
   e2e -run '^Test[A-L]' ./test/e2e &

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles upstream's own programs into dist/upstream, from the modules that hack/upstream/go.mod pins: kube-apiserver, kube-scheduler,
-# kube-controller-manager, etcd and etcdctl. Tests run them beside Coracle (test/upstream). It takes minutes once, and nothing when they are there.
+# Compiles upstream's programs into dist/upstream from the modules in hack/upstream/go.mod: kube-apiserver,
+# kube-scheduler, kube-controller-manager, etcd and etcdctl. Tests run them beside Coracle (test/upstream). It takes
+# minutes once, and does nothing if they are up to date.
 #
 #   hack/upstream.sh [PROGRAM...]     default all
 set -euo pipefail
@@ -22,13 +23,13 @@ flock 9 # several worktrees may share the folder
 version=$(sed -n 's/^\tk8s.io\/kubernetes \(v[^ ]*\).*/\1/p' hack/upstream/go.mod)
 minor=$(echo "$version" | cut -d. -f2)
 stamp="-s -w -X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
-# What a program was made from: the pinned modules and the compiler. Not a time, which differs between worktrees.
+# A program's inputs: the pinned modules and the compiler. Not a time, which differs between worktrees.
 made=$({ cat hack/upstream/go.mod; go version; } | sha256sum | cut -d' ' -f1)
 for name in "${wanted[@]}"; do
   [ -n "${packages[$name]:-}" ] || { echo "there is no program $name; there are ${order[*]}" >&2; exit 2; }
   if [ -x "$out/$name" ] && [ "$(cat "$out/.$name" 2>/dev/null)" = "$made" ]; then continue; fi
   echo "building $name $version"
-  # With the flags of the binary, whose packages are compiled already.
+  # The flags are the binary's, so that its compiled packages are reused.
   (cd hack/upstream && CGO_ENABLED=0 nice -n 5 ../build.sh -trimpath -ldflags "$stamp" -o "$out/$name.new" "${packages[$name]}")
   mv "$out/$name.new" "$out/$name"
   echo "$made" >"$out/.$name"

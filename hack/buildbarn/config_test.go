@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// programs are the messages into which the programs read their files, by the first part of the file's name. That of
-// bb_browser is not at hand.
+// programs are the messages into which the programs read their files, by the first part of the file's name.
+// bb_browser's is missing, because its module is not a dependency.
 var programs = map[string]func() proto.Message{
 	"storage":   func() proto.Message { return &bb_storage.ApplicationConfiguration{} },
 	"frontend":  func() proto.Message { return &bb_storage.ApplicationConfiguration{} },
@@ -25,8 +25,7 @@ var programs = map[string]func() proto.Message{
 	"runner":    func() proto.Message { return &bb_runner.ApplicationConfiguration{} },
 }
 
-// read reads a file as the program does to which it belongs. Unknown fields are errors. It returns false if the program
-// is not at hand.
+// read reads a file as its program does. Unknown fields are errors. It returns false for an unknown program.
 func read(file string) (bool, error) {
 	part, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), "-")
 	message, ok := programs[part]
@@ -57,7 +56,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestRendered checks what pkg/systems/buildbarn/config renders, as its own tests keep it in testdata, a folder for
+// TestRendered checks the rendered files of pkg/systems/buildbarn/config in its testdata, which has a folder for
 // each case.
 func TestRendered(t *testing.T) {
 	if n := readAll(t, "../../pkg/systems/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7+5 {
@@ -65,7 +64,7 @@ func TestRendered(t *testing.T) {
 	}
 }
 
-// readAll reads files as their programs do, and returns how many these were.
+// readAll reads files as their programs do, and returns their number.
 func readAll(t *testing.T, pattern string) (n int) {
 	t.Setenv("NODE_NAME", "node")
 	t.Setenv("POD_NAME", "pod")
@@ -85,7 +84,6 @@ func readAll(t *testing.T, pattern string) (n int) {
 	return n
 }
 
-// TestWrongFieldsAreFound makes sure that the other tests can fail.
 func TestWrongFieldsAreFound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "storage.jsonnet")
 	if err := os.WriteFile(file, []byte("{maximumMessageSize: 1}"), 0o644); err != nil {

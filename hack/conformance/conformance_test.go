@@ -1,5 +1,5 @@
-// Package conformance runs upstream's end-to-end suite against a cluster: `make conformance`. It is a module of its
-// own, so that Coracle does not depend on the suite's dependencies.
+// Package conformance runs upstream's end-to-end suite against a cluster: `make conformance`. It is a separate
+// module, so that Coracle does not depend on the suite's dependencies.
 package conformance
 
 import (

@@ -1,6 +1,6 @@
 //go:build tools
 
-// The suite's images are built from this package, which nothing imports.
+// Package conformance pins the packages from which the suite's images are built.
 package conformance
 
 import (

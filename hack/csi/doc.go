@@ -1,3 +1,3 @@
-// Package csi pins the versions of the sidecars of CSI drivers whose images hack/images/csi builds. It is a module of
-// its own, because Coracle links nothing of them.
+// Package csi pins the versions of the CSI sidecars whose images hack/images/csi builds. It is a separate module,
+// because Coracle links none of their packages.
 package csi

@@ -1,6 +1,6 @@
-// Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from the static
-// busybox of the Debian package busybox-static, and hello and worker from the Go packages below this folder; with
-// -examples guestbook and etcd. Builds are reproducible.
+// Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from Debian's
+// package busybox-static, and hello and worker from the Go packages below this folder. With -examples it builds
+// guestbook and etcd. Builds are reproducible.
 package main
 
 import (
@@ -112,7 +112,7 @@ func buildWorker(out, pkg string) error {
 		"docker.io/coracle/worker:latest")
 }
 
-// buildExample builds the image of an example application, whose only program has its name.
+// buildExample builds the image of an example application. Its only program has the image's name.
 func buildExample(out, name string) error {
 	program, err := archive.Compile("", "./hack/images/"+name)
 	if err != nil {

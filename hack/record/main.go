@@ -1,5 +1,5 @@
-// Command record runs the commands of a script as a reader would type them, and writes what they print as an animated
-// SVG: the recording in README. It is run by hand, as root, on a machine without a cluster:
+// Command record runs the commands of a script in a terminal's look, and writes them with their output as an
+// animated SVG for the README. Run it by hand, as root, on a machine without a cluster:
 //
 //	go run ./hack/record -out .github/tour.svg hack/record/tour.sh
 package main
@@ -20,7 +20,7 @@ import (
 const (
 	columns    = 100
 	lineHeight = 19
-	pause      = 900 * time.Millisecond // after each command, for the reader
+	pause      = 900 * time.Millisecond // the pause after each command
 )
 
 type line struct {
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// run executes each line of script in one shell. Lines that begin with # are run and not shown.
+// run executes each line of the script in one shell. It runs lines that begin with # without showing them.
 func run(script, out string) error {
 	data, err := os.ReadFile(script)
 	if err != nil {
@@ -103,7 +103,7 @@ func run(script, out string) error {
 	return draw(f, lines)
 }
 
-// draw writes lines that appear at their times; a viewer without animations shows them all.
+// draw writes lines that appear at their times. A viewer without animations shows all of them.
 func draw(w io.Writer, lines []line) error {
 	height := len(lines)*lineHeight + 30
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="monospace" font-size="14">

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Installs Coracle from an archive of a release, or removes it. It names no host: say where the archive is.
+# Installs Coracle from an archive of a release, or removes it. It has no default host: give the archive.
 #
 #   install.sh ARCHIVE           a file or an https:// URL of coracle-VERSION-linux-ARCH.tar.gz
-#   install.sh --uninstall       removes what this script installed; clusters' data stays (see `coracle delete`)
+#   install.sh --uninstall       removes the installed files; clusters' data stays (see `coracle delete`)
 #
-#   --sha256 SUM                 the archive's checksum; otherwise it is read from SHA256SUMS beside the archive
+#   --sha256 SUM                 the archive's checksum; default from SHA256SUMS beside the archive
 #   --prefix DIR                 where bin/coracle goes (default /usr/local)
 #   --root DIR                   install into another root directory
 #
-# It may be run again: the same archive changes nothing, another one replaces the program at once, and a service that runs is restarted.
+# It may be run again: the same archive changes nothing; another archive replaces the program atomically and
+# restarts running services.
 set -eu
 prefix=/usr/local root='' sum='' archive='' uninstall=''
 fail() { echo "install.sh: $*" >&2; exit 1; }
@@ -33,7 +34,7 @@ systemd() { [ -z "$root" ] && [ -d /run/systemd/system ] && command -v systemctl
 
 if [ -n "$uninstall" ]; then
   [ -z "$archive" ] || fail "--uninstall takes no archive"
-  # The pods end while there is still a program that can end them.
+  # End the pods while the program is still installed.
   if systemd; then
     for role in server agent; do
       if systemctl is-active -q "coracle-$role"; then "$bin" stop || true; fi
@@ -78,7 +79,7 @@ tar -xzf "$work/archive" -C "$work/out" --strip-components=1 --no-same-owner
 "$work/out/coracle" version >/dev/null || fail "the program in $name does not run on this machine ($(uname -sm))"
 
 changed=''
-place() { # from, to, mode; replaces at once, so that a running program stays whole
+place() { # from, to, mode: replaces the file atomically, since its program may be running
   if [ -f "$2" ] && cmp -s "$1" "$2"; then return; fi
   changed=yes
   mkdir -p "${2%/*}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs bin/coracle for those who do not compile: hack/release/release.sh. Into dist: a static archive, a Debian package with systemd
-# units, the install script, the bill of materials, and SHA256SUMS of them all. The same sources give the same files, byte by byte.
+# Packs bin/coracle as a release: hack/release/release.sh. It writes into dist a static archive, a Debian package with
+# systemd units, the install script, the bill of materials, and SHA256SUMS. The same sources give the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=hack/release
@@ -26,7 +26,7 @@ for role in server agent; do
   mkdir -p "$deb/lib/systemd/system"
   sed 's|^ExecStart=.*/coracle |ExecStart=/usr/bin/coracle |' $here/coracle-$role.service >"$deb/lib/systemd/system/coracle-$role.service"
 done
-# As Debian's packages do that delay shutdowns: below /usr/lib it goes with the package, which a file in /etc would not.
+# Like other packages that delay shutdowns: a file below /usr/lib is removed with the package, a file in /etc is not.
 install -D -m 0644 $here/logind.conf "$deb/usr/lib/systemd/logind.conf.d/coracle.conf"
 install -D -m 0644 LICENSE "$deb/usr/share/doc/coracle/copyright"
 install -D -m 0644 README.md "$deb/usr/share/doc/coracle/README.md"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests what `make release` left in dist: checksums, the archive, the install script (again, upgraded, damaged, removed), the package,
-# the units, and that packing again gives the same bytes. Everything is installed below a temporary directory.
+# Tests the files that `make release` left in dist: checksums, the archive, the install script (repeated, upgrade,
+# damaged archive, uninstall), the package and the units, and that packing is reproducible. It installs everything
+# below a temporary directory.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
@@ -37,7 +38,7 @@ run --uninstall >/dev/null
 run --uninstall >/dev/null
 [ -z "$(find "$root" -type f)" ] || fail "uninstalling leaves $(find "$root" -type f)"
 
-# A damaged archive, a wrong or missing checksum and a plain http URL are refused, and nothing is installed.
+# The script refuses a damaged archive, a wrong or missing checksum and an http URL, and installs nothing.
 mkdir "$dir/bad"
 cp "$archive" dist/SHA256SUMS "$dir/bad"
 printf x >>"$dir/bad/$(basename "$archive")"
@@ -49,7 +50,7 @@ refused --sha256 "$(printf '0%.0s' $(seq 64))" "$archive"
 refused "$dir/bad/$(basename "$archive")"
 refused "http://127.0.0.1/$(basename "$archive")"
 
-# The Debian package, installed by dpkg into a root directory of its own.
+# The Debian package, installed by dpkg into another root directory.
 dpkg-deb -I "$deb" >"$dir/info"
 dpkg-deb -c "$deb" | awk '{print $6}' >"$dir/contents"
 for file in ./usr/bin/coracle ./lib/systemd/system/coracle-server.service ./lib/systemd/system/coracle-agent.service ./usr/share/doc/coracle/copyright; do
@@ -64,7 +65,7 @@ chmod 0755 "$dir/deb/bin/systemctl"
 dpkg --root="$dir/deb" --force-not-root --log=/dev/null -i "$deb" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
 [ "$(chroot "$dir/deb" /usr/bin/coracle version)" = "$want" ] || fail "the package's program is another one"
 dpkg --root="$dir/deb" --log=/dev/null -i "$deb" >"$dir/out" 2>&1 || fail "again: $(cat "$dir/out")"
-# logind waits for pods as long as the units do, from the installation until the removal.
+# logind's delay is the agent's default grace period, from the installation until the removal.
 rereads() { [ "$(grep -cx 'kill --signal=HUP systemd-logind.service' "$dir/deb/systemctl.log")" = "$1" ] || fail "logind: $(cat "$dir/deb/systemctl.log")"; }
 delay=$dir/deb/usr/lib/systemd/logind.conf.d/coracle.conf
 grace=$(bin/coracle agent --help | sed -n 's/.*--shutdown-grace-period .*(default \([0-9]*\)s).*/\1/p')
@@ -72,7 +73,7 @@ grace=$(bin/coracle agent --help | sed -n 's/.*--shutdown-grace-period .*(defaul
 rereads 2
 if command -v systemd-analyze >/dev/null; then
   systemd-analyze --root="$dir/deb" cat-config systemd/logind.conf 2>/dev/null | grep -qx "InhibitDelayMaxSec=$grace" || fail "logind does not read $delay"
-  for role in server agent; do # against this machine's units, with the program where it is
+  for role in server agent; do # against this machine's units, with the program's temporary path
     sed "s|/usr/bin/coracle|$dir/deb/usr/bin/coracle|" "$dir/deb/lib/systemd/system/coracle-$role.service" >"$dir/coracle-$role.service"
   done
   systemd-analyze verify "$dir/coracle-server.service" "$dir/coracle-agent.service" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
@@ -84,7 +85,7 @@ rereads 3
 dpkg --root="$dir/deb" --log=/dev/null --purge coracle >"$dir/out" 2>&1 || fail "purge: $(cat "$dir/out")"
 [ ! -e "$dir/deb/usr/bin/coracle" ] || fail "purging leaves the program"
 
-# The same bytes again.
+# Packing again gives the same bytes.
 SOURCE_DATE_EPOCH=$(stat -c %Y "$dir/archive/LICENSE") hack/release/release.sh >/dev/null
 [ "$sums" = "$(cat dist/SHA256SUMS)" ] || fail "packing again gives other bytes"
 echo "the release is good: $want"

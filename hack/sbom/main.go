@@ -1,5 +1,5 @@
 // Command sbom writes a CycloneDX 1.6 document of the modules in a Go binary: sbom [-out FILE] [-version V] BINARY
-// [NAME=BINARY...]. Further binaries are those embedded in the first; they may be compressed with zstd (RFC 8878). The
+// [NAME=BINARY...]. Further binaries are embedded in the first, and may be compressed with zstd (RFC 8878). The
 // output is reproducible.
 package main
 
@@ -107,7 +107,6 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// program is a binary.
 type program struct {
 	name string
 	sum  [sha256.Size]byte
@@ -129,7 +128,7 @@ func read(name string, data []byte) (program, error) {
 	return program{name: name, sum: sha256.Sum256(data), info: info}, err
 }
 
-// describe lists the programs, of which the first embeds the others, and each module of any of them once.
+// describe lists the programs, the first of which embeds the others, and each of their modules once.
 func describe(programs []program) document {
 	d := document{
 		Schema:      "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -169,7 +168,7 @@ func describe(programs []program) document {
 				Version: m.Version,
 				PURL:    purl(m.Path, m.Version),
 			}
-			// go.sum has a SHA-256 of the hashes of a module's files.
+			// go.sum has a SHA-256 over the hashes of a module's files.
 			if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil &&
 				len(sum) == sha256.Size {
 				c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}}
@@ -190,7 +189,7 @@ func describe(programs []program) document {
 	}
 	slices.SortFunc(d.Components, func(a, b component) int { return strings.Compare(a.Ref, b.Ref) })
 	id := serial.Sum(nil)[:16]
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // a UUID of version 8 (RFC 9562): made from a hash
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // a UUID of version 8 (RFC 9562), made from a hash
 	d.SerialNumber = fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 	return d
 }

@@ -23,13 +23,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// images is what the tests call of a machine's images.
+// images implements only the methods of a machine's images that the tests call.
 type images struct {
 	runtime.Images // nil
 	*machine
 }
 
-// machine is the process behind the socket; it has what a test gives it.
+// machine is the process behind the socket, with the data of a test.
 type machine struct {
 	status      socket.Status
 	health      []socket.Health

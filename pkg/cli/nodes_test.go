@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command/commandtest"
 )
 
-// The heartbeat of a node is its Lease's: its status says when it was heard of minutes ago.
+// A node's heartbeat is its Lease. The heartbeat time in its status is minutes old.
 func TestNodes(t *testing.T) {
 	scheme, err := command.Scheme()
 	require.NoError(t, err)

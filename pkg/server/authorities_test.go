@@ -95,7 +95,7 @@ func (r *replacing) newMachine(t *testing.T, name string) *identity {
 	return i
 }
 
-// runs runs the identity component of a machine until the test ends.
+// runs starts the identity component of a machine until the test ends.
 func runs(t *testing.T, i *identity) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +107,6 @@ func runs(t *testing.T, i *identity) {
 	})
 }
 
-// heard makes a request, such as the renewal of a node's lease.
 func heard(t *testing.T, by http.RoundTripper) {
 	t.Helper()
 	answer, err := (&http.Client{Transport: by}).Get(replacingURL)
@@ -162,7 +161,7 @@ func TestNodesFollowTheAuthorities(t *testing.T) {
 		require.ErrorContains(t, err, "node n2")
 		require.ErrorContains(t, err, "--force")
 
-		// Earlier tokens are valid until the end; new ones contain the new CA.
+		// Earlier tokens are valid until the end; new tokens contain the new CA.
 		require.NoError(t, r.newMachine(t, "n3").join(t.Context()))
 		newToken, err := jointoken.New(r.testCluster.keys.Server.Bundle())
 		require.NoError(t, err)
@@ -202,8 +201,8 @@ func TestNodesFollowTheAuthorities(t *testing.T) {
 	})
 }
 
-// TestAServerThatKeepsChangingIsFollowedSlowly checks that an agent renews its certificates at most every few seconds,
-// whatever the server sends.
+// TestAServerThatKeepsChangingIsFollowedSlowly checks that an agent renews its certificates at most every few
+// seconds, whatever the server sends.
 func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -226,7 +225,7 @@ func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 }
 
 // TestAServerThatIsKilledMeanwhileIsFollowed checks that an agent whose renewal fails because the server is down
-// follows it when it is back, long before certificates that are valid would be renewed again, and does not storm it.
+// retries when it is back, long before its next regular renewal, and does not flood it.
 func TestAServerThatIsKilledMeanwhileIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})

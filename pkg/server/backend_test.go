@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// TestShimsAreKnownByTheirExecutables checks that status is not blocked by a command line that cannot be read, such as
-// a throttled pod's, nor by reading other processes.
+// TestShimsAreKnownByTheirExecutables checks that status is not blocked by an unreadable command line, such as a
+// throttled pod's, nor by reading other processes.
 func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 	const dataDir, runDir = "/data", "/run/coracle"
 	proc := t.TempDir()
@@ -21,7 +21,7 @@ func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 		dir := filepath.Join(proc, strconv.Itoa(pid))
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		require.NoError(t, os.Symlink(exe, filepath.Join(dir, "exe")))
-		hangs := []string{"cmdline", "environ", "maps", "smaps"} // a pipe that nobody writes to: opening it blocks
+		hangs := []string{"cmdline", "environ", "maps", "smaps"} // a pipe without a writer: opening it blocks
 		if ours {
 			require.NoError(t,
 				os.WriteFile(filepath.Join(dir, "smaps_rollup"),

@@ -16,7 +16,6 @@ var (
 	promNames  = regexp.MustCompile(`[a-z_]{4,}\b(\s*\()?`)
 )
 
-// queried returns the names of the metrics in a PromQL expression.
 func queried(expr string) (names []string) {
 	for _, m := range promNames.FindAllStringSubmatch(promLabels.ReplaceAllString(expr, " "), -1) {
 		if m[1] == "" {

@@ -129,7 +129,7 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	l := startPlane(t)
 	l.process.plane = l
 	states := map[string]socket.Health{}
-	well := func() bool { // not where the cache gets no processor for a second
+	well := func() bool { // false if the cache gets no processor for a second
 		for _, h := range l.process.Health(t.Context()) {
 			states[h.Component] = h
 		}
@@ -140,7 +140,7 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	for _, part := range []string{"api", "store", "cache", "reconcilers", "scheduler", "nodes", "certificates"} {
 		require.Equal(t, socket.OK, states[part].State, "%s: %v", part, states[part])
 	}
-	for _, part := range []string{"proxy", "dns", "node"} { // they do not run here
+	for _, part := range []string{"proxy", "dns", "node"} { // these do not run here
 		require.Equal(t, socket.Unhealthy, states[part].State, "%s: %v", part, states[part])
 	}
 }

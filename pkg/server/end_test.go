@@ -49,7 +49,6 @@ func hold(dir, mode string) {
 	}
 }
 
-// holding starts the child and returns it with its directory.
 func holding(t *testing.T, mode string) (*exec.Cmd, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -104,7 +103,7 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
-// A process that serves for a while before it stops need not, for a deletion.
+// A deletion does not wait for a process that keeps serving before it stops: a second SIGTERM ends that delay.
 func TestASecondSIGTERMHurries(t *testing.T) {
 	child, dir := holding(t, "slow")
 	e := ending{dir: dir, graceful: time.Hour, killed: time.Hour, hurry: true, say: t.Logf}
@@ -114,7 +113,7 @@ func TestASecondSIGTERMHurries(t *testing.T) {
 	require.NoError(t, child.Wait())
 }
 
-// A process that is killed meanwhile has ended, whatever of it is left for a moment.
+// A process that is killed meanwhile has ended, even if remains of it exist for a moment.
 func TestAProcessThatIsKilledMeanwhile(t *testing.T) {
 	for range 10 {
 		child, dir := holding(t, "deaf")
@@ -141,7 +140,7 @@ func TestOnlyTheHolderOfTheLockIsEnded(t *testing.T) {
 	f, err := lock(dir)
 	require.NoError(t, err)
 	defer f.Close()
-	// The file has the pid of an unrelated process, as after a reboot or from another container.
+	// The file has an unrelated process's PID, as after a reboot or from another container.
 	_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getppid())), 0)
 	require.NoError(t, err)
 	_, _, err = ending{dir: dir, say: t.Logf}.run(t.Context())

@@ -25,7 +25,7 @@ func TestServerHosts(t *testing.T) {
 		serverHosts([]string{"https://server:6443", "https://[2001:db8::1]:6443/", "https://api.example.org"}))
 }
 
-// TestTheListOfServersComesFromTheAPI: only the EndpointSlice default/kubernetes is used.
+// TestTheListOfServersComesFromTheAPI checks that only the EndpointSlice default/kubernetes is used.
 func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 	list, err := servers.New(servers.Config{
 		Seeds: []string{"server:6443"},
@@ -62,8 +62,8 @@ func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 	require.ElementsMatch(t, []string{"192.0.2.1:6443", "192.0.2.2:6443", "server:6443"}, list.Addresses())
 }
 
-// TestAnAgentFollowsTheOtherServer: a machine joins through one of two servers and fails over to the other with the
-// same certificate. A server of another cluster on the list receives no request.
+// TestAnAgentFollowsTheOtherServer checks that a machine joins through one of two servers and fails over to the
+// other with the same certificate. Another cluster's server on the list gets no request.
 func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	c := newCluster(t)
 	ask := make(chan string, 10)

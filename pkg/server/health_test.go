@@ -21,7 +21,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// newTestPlane returns a control plane that is not running.
 func newTestPlane(t *testing.T) *plane {
 	t.Helper()
 	c, dir := config.Default(), t.TempDir()
@@ -40,7 +39,6 @@ func newTestPlane(t *testing.T) *plane {
 	return l
 }
 
-// begin runs a component until the test ends or stop is called.
 func begin(t *testing.T, c run.Component) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -78,8 +76,8 @@ func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool
 	return names, w.Code == http.StatusOK
 }
 
-// fails waits until the failing checks that a function selects are the wanted ones: on a loaded machine other checks
-// may fail too. It returns whether the endpoint returned 200.
+// fails waits until the failing checks that the function of selects are the wanted ones: on a loaded machine other
+// checks may fail too. It returns whether the endpoint returned 200.
 func fails(t *testing.T, l *plane, endpoint string, of func([]string) []string, want []string) (well bool) {
 	t.Helper()
 	var last []string
@@ -138,7 +136,6 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	namespace := func(name string) {
 		t.Helper()
 		c := l.client("writer", user.SystemPrivilegedGroup)
-		// A write waits for the cache, here in vain.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)
@@ -156,7 +153,6 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 		t.Helper()
 		fails(t, l, endpoint, func(names []string) (known []string) {
 			for _, name := range names {
-				// they are not running
 				if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" {
 					known = append(known, name)
 				}
@@ -172,7 +168,7 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	is("livez")
 	err := l.cacheFollows(t.Context())
 	require.ErrorContains(t, err, "the cache has stopped")
-	// A cache that runs but does not keep up: it follows another store without changes.
+	// A cache that runs but does not keep up: it follows another store, which has no changes.
 	behind := newTestPlane(t)
 	begin(t, behind.store)
 	begin(t, behind.cache)

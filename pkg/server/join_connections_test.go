@@ -57,7 +57,7 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	require.Len(t, c.members.requests, 1)
 	c.members.mu.Unlock()
 
-	// If the name goes to another machine, the first one's connections end as well.
+	// If another machine takes over the name, the first one's connections end as well.
 	c.register(t, c.machine(t, server.URL, t.TempDir(), "n2"))
 	_, _ = io.ReadAll(kept.Body)
 	for _, i := range []*identity{gone, stays} {
@@ -125,8 +125,8 @@ func (m *mute) Close() error {
 	return m.Conn.Close()
 }
 
-// TestDeadConnectionIsLeft checks that a connection to a peer that has disappeared is closed in time to renew the
-// node's lease over another one.
+// TestDeadConnectionIsLeft checks that a connection to a vanished peer is closed in time to renew the node's lease
+// over another one.
 func TestDeadConnectionIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -172,7 +172,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		var joins, connections atomic.Int32
 		events := make(chan string)
 		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// As the API server: on each request, even on an old connection.
+			// Like the API server: on each request, even on an old connection.
 			if deny.Load() || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
@@ -262,7 +262,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		secondWho := who()
 		require.Equal(t, before, connections.Load(), "one connection for each certificate, not for each request")
 
-		// The server is down when the next renewal is due: it is retried, and the old certificate is used until it
+		// The server is down when the next renewal is due. The agent retries, and uses the old certificate until it
 		// expires.
 		down.Store(true)
 		time.Sleep(time.Until(began.Add(4*time.Hour - time.Minute)))

@@ -63,8 +63,8 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
-// TestResume: while no server answers, a machine that has joined resumes as the node that it was, and no other machine
-// does.
+// TestResume checks that while no server answers, a machine that has joined resumes with its node name, and a
+// machine that has not joined does not.
 func TestResume(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -115,15 +115,15 @@ func TestResume(t *testing.T) {
 	require.ErrorContains(t, again.enterOrResume(t.Context()), lastAnswer)
 }
 
-// TestResumeThenAnotherCluster: a machine that resumed joins with its token when the server turns out to be another
-// cluster's, and starts anew.
+// TestResumeThenAnotherCluster checks that a resumed machine joins with its token when the server belongs to
+// another cluster, and starts anew.
 func TestResumeThenAnotherCluster(t *testing.T) {
 	old, next := newCluster(t), newCluster(t)
 	server := old.serve(t, old.handler(http.NotFoundHandler()))
 	dir := t.TempDir()
 	require.NoError(t, old.machine(t, server.URL, dir, "n1").join(t.Context()))
 	server.Close()
-	var there atomic.Pointer[httptest.Server] // who answers at that address, wherever it listens
+	var there atomic.Pointer[httptest.Server] // the server at that address, wherever it listens
 	machine := func(token string) *identity {
 		i := next.machine(t, server.URL, dir, "n1")
 		i.token = token
@@ -150,7 +150,7 @@ func TestResumeThenAnotherCluster(t *testing.T) {
 	require.False(t, wrong.joinsAnother(t.Context(), unknown), "the token is of neither")
 	wrong.token = ""
 	require.False(t, wrong.joinsAnother(t.Context(), unknown))
-	moved.refused <- struct{}{} // as a request notices
+	moved.refused <- struct{}{} // as after a refused request
 	require.ErrorIs(t, moved.Run(t.Context()), errAnotherCluster)
 	require.NoError(t, machine("").enter(t.Context()), "a member from now on")
 }
@@ -167,8 +167,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 
 	first, err := join(mineDir, "n1")
 	require.NoError(t, err)
-	// Killed before it registers: nothing is bound yet, and its certificates are worthless once another machine has
-	// registered.
+	// Killed before it registers: the name is not bound yet, and the certificates are worthless once another
+	// machine has registered.
 	thief, err := join(otherDir, "n1")
 	require.NoError(t, err)
 	c.register(t, first)
@@ -193,8 +193,7 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	c.register(t, second)
 	require.ErrorContains(t, c.believes(t, first), "another machine")
 
-	// A Node without an owner, such as one created by a user, is available to any machine with a token, and to no
-	// other.
+	// A Node without an owner, such as one created by a user, is available only to a machine with a token.
 	delete(c.nodes["n1"].Annotations, machineAnnotation)
 	require.Error(t, c.believes(t, first))
 	require.Error(t, c.believes(t, second))

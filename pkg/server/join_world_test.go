@@ -57,12 +57,11 @@ func (c *testCluster) tls(t *testing.T) *tls.Config {
 	return &tls.Config{GetCertificate: serving.Server, ClientCAs: c.keys.Client.Pool(), ClientAuth: tls.RequestClientCert}
 }
 
-// serve serves a handler until the test ends.
 func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	config := c.tls(t)
-	// httptest's own certificate would be used otherwise.
+	// Otherwise httptest would use its own certificate.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -89,7 +88,6 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	}
 }
 
-// register creates a machine's Node as its agent would.
 func (c *testCluster) register(t *testing.T, i *identity) {
 	t.Helper()
 	machine, err := pki.Identity(i.key.Public())
@@ -100,7 +98,6 @@ func (c *testCluster) register(t *testing.T, i *identity) {
 	c.members.seen(c.nodes[i.nodeName])
 }
 
-// remove deletes the Node as a user would.
 func (c *testCluster) remove(name string) {
 	delete(c.nodes, name)
 	c.members.end(name, func(*request) bool { return true })

@@ -42,7 +42,7 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestTheEndOfAnExecIsNoError: other errors of the same message are.
+// TestTheEndOfAnExecIsNoError checks that only this error with that message is dropped.
 func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	var out bytes.Buffer
 	log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil))).
@@ -55,7 +55,7 @@ func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	require.Contains(t, out.String(), "could not accept")
 }
 
-// TestWhatClientsSendDoesNotFillTheLog: libraries log what clients sent.
+// TestWhatClientsSendDoesNotFillTheLog: libraries log data from clients.
 func TestWhatClientsSendDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

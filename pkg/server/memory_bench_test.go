@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkForgetStart reports the memory of a process after its start, once its garbage is returned, and once
-// forgetStart has also released the pages of the program.
+// BenchmarkForgetStart reports the memory of a process after its start, after returning garbage, and after
+// forgetStart has also released the program's pages.
 func BenchmarkForgetStart(b *testing.B) {
 	startPlane(b)
 	for b.Loop() {

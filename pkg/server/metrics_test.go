@@ -53,7 +53,7 @@ func startPlane(t testing.TB) *plane {
 	p.node, err = newNode(p, m)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// A node that never ran has its nftables table all the same, in the network namespace of the tests.
+		// Even a node that never ran has an nftables table, in the network namespace of the tests.
 		require.NoError(t, p.node.network.Close())
 		require.NoError(t, purge(context.Background(), c))
 		var left strings.Builder
@@ -81,7 +81,6 @@ func startPlane(t testing.TB) *plane {
 	return l
 }
 
-// get makes an API request as a user.
 func (l *plane) get(t *testing.T, path string, who *user.DefaultInfo) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, path, nil)
@@ -126,7 +125,6 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	}
 }
 
-// watchOnce watches until the first event.
 func (l *plane) watchOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(apirequest.WithUser(t.Context(), admin))
 	defer cancel()
@@ -134,7 +132,6 @@ func (l *plane) watchOnce(t *testing.T) {
 		httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
 }
 
-// cancelling cancels a request after its first write.
 type cancelling struct {
 	*httptest.ResponseRecorder
 	cancel context.CancelFunc

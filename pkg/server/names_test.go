@@ -18,9 +18,10 @@ func in(dir string) config.Config {
 	return c
 }
 
-// TestInstances: no two data directories have one name, and each has one name however its path is written.
+// TestInstances checks that different data directories have different names, and that each has one name however its
+// path is written.
 func TestInstances(t *testing.T) {
-	// These two had one name while that had only 16 bits of a hash.
+	// These two had the same name when it contained only 16 bits of a hash.
 	short, one, other := map[string]string{}, "", ""
 	for i := 0; other == ""; i++ {
 		dir := fmt.Sprint("/srv/cluster-", i)
@@ -51,7 +52,7 @@ func TestInstances(t *testing.T) {
 	require.Equal(t, dir+"/data/", withoutLinks(in(dir+"/data/")).DataDir)
 }
 
-// TestInstancesOfAnEarlierVersion keep their names, with which they have containers and links.
+// TestInstancesOfAnEarlierVersion checks that they keep their names, which their containers and links use.
 func TestInstancesOfAnEarlierVersion(t *testing.T) {
 	c := in(t.TempDir())
 	long := instance(c)

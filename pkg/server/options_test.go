@@ -33,7 +33,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// planeAPI is a control plane in this process, with an administrator's client.
 type planeAPI struct {
 	*Embedded
 	rest *rest.Config
@@ -121,7 +120,6 @@ func (a *planeAPI) token(t *testing.T, seconds int64) *authenticationv1.TokenReq
 	return answer
 }
 
-// claims returns the claims of a token, which it does not verify.
 func claims(t *testing.T, token string) (c struct {
 	Iss string
 	Aud []string
@@ -133,8 +131,8 @@ func claims(t *testing.T, token string) (c struct {
 	return c
 }
 
-// TestIssuerOfYourOwn: a cluster whose tokens get an issuer and a key of their own keeps accepting its former tokens,
-// as long as the options name their issuer, audience and key.
+// TestIssuerOfYourOwn checks that a cluster whose issuer and key change keeps accepting earlier tokens while the
+// options name their issuer, audience and key.
 func TestIssuerOfYourOwn(t *testing.T) {
 	dir := t.TempDir()
 	a, stop := startAPI(t, dir, nil)
@@ -208,7 +206,7 @@ func TestIssuerOfYourOwn(t *testing.T) {
 	}
 }
 
-// TestNodePortsOfTheOption: services get ports of the range that the option says.
+// TestNodePortsOfTheOption checks that services get ports of the configured range.
 func TestNodePortsOfTheOption(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) { c.NodePortRange = "20000+1" })
 	defer stop()
@@ -228,7 +226,8 @@ func TestNodePortsOfTheOption(t *testing.T) {
 	require.ErrorContains(t, err, "range is full")
 }
 
-// TestPagesOfTheServer: /statusz, /flagz and profiles are served as upstream's, and only to those who may read them.
+// TestPagesOfTheServer checks that /statusz, /flagz and profiles are served like upstream's, and only to authorized
+// users.
 func TestPagesOfTheServer(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) { c.EventTTL = time.Minute })
 	defer stop()
@@ -272,7 +271,7 @@ func TestPagesOfTheServer(t *testing.T) {
 		FieldSelector: "metadata.name=system:monitoring",
 	})
 	require.NoError(t, err)
-	<-roles.ResultChan() // a default role may come after the first requests
+	<-roles.ResultChan() // default roles may be created after the first requests
 	roles.Stop()
 	for path, want := range map[string]int{"/statusz": 200, "/flagz": 200, "/debug/pprof/": 403} {
 		code, _, _ := a.get(t, token, path)
@@ -280,7 +279,7 @@ func TestPagesOfTheServer(t *testing.T) {
 	}
 }
 
-// TestRequestsByOptions: the options set tolerations and the delay of a stop.
+// TestRequestsByOptions checks the options for tolerations and the delay of a stop.
 func TestRequestsByOptions(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) {
 		c.NotReadySeconds, c.UnreachableSeconds, c.Profiling = 7, 8, false
@@ -300,7 +299,7 @@ func TestRequestsByOptions(t *testing.T) {
 	}
 	require.Equal(t, map[string]int64{"node.kubernetes.io/not-ready": 7, "node.kubernetes.io/unreachable": 8}, seconds)
 
-	require.Eventually(t, func() bool { // the default roles come after the first requests
+	require.Eventually(t, func() bool { // default roles are created after the first requests
 		code, _, _ := a.get(t, "", "/readyz")
 		return code == 200
 	}, time.Minute, 10*time.Millisecond)
@@ -317,8 +316,8 @@ func TestRequestsByOptions(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), a.plane.process.ShutdownDelay)
 }
 
-// TestLingering: a process that serves keeps serving for as long as the option says, and one that does not serve yet
-// stops at once.
+// TestLingering checks that a serving process keeps serving for the configured delay, and that one that does not
+// serve yet stops at once.
 func TestLingering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &process{
@@ -347,7 +346,7 @@ func TestLingering(t *testing.T) {
 	})
 }
 
-// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not
+// TestProxyWithTheAuthorityOfClients checks that a client with a certificate of the cluster's own authority cannot
 // impersonate a user by a header.
 func TestProxyWithTheAuthorityOfClients(t *testing.T) {
 	dir := t.TempDir()

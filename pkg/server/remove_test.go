@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRemoveDir: everything in a directory is removed, however its path is written and whatever it is; what is not
-// Coracle's stays.
+// TestRemoveDir checks that everything in a directory is removed, however its path is written and whatever file
+// type it is, and that foreign files stay.
 func TestRemoveDir(t *testing.T) {
 	remove := func(path string) { t.Helper(); require.NoError(t, removeDir(t.Context(), path)) }
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func TestRemoveDirThatIsAMountPoint(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		ended <- func() error {
-			runtime.LockOSThread() // the thread has a mount namespace of its own, and ends with the goroutine
+			runtime.LockOSThread() // the thread has a separate mount namespace, and ends with the goroutine
 			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 				return err
 			}

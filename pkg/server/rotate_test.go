@@ -19,7 +19,7 @@ import (
 
 const leafYear = 365 * 24 * time.Hour
 
-// TestAccountKeysOverlap checks that tokens of the previous key are accepted for the overlap, and no longer.
+// TestAccountKeysOverlap checks that tokens of the previous key are accepted only during the overlap.
 func TestAccountKeysOverlap(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

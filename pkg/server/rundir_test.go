@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// elsewhere is a running process with another data directory.
 type elsewhere struct {
 	socket.Backend
 	dir string
@@ -28,7 +27,7 @@ func (e elsewhere) Status(context.Context) socket.Status {
 
 func (elsewhere) Debug() http.Handler { return http.NotFoundHandler() }
 
-// TestRunDirOfAnotherCluster: a command that has the run directory of one cluster and the data directory of another
+// TestRunDirOfAnotherCluster checks that a command with one cluster's run directory and another's data directory
 // touches neither.
 func TestRunDirOfAnotherCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -54,8 +53,8 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err, "it runs already")
 }
 
-// TestRunDirOfAKilledCluster: the run directory of a cluster that does not run is refused with another data directory,
-// and the message says what to do.
+// TestRunDirOfAKilledCluster checks that a killed cluster's run directory is refused with another data directory,
+// and that the error names the remedy.
 func TestRunDirOfAKilledCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("deleting needs root")
@@ -80,7 +79,7 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 		require.FileExists(t, filepath.Join(c.RunDir, ownerFile))
 	}
 
-	// Killed while it wrote the file, a process has acquired nothing.
+	// A process that was killed while it wrote the file does not own the directory.
 	file := filepath.Join(c.RunDir, ownerFile)
 	for _, part := range []string{"", `{"dataDir":"/var`} {
 		require.NoError(t, os.WriteFile(file, []byte(part), 0o600))
@@ -97,7 +96,7 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	require.Equal(t, name, instance(killed))
 	require.Error(t, claimRunDir(c), "two that start at once")
 
-	// The other way about: its data directory with another run directory, such as the default one.
+	// The other way round: its data directory with another run directory, such as the default one.
 	elsewhere := killed
 	elsewhere.RunDir = filepath.Join(dir, "elsewhere")
 	for _, err := range []error{
@@ -108,13 +107,13 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	}
 	require.NoDirExists(t, elsewhere.RunDir)
 	require.DirExists(t, killed.DataDir)
-	require.NoError(t, os.Rename(killed.RunDir, killed.RunDir+"-gone")) // as after the machine started again
+	require.NoError(t, os.Rename(killed.RunDir, killed.RunDir+"-gone")) // as after a reboot
 	require.NoError(t, checkRunDir(t.Context(), elsewhere))
 	require.NoError(t, os.Rename(killed.RunDir+"-gone", killed.RunDir))
 	refused("is the run directory of the cluster in " + killed.DataDir + ", which is not running: give --data-dir " +
 		killed.DataDir)
 
-	// A data directory that was moved, with a link in its place, is the same.
+	// A data directory that was moved and replaced by a link is the same directory.
 	require.NoError(t, os.Rename(killed.DataDir, killed.DataDir+"-moved"))
 	require.NoError(t, os.Symlink(killed.DataDir+"-moved", killed.DataDir))
 	require.NoError(t, claimRunDir(killed))

@@ -126,7 +126,6 @@ func (p *pause) client(c client.Interface) client.Interface {
 	}), c.Cache()}
 }
 
-// pausedStore delays the lease writes of a server list.
 type pausedStore struct {
 	leaseStore
 	pause *pause
@@ -139,7 +138,7 @@ func (s pausedStore) Get(ctx context.Context, key string) (store.KV, error) {
 	return s.leaseStore.Get(ctx, key)
 }
 
-// acts is a component that fails the test if two servers run it at the same time.
+// acts is a component that fails the test if two servers run it concurrently.
 type acts struct {
 	run.Component
 	t     *testing.T
@@ -189,12 +188,12 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 			return false
 		}, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
 	}
-	// the store rounds one second up to four
+	// The store rounds one second up to four.
 	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond
 	c := l.election(election.Controllers)
 	c.Client, c.Alone = o.paused.client(c.Client), nil
 	c.Identity = func() string { return name + "_coracle-" + address }
-	// a server that runs may get no processor for seconds
+	// A running server may get no processor for seconds.
 	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond
 	o.led, err = newLed(l, "controllers", c, func(led *led[acts], metrics prometheus.Registerer) (acts, error) {
 		controllers, err := controllers.New(controllers.Config{
@@ -222,7 +221,6 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	return o
 }
 
-// until waits for an event of the kind after which the condition holds.
 func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -237,7 +235,6 @@ func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds 
 	}
 }
 
-// servers waits until the endpoints of the API are the wanted addresses.
 func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 	t.Helper()
 	admin := o.plane.client(apiServerUser, user.SystemPrivilegedGroup)
@@ -327,7 +324,7 @@ func TestTwoServersAct(t *testing.T) {
 	grown(5)
 
 	resume := a.paused.begin()
-	scaleTo(b, 10) // a sees it and wants to act, but is paused
+	scaleTo(b, 10) // a sees it and would act, but is paused
 	grown(10)
 	require.False(t, a.led.election.Leads())
 	leads(b)

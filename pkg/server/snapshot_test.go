@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// A restore that ends between any two of its renames leaves the old cluster's parts aside, no process starts, and the
-// next attempt completes it.
+// After a crash between any two renames, a restore has set the old cluster's parts aside, no process starts, and
+// the next attempt completes it.
 func TestInstallIsRepeatable(t *testing.T) {
 	fill := func(root, content string) {
 		for _, name := range []string{"pki/ca.key", "encryption/config.yaml", "store/etcd/member/snap/db"} {
@@ -32,7 +32,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		}
 		return string(raw)
 	}
-	// unpacked is the state of RestoreSnapshot before install.
+	// unpacked creates the state of RestoreSnapshot before install.
 	unpacked := func(data string) string {
 		dir := filepath.Join(data, restoring)
 		require.NoError(t, os.RemoveAll(dir))
@@ -46,7 +46,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		fill(data, "old")
 		dir := unpacked(data)
 		first := filepath.Join(data, "replaced-1")
-		// It fails at the part last: the directory is in the place of its new one.
+		// It fails at the part last, because a directory occupies the place for the old part.
 		from := filepath.Join(dir, "parts", last)
 		if last == "store/etcd" {
 			from = filepath.Join(dir, last)
@@ -66,8 +66,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
-// The objects in a file of `etcdctl snapshot save` become a cluster with keys of its own; a damaged file changes
-// nothing.
+// The objects in a file of `etcdctl snapshot save` become a cluster with its own keys. A damaged file changes nothing.
 func TestRestoreOfEtcd(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	opened := func(dir string) (*store.Store, func()) {

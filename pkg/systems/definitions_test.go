@@ -20,7 +20,8 @@ func definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	return list
 }
 
-// TestDefinitionsAreValid: other API servers take the definitions of our kinds, whose rules cost no more than they may.
+// TestDefinitionsAreValid checks that upstream's API server accepts our CustomResourceDefinitions, including the
+// cost of their rules.
 func TestDefinitionsAreValid(t *testing.T) {
 	for _, d := range definitions() {
 		d = d.DeepCopy()

@@ -25,7 +25,7 @@ import (
 
 var greetings = schema.GroupVersion{Group: "toy.example.org", Version: "v1"}
 
-// Greeting is a kind of a system that no other part of the tree knows.
+// Greeting is the kind of a system that is defined only in this test.
 type Greeting struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -58,7 +58,7 @@ func (l *GreetingList) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// greeting returns the system: a kind, the rights of its roles, and a reconciler.
+// greeting returns the system: a kind, rights for roles, and a reconciler.
 func greeting(system.Host) system.System {
 	row := own.Row(own.Definition[*Greeting]{
 		Kind: greetings.WithKind("Greeting"), Plural: "greetings",
@@ -110,8 +110,8 @@ func greeting(system.Host) system.System {
 	}
 }
 
-// TestASystemFromOutside adds a system that the tree does not know: with its one value it has a kind that is validated,
-// stored and watched, roles, and a reconciler.
+// TestASystemFromOutside adds a system with one value. Its kind must be validated, stored and watched, and its
+// roles and reconciler must work.
 func TestASystemFromOutside(t *testing.T) {
 	list := append(systems.All(system.Host{}), greeting(system.Host{}))
 	e := registrytest.Start(t, registrytest.Options{Kinds: builtin.Table(list.Extensions()...), NoPlugins: true})

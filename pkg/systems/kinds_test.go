@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// kinds is the Table of a server with all systems.
+// kinds returns the table of a server with all systems.
 var kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(All(system.Host{}).Extensions()...) })
 
 func task() *tasks.Task {
@@ -153,7 +153,6 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 	}
 }
 
-// rowOf returns the row of an object's Go type.
 func rowOf(o client.Object) *kind.Resource {
 	for _, r := range kinds().All() {
 		if kinds, _, err := r.Strategy.ObjectKinds(o); err == nil {
@@ -167,7 +166,7 @@ func rowOf(o client.Object) *kind.Resource {
 	return nil
 }
 
-// A task with an idempotency key is named by it, so there is one at most.
+// A task's name follows from its idempotency key, so at most one task has the key.
 func TestIdempotencyKeyNamesTheTask(t *testing.T) {
 	r := kinds().ByGVK(tasks.GroupVersion.WithKind("Task"))
 	made := task()

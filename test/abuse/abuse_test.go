@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// TestAbuse runs all attacks on one cluster, one after the other.
+// TestAbuse runs all attacks on one cluster, in sequence.
 func TestAbuse(t *testing.T) {
 	c := newCluster(t)
 	for _, a := range []struct {

@@ -32,7 +32,6 @@ const (
 	reviews    = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 )
 
-// client returns an HTTP client with the tenant's token.
 func (c *cluster) client(t *testing.T) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.tenantConfig)
@@ -136,8 +135,8 @@ func deepNesting(t *testing.T, c *cluster) {
 	}
 }
 
-// A dry run of a ConfigMap whose managed fields have 200,000 keys in descending order: decoded by insertion into a
-// sorted list they took half a minute of processor time. JSON with that many is refused before, protobuf is not.
+// A dry run of a ConfigMap whose managed fields have 200,000 keys in descending order. Insertion into a sorted list
+// took half a minute of processor time. JSON with that many keys is refused earlier, protobuf is not.
 func descendingFields(t *testing.T, c *cluster) {
 	with := func(keys int) *corev1.ConfigMap {
 		var fields strings.Builder
@@ -202,7 +201,7 @@ func (c *cluster) dialTLS(t *testing.T) *tls.Conn {
 	return conn
 }
 
-// Hundreds of clients request lists of megabytes and read nothing of the responses.
+// Hundreds of clients request lists of megabytes and do not read the responses.
 func neverRead(t *testing.T, c *cluster) {
 	maps := c.tenant.CoreV1().ConfigMaps(tenantNamespace)
 	for i := range 8 {
@@ -224,7 +223,7 @@ func neverRead(t *testing.T, c *cluster) {
 		_, err := io.WriteString(conn, request)
 		require.NoError(t, err)
 	}
-	// The bystander is served, and so is the tenant once it reads.
+	// The server still serves the bystander, and the tenant once it reads.
 	for range 20 {
 		_, err := c.bystander.CoreV1().ConfigMaps("bystander").List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
@@ -261,7 +260,7 @@ func endlessBodies(t *testing.T, c *cluster) {
 	}
 }
 
-// Connections without a request, as many as a machine makes in a moment.
+// Thousands of connections without a request.
 func idleConnections(t *testing.T, c *cluster) {
 	u, err := url.Parse(c.tenantConfig.Host)
 	require.NoError(t, err)
@@ -285,7 +284,7 @@ func idleConnections(t *testing.T, c *cluster) {
 	t.Logf("%d connections made, %d refused", len(conns), refusals)
 }
 
-// One account requests as many lists as it can.
+// One account sends as many list requests as it can.
 func stormOfLists(t *testing.T, c *cluster) {
 	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 	defer stop()
@@ -297,7 +296,7 @@ func stormOfLists(t *testing.T, c *cluster) {
 			for ctx.Err() == nil {
 				_, err := c.tenant.CoreV1().ConfigMaps(tenantNamespace).List(ctx, metav1.ListOptions{})
 				if err != nil && ctx.Err() == nil && !apierrors.IsTooManyRequests(err) {
-					t.Errorf("an answer that is no 429: %v", err)
+					t.Errorf("the answer is not a 429: %v", err)
 					return
 				}
 			}
@@ -313,7 +312,7 @@ func stormOfLists(t *testing.T, c *cluster) {
 	}
 }
 
-// A DELETE below /watch is not a watch, and deletes nothing.
+// A write method below /watch is not a watch, and must not reach the object.
 func watchesAsWrites(t *testing.T, c *cluster) {
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
 		code, answer := c.send(t, method, "/api/v1/watch/namespaces/tenant/configmaps/kube-root-ca.crt", "application/json",
@@ -360,7 +359,7 @@ func proxiesToTheMachine(t *testing.T, c *cluster) {
 	}
 }
 
-// Unknown verbs, paths and resources create no metrics.
+// Unknown verbs, paths and resources must not create time series.
 func metricsMadeByClients(t *testing.T, c *cluster) {
 	series := func() int {
 		raw, err := c.admin.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())

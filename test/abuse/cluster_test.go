@@ -1,5 +1,5 @@
 // Package abuse attacks a real cluster as a tenant, a root container, a node's credential or a registry could, and
-// checks that others are served meanwhile and that the server's memory stays bounded. the manual's page "attacks" names
+// checks that the server still serves others and that its memory stays bounded. The manual's page "attacks" names
 // the tests.
 //
 //	go test ./test/abuse                                 what `make test` runs, under two minutes
@@ -30,23 +30,23 @@ import (
 )
 
 const (
-	// memoryLimit is the cgroup limit of the process, where cgroups can be made; residentLimit is its maximum peak.
+	// memoryLimit is the cgroup limit of the process, if the test can create cgroups; residentLimit is its maximum
+	// peak.
 	memoryLimit   = 512 << 20
 	residentLimit = 400 << 20
-	// slowest is the maximum duration of a request by the bystander during an attack, on a machine where nothing else
-	// runs: a request has wakeUps wake-ups of threads, each of which may be as late as timers are while other programs
-	// use the processors.
+	// slowest is the maximum duration of a request by the bystander during an attack, on an otherwise idle machine.
+	// A request includes wakeUps wake-ups of threads; each may be as late as a timer is while other programs use
+	// the processors.
 	wakeUps = 4
 	slowest = time.Second
 
 	tenantNamespace = "tenant"
 )
 
-// cluster is the cluster under attack.
 type cluster struct {
 	*host.Host
 	admin kubernetes.Interface
-	// tenant may edit its own namespace, and nothing else.
+	// tenant may edit only its own namespace.
 	tenant       kubernetes.Interface
 	tenantConfig *rest.Config
 	bystander    kubernetes.Interface
@@ -181,6 +181,6 @@ func peak(t *testing.T, pid int) int64 {
 			return kb << 10
 		}
 	}
-	t.Fatal("the process has no peak of resident memory")
+	t.Fatal("/proc/PID/status has no VmHWM line")
 	return 0
 }

@@ -63,13 +63,14 @@ func nodeTakesNetwork(t *testing.T, c *cluster) {
 		}
 		if _, err := api.Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 			t.Logf("told: %v", err)
-			// What a node may not do, an administrator may do by mistake: the agents must refuse it too.
+			// The API refuses it for a node, but an administrator may do the same by mistake: the agents must
+			// refuse it too.
 			_, err = nodes.Create(t.Context(), node, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
 		t.Cleanup(func() { _ = nodes.Delete(t.Context(), name, metav1.DeleteOptions{}) })
 	}
-	// Pods started now come after whatever the agent did about the nodes.
+	// Pods started now run after the agent has handled the nodes.
 	c.pod(t, "behind", "echo hello")
 	c.until(t, "behind", "ended", ended)
 	after, err := c.Command(t.Context(), "ip", "-4", "route").Output()

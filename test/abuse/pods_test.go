@@ -43,7 +43,7 @@ func (c *cluster) pod(t *testing.T, name, script string, change ...func(*corev1.
 // until waits for a pod of the tenant to satisfy the condition.
 func (c *cluster) until(t *testing.T, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*host.Patience) // one writes 400 MB
+	ctx, cancel := context.WithTimeout(t.Context(), 2*host.Patience) // one pod writes 400 MB
 	defer cancel()
 	yes := true
 	w, err := c.tenant.CoreV1().Pods(tenantNamespace).Watch(ctx, metav1.ListOptions{
@@ -70,13 +70,12 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// exec runs a command in a pod of the tenant and returns its output.
 func (c *cluster) exec(t *testing.T, pod string, command ...string) (string, error) {
 	t.Helper()
 	return c.Try(append([]string{"ctl", "exec", "-n", tenantNamespace, pod, "--"}, command...)...)
 }
 
-// A service whose external name is its own, and two that refer to each other.
+// A service whose external name is itself, and two that refer to each other.
 func dnsLoop(t *testing.T, c *cluster) {
 	for name, to := range map[string]string{"self": "self", "ping": "pong", "pong": "ping"} {
 		_, err := c.tenant.CoreV1().Services(tenantNamespace).Create(t.Context(),
@@ -122,7 +121,7 @@ func externalIPs(t *testing.T, c *cluster) {
 	require.NoError(t, err, out)
 }
 
-// A container's root user makes files that the agent reads a terabyte long, or replaces them with something else.
+// A container's root user makes files that the agent reads a terabyte long, or replaces them with other file types.
 func hostsOfATerabyte(t *testing.T, c *cluster) {
 	c.pod(t, "truncate", "truncate -s 1T /etc/hosts; truncate -s 1T /dev/termination-log; touch /tmp/done; sleep 3600",
 		func(pod *corev1.Pod) {
@@ -136,7 +135,7 @@ func hostsOfATerabyte(t *testing.T, c *cluster) {
 		return len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Ready || ended(pod)
 	}
 	c.until(t, "truncate", "ready", ready)
-	// The container ends: the agent reads its termination log, and writes the files for the next one.
+	// When the container ends, the agent reads its termination log and writes the files for the next container.
 	_, _ = c.exec(t, "truncate", "sh", "-c", "kill -9 -1; kill -TERM 1; kill -9 1")
 	pods := c.tenant.CoreV1().Pods(tenantNamespace)
 	pod, err := pods.Get(t.Context(), "truncate", metav1.GetOptions{})
@@ -144,7 +143,7 @@ func hostsOfATerabyte(t *testing.T, c *cluster) {
 	t.Logf("told: phase %s %s %s", pod.Status.Phase, pod.Status.Reason, pod.Status.Message)
 }
 
-// A container writes as fast as it can. Its logs are bounded at all times, not just eventually.
+// A container writes as fast as it can. Its logs must be bounded at all times.
 func logFlood(t *testing.T, c *cluster) {
 	c.pod(t, "flood",
 		"yes 'a line of a log that nobody wants to read, and that is written without an end' | head -c 400000000; echo; "+
@@ -173,11 +172,11 @@ func folder(t *testing.T, roots ...string) (size int64) {
 		}))
 		return size
 	}
-	t.Fatal("no folder of logs was found")
+	t.Fatal("no log folder exists")
 	return 0
 }
 
-// A line of 200 MB.
+// A log line of 200 MB.
 func endlessLine(t *testing.T, c *cluster) {
 	c.pod(t, "line", "head -c 200000000 /dev/zero | tr '\\0' x")
 	c.until(t, "line", "ended", ended)
@@ -198,8 +197,7 @@ func forkBomb(t *testing.T, c *cluster) {
 	c.until(t, "neighbor", "ended", ended)
 }
 
-// The process that holds a shared PID namespace cannot be used to reach the machine, nor can its program be
-// overwritten.
+// A pod with a shared PID namespace can neither reach the machine through the pause process nor overwrite its program.
 func writeToProcess1(t *testing.T, c *cluster) {
 	share := true
 	c.pod(t, "shared",
@@ -215,13 +213,13 @@ func writeToProcess1(t *testing.T, c *cluster) {
 	if name := strings.TrimSpace(string(hostname)); name != "" {
 		require.NotContains(t, strings.Split(out, "\n"), name)
 	}
-	// Another pod can still be started: the shim is unchanged.
+	// Another pod still starts: the shim is unchanged.
 	c.pod(t, "after", "echo hello")
 	c.until(t, "after", "ended", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 }
 
-// Root of a pod with users of its own has all capabilities, all of /proc and devices to make, and can do nothing to the
-// machine or to a neighbor with them.
+// A root user in a pod's user namespace has all capabilities, sees all of /proc and creates device files. It must
+// not affect the machine or a neighbor.
 func rootOfItsOwn(t *testing.T, c *cluster) {
 	c.pod(t, "victim", "touch /secret; chmod 600 /secret; while true; do sleep 1000; done", func(pod *corev1.Pod) {
 		pod.Spec.HostUsers = new(false)
@@ -254,7 +252,7 @@ kill -9 -1 2>/dev/null; echo "ended as $(id -u)"`, func(pod *corev1.Pod) {
 	c.until(t, "victim", "still runs", running)
 }
 
-// Fields that this node cannot honour are refused, instead of running the pod without them.
+// The agent refuses pods with fields that it cannot honour, instead of ignoring the fields.
 func notHonoured(t *testing.T, c *cluster) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"windows": func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
@@ -284,11 +282,11 @@ func notHonoured(t *testing.T, c *cluster) {
 		c.pod(t, pod, "echo ran; cat /proc/self/uid_map", change)
 		seen := c.until(t, pod, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
 		t.Logf("told: %s: %s %s %s %s", name, seen.Status.Phase, seen.Status.Reason, seen.Status.Message, waiting(seen))
-		require.NotEqual(t, corev1.PodSucceeded, seen.Status.Phase, "it ran")
+		require.NotEqual(t, corev1.PodSucceeded, seen.Status.Phase, "the pod ran")
 	}
 }
 
-// waiting returns why a pod's container does not start, other than that it is being created.
+// waiting returns why a pod's container waits, "" if it is being created.
 func waiting(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {

@@ -33,7 +33,7 @@ func (c *cluster) pulls(t *testing.T, name, ref string, change ...func(*corev1.P
 		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = ref, corev1.PullAlways
 	})...)
 	pod := c.until(t, name, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
-	require.False(t, pod.Status.Phase == corev1.PodSucceeded, "it ran")
+	require.False(t, pod.Status.Phase == corev1.PodSucceeded, "the pod ran")
 	return waiting(pod)
 }
 
@@ -81,7 +81,7 @@ func lyingRegistry(t *testing.T, c *cluster) {
 	}
 }
 
-// A tenant's image pull secret is for one registry. Another registry asks for credentials, and gets none.
+// A tenant's image pull secret is for one registry. Another registry asks for credentials and must get none.
 func foreignRegistry(t *testing.T, c *cluster) {
 	var asked, given atomic.Int64
 	port := c.serve(t, func(w http.ResponseWriter, req *http.Request) {
@@ -105,5 +105,5 @@ func foreignRegistry(t *testing.T, c *cluster) {
 	})
 	t.Logf("told: %s", said)
 	require.Positive(t, asked.Load())
-	require.Zero(t, given.Load(), "credentials were sent to a registry that they are not for")
+	require.Zero(t, given.Load(), "credentials were sent to another registry")
 }

@@ -52,7 +52,6 @@ var listed = sync.OnceValues(func() ([]pkg, error) {
 	}
 })
 
-// under reports whether path is one of the roots or below one.
 func under(path string, roots ...string) bool {
 	for _, root := range roots {
 		if path == root || strings.HasPrefix(path, root+"/") {
@@ -70,8 +69,7 @@ func ours(paths ...string) []string {
 	return full
 }
 
-// TestLibrariesStayInTheirRooms checks that external libraries with one purpose are imported only by the package for
-// that purpose.
+// TestLibrariesStayInTheirRooms checks that only the package for a purpose imports the external library for it.
 func TestLibrariesStayInTheirRooms(t *testing.T) {
 	rooms := []struct {
 		library string
@@ -94,7 +92,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/miekg/dns", ours("pkg/node/dns")},
 		{"github.com/godbus/dbus", ours("pkg/node/host/shutdown")},
 		{"github.com/bazelbuild/remote-apis", ours("pkg/systems/buildbarn/remote")},
-		// The factory is pkg/api/local's: upstream's links the informers of all groups, 4.5 MB.
+		// pkg/api/local has its own informer factory: upstream's links the informers of all groups, 4.5 MB.
 		{"k8s.io/client-go/informers", ours("pkg/api/local", "pkg/api/webhook", "pkg/api/admission")},
 		{"github.com/google/go-jsonnet", ours("pkg/systems/buildbarn/check/program")},
 	}
@@ -112,8 +110,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 	}
 }
 
-// TestPartsStandAlone checks what the rooms do not say: no package depends, directly or indirectly, on parts that must
-// not be linked into it.
+// TestPartsStandAlone checks the dependencies that TestRoomsImportDownwards does not: packages must not depend,
+// even indirectly, on parts that must not be linked into them.
 func TestPartsStandAlone(t *testing.T) {
 	server := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver",
 		"pkg/server")
@@ -125,7 +123,7 @@ func TestPartsStandAlone(t *testing.T) {
 		{ours("pkg/api/registry", "pkg/api/local"), ours("pkg/api/admission", "pkg/api/apiserver")},
 		{ours("pkg/api/admission"), ours("pkg/api/apiserver")},
 		{ours("apis", "cmd", "pkg/server", "pkg/node", "pkg/cli"), ours("pkg/testing/testcluster")},
-		// a process of their own
+		// Programs that run as separate processes.
 		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")},
 		{
 			ours("pkg/systems/buildbarn/fit", "pkg/systems/buildbarn/remote", "pkg/systems/buildbarn/check/program",
@@ -150,7 +148,8 @@ func TestPartsStandAlone(t *testing.T) {
 	}
 }
 
-// TestLibrariesReachNoFurther checks that large libraries are linked only where needed, including indirect imports.
+// TestLibrariesReachNoFurther checks that large libraries are linked only where they are needed, including indirect
+// imports.
 func TestLibrariesReachNoFurther(t *testing.T) {
 	rules := []struct {
 		library string
@@ -181,7 +180,7 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 	}
 }
 
-// chain returns a chain of imports from one package to another, as far as it is within the module.
+// chain returns a chain of imports from one package to another, up to the first package outside the module.
 func chain(all []pkg, from, to string) []string {
 	known := make(map[string]pkg, len(all))
 	for _, p := range all {
@@ -217,7 +216,7 @@ func TestControllersStandAlone(t *testing.T) {
 	}
 }
 
-// TestTheTopIsTidy checks that the top-level directory contains what the README says, and nothing else.
+// TestTheTopIsTidy checks that the top-level directory contains only the entries that the README lists.
 func TestTheTopIsTidy(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-tree", "--name-only", "HEAD").Output()
 	require.NoError(t, err)

@@ -1,2 +1,2 @@
-// Package arch tests the import rules.
+// Package arch tests the rules for imports, shape, comments and documents of this repository.
 package arch

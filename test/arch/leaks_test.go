@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// allowedGoroutines are packages that start goroutines and whose own tests do not look for leaked ones, with the
-// reason.
+// allowedGoroutines are packages that start goroutines and whose own tests do not check for leaks, with the reason.
 var allowedGoroutines = map[string]string{
 	"pkg/node/network":                  "test/netns looks for them",
 	"pkg/node/tables":                   "test/netns looks for them",
@@ -33,8 +32,7 @@ var allowedGoroutines = map[string]string{
 	"pkg/base/run/runtest":             "the tests that import it do",
 }
 
-// TestGoroutinesAreLookedFor checks that the tests of each package in which goroutines are started, by its code or by
-// its tests, import goleak.
+// TestGoroutinesAreLookedFor checks that the tests of each package import goleak if its code or tests start goroutines.
 func TestGoroutinesAreLookedFor(t *testing.T) {
 	const root = "../.."
 	starts, looks := map[string]bool{}, map[string]bool{}

@@ -23,8 +23,8 @@ var unbounded = map[string]bool{
 	"io/fs.ReadFile":     true,
 }
 
-// allowedReads are the exceptions: the number of such calls in a package, and the reason. Paths below /proc/ and /sys/
-// need none.
+// allowedReads are the exceptions: the number of such calls in a package, and the reason. Paths below /proc/ and
+// /sys/ do not count.
 var allowedReads = map[string]struct {
 	calls int
 	why   string
@@ -56,9 +56,8 @@ var allowedReads = map[string]struct {
 	"pkg/server":   {2, "a file of /proc, and a certificate that this process wrote"},
 }
 
-// TestReadsAreBounded checks that outside of pkg/base/bounded, tests and tools nothing reads a source to its end
-// whatever its size. It is a test and not a rule of golangci-lint's forbidigo, because building that linter takes
-// longer than all of CI may.
+// TestReadsAreBounded checks that only pkg/base/bounded, tests and tools call the unbounded functions. It is not a
+// rule of golangci-lint's forbidigo, because building that linter takes longer than CI may take.
 func TestReadsAreBounded(t *testing.T) {
 	const root = "../.."
 	found := map[string]int{}
@@ -93,8 +92,8 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// unboundedReads counts the uses of these functions in a file, called or passed on, except with a path in /proc or
-// /sys.
+// unboundedReads counts the uses of unbounded functions in a file, called or passed as values, except with a path
+// in /proc or /sys.
 func unboundedReads(path string) (n int, _ error) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -141,8 +140,8 @@ func kernelPath(e ast.Expr) bool {
 	return false
 }
 
-// TestUnboundedReadsAreFound checks that renamed imports and functions passed on are found, and reads of /proc and /sys
-// allowed.
+// TestUnboundedReadsAreFound checks that renamed imports and functions passed as values count, and that reads of
+// /proc and /sys do not.
 func TestUnboundedReadsAreFound(t *testing.T) {
 	for source, want := range map[string]int{
 		`import "io"; func f(r io.Reader) { io.ReadAll(r) }`:                                   1,

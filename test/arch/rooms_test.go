@@ -14,8 +14,8 @@ type room struct {
 	may  []string // the rooms that its packages may import
 }
 
-// rooms are the directories below pkg, from the top of the house to its foundation, with the rooms that the packages of
-// each may import. A room imports only rooms below it.
+// rooms are the directories below pkg, from the top layer to the bottom, with the rooms that the packages of each
+// may import. A room imports only rooms below it.
 var rooms = []room{
 	{"testing", []string{"server", "systems", "control", "api", "engine", "state", "client", "kind", "base"}},
 	{"server", []string{"cli", "systems", "control", "node", "api", "engine", "state", "client", "kind", "base"}},
@@ -56,7 +56,7 @@ func TestRoomsImportDownwards(t *testing.T) {
 	}
 }
 
-// knowing are packages below the systems that import the API group of one, with the reason.
+// knowing are packages below the systems that may import the API group of a system, with the reason.
 var knowing = map[string]string{
 	"pkg/control/scheduler": "its profile for pods of tasks compares what no other profile does",
 	"pkg/client/clienttest": "it needs a kind whose status the test alone writes",
@@ -72,13 +72,13 @@ func TestTheCoreKnowsNoSystem(t *testing.T) {
 		}
 		for _, group := range []string{"tasks", "workers", "kontrol", "buildbarn"} {
 			if slices.Contains(p.Imports, module+"apis/"+group+"/v1alpha1") && knowing[name] == "" {
-				t.Errorf("%s imports apis/%s: a system adds what is particular to it (pkg/systems/system)", name, group)
+				t.Errorf("%s imports apis/%s: let the system register its part instead (pkg/systems/system)", name, group)
 			}
 		}
 	}
 }
 
-// TestPackagesAreInRooms checks that pkg contains the rooms and nothing else.
+// TestPackagesAreInRooms checks that the directories of pkg are exactly the rooms.
 func TestPackagesAreInRooms(t *testing.T) {
 	entries, err := os.ReadDir("../../pkg")
 	require.NoError(t, err)

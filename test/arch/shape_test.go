@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The limits of what a reader takes in at once. Test functions and files may be longer: a table has no branches.
+// The limits for code that is read in one go. Test functions and files may be longer, because tables have no branches.
 const (
 	maxColumns       = 120
 	maxFunctionLines = 80
 	maxFileLines     = 450
 )
 
-// TestShape: lines, functions and files stay within the limits. Lines of raw strings and generated files do not count.
+// TestShape checks the lengths of lines, functions and files. It ignores lines of raw strings and generated files.
 func TestShape(t *testing.T) {
 	eachSource(t, func(path string) {
 		src, err := os.ReadFile(path)

@@ -10,21 +10,21 @@ import (
 	"text/tabwriter"
 )
 
-// wantedRatios are how many times better than upstream's figures ours should be.
+// wantedRatios are the wanted ratios to upstream's figures.
 var wantedRatios = map[string]float64{
 	"pod creates, 1 writer": 2, "pod creates, 32 writers": 4, "list of 3000 pods, until the last byte": 4, "get": 2,
 }
 
-// pair is a figure of two clusters, each the median of the rounds.
+// pair is a figure of two clusters, each value the median of the rounds.
 type pair struct {
 	figure
 	Other float64 `json:"other"`
-	// Ratio is how many times better the first is: more of what should be more, or less of what should be less.
+	// Ratio is how many times better the first cluster is.
 	Ratio  float64 `json:"ratio"`
 	Wanted float64 `json:"wanted,omitempty"`
 }
 
-// compare measures a cluster and another one in turn, several times: what else the machine does meets both.
+// compare measures two clusters in turn, several times, so that other load on the machine affects both.
 func compare(ctx context.Context, o options, groups []group, progress io.Writer) ([]pair, error) {
 	first, err := connect(o)
 	if err != nil {
@@ -94,7 +94,7 @@ func printPairs(out io.Writer, pairs []pair) error {
 				verdict = "MISSED"
 			}
 		}
-		ratio := "-" // one is too small to be measured
+		ratio := "-" // one value is too small to be measured
 		if p.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f", p.Ratio)
 		}

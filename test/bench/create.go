@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// idlePod returns a pod that no scheduler handles.
 func (c *cluster) idlePod(name string) *corev1.Pod {
 	p := c.pod(name)
 	p.Labels = map[string]string{"app": "bench", "tier": "none"}
@@ -23,7 +22,7 @@ func (c *cluster) idlePod(name string) *corev1.Pod {
 	return p
 }
 
-// writeMany creates n pods with the given number of writers, as client-go does.
+// writeMany creates n pods with the given number of writers through client-go.
 func (c *cluster) writeMany(ctx context.Context, ns, prefix string, n, writers int) (time.Duration, error) {
 	return c.write(ctx, ns, n, writers, func(client kubernetes.Interface, i int) error {
 		_, err := client.CoreV1().Pods(ns).Create(ctx, c.idlePod(prefix+strconv.Itoa(i)), metav1.CreateOptions{})
@@ -31,8 +30,8 @@ func (c *cluster) writeMany(ctx context.Context, ns, prefix string, n, writers i
 	})
 }
 
-// writeEncoded is writeMany with pods that are encoded beforehand and answers that are not decoded: client-go takes
-// nearly as much processor time for a pod as the server, on the same machine.
+// writeEncoded is writeMany with pods encoded beforehand and responses not decoded: on the same machine client-go
+// takes nearly as much processor time per pod as the server.
 func (c *cluster) writeEncoded(ctx context.Context, ns, prefix string, n, writers int) (time.Duration, error) {
 	pods := make([][]byte, n)
 	encoder := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme),
@@ -50,7 +49,7 @@ func (c *cluster) writeEncoded(ctx context.Context, ns, prefix string, n, writer
 	})
 }
 
-// write calls create for each number below n from several goroutines, which share up to eight connections.
+// write calls create for 0 to n-1 from the given number of goroutines, which share up to eight connections.
 func (c *cluster) write(ctx context.Context, ns string, n, writers int,
 	create func(client kubernetes.Interface, i int) error) (time.Duration, error) {
 	clients, err := c.clients(min(writers, 8))
@@ -67,7 +66,7 @@ func (c *cluster) write(ctx context.Context, ns string, n, writers int,
 	return time.Since(began), err
 }
 
-// objects measures the API alone, with pods that are not run.
+// objects measures the API alone, with pods that never run.
 func objects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	single := min(c.objects, 1000)
 	err = c.within(ctx, func(ns string) (err error) {
@@ -111,7 +110,7 @@ func objects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	})
 }
 
-// creates measures n creates in the namespace ns, and as many that were encoded beforehand in one of their own.
+// creates measures n creates in the namespace ns, and n creates of pods encoded beforehand in another namespace.
 func (c *cluster) creates(ctx context.Context, ns, prefix string, n, writers int,
 	budget float64) (figures []figure, err error) {
 	by := counted(writers, "writer")
@@ -149,7 +148,7 @@ func (c *cluster) creates(ctx context.Context, ns, prefix string, n, writers int
 	return figures, err
 }
 
-// reads measures a list, decoded and as bytes, and a get: the median of several.
+// reads measures a list (decoded and as bytes) and a get. Each is the median of several.
 func (c *cluster) reads(ctx context.Context, ns string) (list, raw, get time.Duration, err error) {
 	var lists, raws, gets []time.Duration
 	pods := c.client.CoreV1().Pods(ns)

@@ -16,11 +16,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// definitionTimeout bounds the time until all definitions are established.
 const definitionTimeout = 10 * time.Minute
 
-// manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures what they cost in
-// memory.
+// manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures the memory that
+// they cost.
 func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.options.definitions == 0 {
 		return nil, nil
@@ -84,7 +83,7 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 	if before == (memory{}) {
 		return figures, nil
 	}
-	select { // for what was collected to be returned
+	select { // wait until the collector has returned memory
 	case <-time.After(c.settle):
 	case <-ctx.Done():
 	}
@@ -96,7 +95,7 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 	return append(figures, f, figure{Name: "the same, PSS", Value: float64(after.pss-before.pss) / 1024, Unit: "MiB"}), err
 }
 
-// allEstablished returns when each of n definitions was Established, once making has returned too.
+// allEstablished returns when each of n definitions was Established. It waits for making, too.
 func allEstablished(ctx context.Context, w watch.Interface, making <-chan error, n int) (map[string]time.Time, error) {
 	established := map[string]time.Time{}
 	for making != nil || len(established) < n {
@@ -123,7 +122,7 @@ func allEstablished(ctx context.Context, w watch.Interface, making <-chan error,
 	return established, nil
 }
 
-// memory is what the processes of -pids have, in KiB.
+// memory is the memory of the processes of -pids, in KiB.
 type memory struct{ rss, pss int }
 
 func (c *cluster) memory() (m memory, err error) {
@@ -160,8 +159,8 @@ func isEstablished(u *unstructured.Unstructured) bool {
 
 func plural(i int) string { return "things" + strconv.Itoa(i) }
 
-// manyOf returns one of the definitions, in the style of controller-gen's, of about that many bytes: nested objects,
-// lists and maps with descriptions, of which no two definitions have the same.
+// manyOf returns definition number n, of about size bytes, in the style of controller-gen: nested objects, lists
+// and maps with descriptions. No two definitions have the same descriptions.
 func manyOf(group string, n, size int) *unstructured.Unstructured {
 	properties := map[string]any{}
 	for i, used := 0, 0; used < size; i++ {
@@ -199,7 +198,7 @@ func manyOf(group string, n, size int) *unstructured.Unstructured {
 			}}}}
 }
 
-// section is one part of a schema, of about 2 KB.
+// section returns one part of a schema, of about 2 KB.
 func section(n, i int) map[string]any {
 	about := func(what string) string {
 		return fmt.Sprintf("%s of part %d of thing %d: what a controller is to do with it, what it must not do, and what "+

@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// extensions are groups that run where they are named, and beside another cluster.
+// extensions are groups that run only if -only names them, or beside another cluster.
 var extensions = []group{{"custom", customResources}, {"webhook", webhooks}, {"many", manyObjects}}
 
 var (
@@ -75,7 +75,7 @@ func widget(name string) *unstructured.Unstructured {
 	}}
 }
 
-// dynamicClients are like clients, for any kind.
+// dynamicClients is clients for dynamic clients.
 func (c *cluster) dynamicClients(n int) ([]dynamic.Interface, error) {
 	var all []dynamic.Interface
 	for range n {
@@ -91,7 +91,7 @@ func (c *cluster) dynamicClients(n int) ([]dynamic.Interface, error) {
 	return all, nil
 }
 
-// customResources measures what objects measures, with custom resources.
+// customResources repeats the measurements of objects with custom resources.
 func customResources(ctx context.Context, c *cluster) (figures []figure, err error) {
 	clients, err := c.dynamicClients(min(c.writers, 8))
 	if err != nil {
@@ -181,7 +181,7 @@ func writeWidgets(ctx context.Context, clients []dynamic.Interface, ns, prefix s
 	return time.Since(began), err
 }
 
-// untilServed waits until a kind is served, which upstream's may be some time after its definition is established.
+// untilServed waits until a kind is served. Upstream serves it some time after its definition is established.
 func untilServed(ctx context.Context, api dynamic.ResourceInterface) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -198,7 +198,6 @@ func untilServed(ctx context.Context, api dynamic.ResourceInterface) error {
 	}
 }
 
-// webhooks measures creates that a validating webhook in this process allows.
 func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 	url, authority, stop, err := serveWebhook()
 	if err != nil {
@@ -241,7 +240,6 @@ func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 	})
 }
 
-// serveWebhook serves a webhook on loopback that allows everything.
 func serveWebhook() (url string, authority []byte, stop func(), err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -23,18 +23,17 @@ import (
 )
 
 const (
-	kontrolName    = "bench" // of the namespaces, the Secret and the Cluster
+	kontrolName    = "bench" // the name of the namespaces, the Secret and the Cluster
 	kontrolRounds  = 40
 	kontrolWriters = 16
-	kontrolTime    = 5 * time.Minute // the most that one measurement takes
+	kontrolTime    = 5 * time.Minute // the maximum time of one measurement
 )
 
-// kontrolKind returns a resource of Kontrol's API.
 func kontrolKind(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "kontrol.coracle.dev", Version: "v1alpha1", Resource: plural}
 }
 
-// kontrolBench is the cluster that has the Resources, and the one that they are applied to.
+// kontrolBench is the hub cluster with the Resources, and the target cluster that they are applied to.
 type kontrolBench struct {
 	*cluster
 	hub          dynamic.Interface
@@ -43,9 +42,9 @@ type kontrolBench struct {
 	figures      []figure
 }
 
-// kontrol measures Kontrol with -target as the cluster that is kept, beside kubectl apply --server-side and a plain
-// controller-runtime loop that apply the same objects to the same cluster. Clusters without Kontrol, and runs without
-// -target, are left out.
+// kontrol measures Kontrol with -target as the target cluster, beside kubectl apply --server-side and a plain
+// controller-runtime loop that apply the same objects to the same cluster. It does nothing without -target or on a
+// cluster without Kontrol.
 func kontrol(ctx context.Context, c *cluster) ([]figure, error) {
 	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("kontrol.coracle.dev/v1alpha1"); err != nil ||
 		c.options.target == "" {
@@ -82,7 +81,7 @@ func kontrol(ctx context.Context, c *cluster) ([]figure, error) {
 
 func (k *kontrolBench) add(f figure) { k.figures = append(k.figures, f) }
 
-// prepare connects the target as a Cluster, and waits until it is ready.
+// prepare registers the target as a Cluster, and waits until it is ready.
 func (k *kontrolBench) prepare(ctx context.Context) error {
 	kubeconfig, err := os.ReadFile(k.options.target)
 	if err != nil {
@@ -123,12 +122,11 @@ func (k *kontrolBench) prepare(ctx context.Context) error {
 		})
 }
 
-// cleanUp deletes the Resources with what they made, and the rest.
 func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()
 	resources := k.hub.Resource(kontrolKind("resources"))
-	// What they made goes with its namespace, at once.
+	// Orphan the objects: deleting their namespace removes them all at once.
 	orphan := []byte(`{"spec":{"deletionPolicy":"Orphan"}}`)
 	selected := metav1.ListOptions{LabelSelector: "bench"}
 	list, err := resources.List(ctx, selected)
@@ -157,7 +155,7 @@ func object(kind, name string, spec map[string]any) *unstructured.Unstructured {
 	return u
 }
 
-// configMap is the object of a Resource, as many clusters have them: some settings, and a few labels.
+// configMap returns the object of a Resource: a ConfigMap with some settings and a few labels.
 func configMap(name, value string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{
@@ -180,7 +178,6 @@ func desired(name, mode, value string) *unstructured.Unstructured {
 	})
 }
 
-// await reads events until one of them is wanted.
 func await(ctx context.Context, all <-chan watch.Event, wanted func(watch.Event) bool) error {
 	for {
 		select {
@@ -199,7 +196,7 @@ func await(ctx context.Context, all <-chan watch.Event, wanted func(watch.Event)
 	}
 }
 
-// synced reports whether an event is of a Resource in sync, as of its last edit.
+// synced reports whether an event shows a Resource in sync with its current generation.
 func synced(e watch.Event) bool {
 	u, ok := e.Object.(*unstructured.Unstructured)
 	if !ok {
@@ -210,7 +207,7 @@ func synced(e watch.Event) bool {
 	return state == "Synced" && seen == u.GetGeneration()
 }
 
-// latency measures the time from an edit of a Resource until the target has it.
+// latency measures the time from an edit of a Resource until the target has the change.
 func (k *kontrolBench) latency(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()
@@ -262,7 +259,7 @@ func (k *kontrolBench) latency(ctx context.Context) error {
 	return nil
 }
 
-// drift measures the time from a change on the target until it is reported.
+// drift measures the time from a change on the target until the hub reports it.
 func (k *kontrolBench) drift(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()

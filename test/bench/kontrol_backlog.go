@@ -19,7 +19,7 @@ import (
 
 func many(i int) string { return fmt.Sprintf("many-%05d", i) }
 
-// backlog measures how fast Resources are applied that waited for a suspended cluster.
+// backlog measures how fast Kontrol applies Resources that waited for a suspended cluster.
 func (k *kontrolBench) backlog(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*kontrolTime)
 	defer cancel()
@@ -98,7 +98,6 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	return err
 }
 
-// allSynced waits until n Resources say Synced.
 func allSynced(ctx context.Context, all <-chan watch.Event, n int) error {
 	done := map[string]bool{}
 	return await(ctx, all, func(e watch.Event) bool {
@@ -109,7 +108,7 @@ func allSynced(ctx context.Context, all <-chan watch.Event, n int) error {
 	})
 }
 
-// kubectl measures kubectl apply --server-side of the same objects, first new ones and then the same again.
+// kubectl measures kubectl apply --server-side of the same objects, first new and then unchanged.
 func (k *kontrolBench) kubectl(ctx context.Context) error {
 	if k.options.kubectl == "" {
 		return nil

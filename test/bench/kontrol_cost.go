@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// cost is what the processes of -pids take while nothing happens; heap is what was live, in MiB, after the last
-// collection of the hub.
+// cost is the idle cost of the processes of -pids: live heap of the hub after its last collection and memory in
+// MiB, processor time in percent.
 type cost struct{ heap, anonymous, pss, percent float64 }
 
-// cost waits until collected memory is returned, and measures for the time of -idle, which should include a resync.
+// cost waits until collected memory is returned, then measures for the duration of -idle, which should include a
+// resync.
 func (k *kontrolBench) cost(ctx context.Context, when string) (c cost, err error) {
 	if k.options.pids == "" {
 		return c, nil
@@ -66,7 +67,6 @@ func (k *kontrolBench) cost(ctx context.Context, when string) (c cost, err error
 	return c, nil
 }
 
-// growth measures what Resources in sync cost.
 func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 	if k.options.pids == "" {
 		return nil
@@ -76,7 +76,7 @@ func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 	if err != nil {
 		return err
 	}
-	share := float64(n) / 10_000 // of 40 MB and of 1 % of a core
+	share := float64(n) / 10_000 // of 40 MB and 1 % of a core
 	k.add(figure{
 		Name:   fmt.Sprintf("  %d Resources in sync: live heap", n),
 		Value:  after.heap - before.heap,
@@ -99,8 +99,8 @@ func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 	return nil
 }
 
-// heap returns what was live on the hub's heap after its last collection, in MiB: by its metrics, from the size at
-// which the next one begins.
+// heap returns the hub's live heap after its last collection, in MiB. It derives it from the metric for the size at
+// which the next collection begins.
 func (k *kontrolBench) heap(ctx context.Context) (float64, error) {
 	raw, err := k.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (k *kontrolBench) heap(ctx context.Context) (float64, error) {
 	return next / (1 + percent/100) / (1 << 20), nil
 }
 
-// metric returns the value of a metric without labels, in the text format.
+// metric returns the value of a metric without labels in the text format.
 func metric(text []byte, name string) (float64, error) {
 	for l := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(l, name+" "); ok {
@@ -127,14 +127,13 @@ func metric(text []byte, name string) (float64, error) {
 	return 0, fmt.Errorf("the metrics have no %s", name)
 }
 
-// usage is the processor time that processes have used; known is false if one of them was gone, or there is none.
+// usage is the processor time that processes have used. known is false without processes or if one of them has ended.
 type usage struct {
 	time.Duration
 	known bool
 }
 
-// used is the processor time that hub, target and this process have used, each with its descendants, also those that
-// have ended.
+// used returns the processor time of hub, target and this process, each with all descendants, including ended ones.
 func (k *kontrolBench) used() (used [3]usage) {
 	for i, list := range []string{k.options.pids, k.options.targetPids, strconv.Itoa(os.Getpid())} {
 		if list == "" {
@@ -147,10 +146,10 @@ func (k *kontrolBench) used() (used [3]usage) {
 	return used
 }
 
-// readings is how often processor time is read at most until no process has ended meanwhile.
+// readings is how often usedBy reads processor times before it gives up because processes end meanwhile.
 const readings = 10
 
-// usedBy reads the processor time of processes, and of their descendants if so wished.
+// usedBy reads the processor time of processes, optionally with their descendants.
 func usedBy(pids []int, descendants bool) usage {
 	for range readings {
 		all := pids
@@ -173,7 +172,7 @@ func usedBy(pids []int, descendants bool) usage {
 	return usage{}
 }
 
-// per adds the processor time that one of n took since, which the load of the machine changes little.
+// per adds figures for the processor time of each of n operations since an earlier reading. Load changes it little.
 func (k *kontrolBench) per(n int, what string, since [3]usage) {
 	now := k.used()
 	for i, who := range []string{"hub", "target", "bench"} {
@@ -196,7 +195,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// rollup returns a line of a process's memory, in KiB (proc(5), smaps_rollup).
+// rollup returns a line of a process's smaps_rollup (proc(5)), in KiB.
 func rollup(pid int, line string) (int, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
@@ -207,5 +206,5 @@ func rollup(pid int, line string) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")))
 		}
 	}
-	return 0, fmt.Errorf("no %s of process %d", line, pid)
+	return 0, fmt.Errorf("process %[2]d: smaps_rollup has no line %[1]s", line, pid)
 }

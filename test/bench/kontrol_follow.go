@@ -12,12 +12,12 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// again is the pause before the next watch where one has ended.
+// again is the pause before the next watch after one has ended.
 const again = 100 * time.Millisecond
 
-// events passes on the events of a watch until ctx ends. Where the watch ends, as when the server cuts off who reads
-// too slowly, the next one begins where it was; if the server no longer has what has happened since, all objects come
-// first, as they are. So only states can be waited for, not changes.
+// events forwards the events of a watch until ctx ends. If the watch ends, for example because the server
+// disconnects a slow reader, the next one resumes at the last version. If the server has discarded the history
+// since then, all current objects come first. So callers can wait for states only, not for changes.
 func events(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error),
 	version string) (<-chan watch.Event, error) {
 	w, err := open(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
@@ -53,8 +53,8 @@ func events(ctx context.Context, open func(context.Context, metav1.ListOptions) 
 	return all, nil
 }
 
-// passOn passes on the events of a watch from a version on until it ends, and returns from which version the next one
-// is to begin.
+// passOn forwards the events of a watch from a version until the watch ends, and returns the version from which the
+// next one begins.
 func passOn(ctx context.Context, w watch.Interface, all chan<- watch.Event, version string) (string, error) {
 	defer w.Stop()
 	for {
@@ -70,7 +70,7 @@ func passOn(ctx context.Context, w watch.Interface, all chan<- watch.Event, vers
 			if err != nil {
 				return version, err
 			}
-			// Without a version the objects that are there come first, in any order.
+			// Without a version the existing objects come first, in any order.
 			if version != "" || e.Type != watch.Added {
 				version = o.GetResourceVersion()
 			}
@@ -88,7 +88,7 @@ func passOn(ctx context.Context, w watch.Interface, all chan<- watch.Event, vers
 	}
 }
 
-// gone waits until there are none of the objects that the options select.
+// gone waits until no object matches the options.
 func gone(ctx context.Context, of dynamic.ResourceInterface, selected metav1.ListOptions) error {
 	for {
 		list, err := of.List(ctx, selected)
@@ -113,11 +113,11 @@ func gone(ctx context.Context, of dynamic.ResourceInterface, selected metav1.Lis
 	}
 }
 
-// expired reports whether the server no longer has what a watch would begin with.
+// expired reports whether the server has discarded the history that a watch needs.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// decoding is the cause in the error that client-go makes of what it cannot read from a watch's stream.
+// decoding is the cause in client-go's error for a watch stream that it cannot decode.
 const decoding metav1.CauseType = "ClientWatchDecoding"
 
-// cut reports whether a watch ended in the middle: the server resets the stream of who does not read.
+// cut reports whether a watch ended inside an event: the server resets the stream of a reader that is too slow.
 func cut(err error) bool { return apierrors.HasStatusCause(err, decoding) }

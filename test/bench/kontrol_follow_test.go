@@ -13,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// TestEvents: where a watch ends the next one goes on, and one that the server cannot go on with begins with all
-// objects.
+// TestEvents checks that the next watch resumes where one has ended, and begins with all objects if it cannot.
 func TestEvents(t *testing.T) {
 	event := func(kind watch.EventType, name, version string) watch.Event {
 		return watch.Event{
@@ -27,15 +26,15 @@ func TestEvents(t *testing.T) {
 		Type: decoding, Message: "unable to decode an event from the watch stream",
 	})
 	type step struct {
-		from   string // the version that is asked for
+		from   string // the requested version
 		events []watch.Event
 		err    error
 	}
 	steps := []step{
-		{"5", []watch.Event{event(watch.Added, "a", "6"), event(watch.Bookmark, "", "8")}, nil}, // ends in order
-		{"8", []watch.Event{{Type: watch.Error, Object: &reset.ErrStatus}}, nil},                // reset in the middle
+		{"5", []watch.Event{event(watch.Added, "a", "6"), event(watch.Bookmark, "", "8")}, nil}, // ends normally
+		{"8", []watch.Event{{Type: watch.Error, Object: &reset.ErrStatus}}, nil},                // ends
 		{"8", []watch.Event{event(watch.Modified, "a", "9"), {Type: watch.Error, Object: &cut.ErrStatus}}, nil},
-		// cut off before all objects were sent
+		// Cut off before all objects were sent.
 		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9")}, nil},
 		{
 			"",
@@ -58,7 +57,7 @@ func TestEvents(t *testing.T) {
 		for _, e := range s.events {
 			w.Action(e.Type, e.Object)
 		}
-		w.Stop() // after what it has
+		w.Stop() // after its events
 		return w, nil
 	}, "5")
 	require.NoError(t, err)

@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// loop measures a plain controller-runtime reconciler that applies the same objects to the same target, as many at a
-// time as Kontrol, and applies all of them again at each resync, as such loops do.
+// loop measures a plain controller-runtime reconciler that applies the same objects to the same target with
+// Kontrol's concurrency, and applies all of them again at each resync.
 func (k *kontrolBench) loop(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,11 +108,10 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 	return nil
 }
 
-// plainWriters is how many requests the plain loop has under way.
+// plainWriters is how many requests the plain loop sends concurrently.
 const plainWriters = 32
 
-// plain measures a loop that sends the same applies to the same target and does nothing else: what the target and this
-// machine can do at all.
+// plain measures a loop that only sends the same applies to the same target: the limit of the target and this machine.
 func (k *kontrolBench) plain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()

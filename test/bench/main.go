@@ -2,8 +2,7 @@
 //
 //	bench -kubeconfig FILE [-image IMAGE] [-pids 1,2] [-start 'COMMAND'] [-only create,list] [-o json]
 //
-// It works in namespaces whose names begin with "bench-", and deletes them. It imports client-go and nothing of
-// Coracle.
+// It works in namespaces whose names begin with "bench-", and deletes them.
 package main
 
 import (
@@ -29,7 +28,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// figure is a line of the report.
 type figure struct {
 	Name   string  `json:"name"`
 	Value  float64 `json:"value"`
@@ -64,7 +62,7 @@ func main() {
 	}
 }
 
-// group is a part of the measurements that can be named.
+// group is a set of measurements that -only can select.
 type group struct {
 	name string
 	run  func(context.Context, *cluster) ([]figure, error)
@@ -156,7 +154,6 @@ func allGroups() []group {
 	return append(groups, extensions...)
 }
 
-// chosen returns the groups that -only names.
 func chosen(only string, groups []group) (map[string]bool, error) {
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
@@ -206,7 +203,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	return errors.Join(err, print(out, o.output, figures))
 }
 
-// measure runs the groups that are on, and returns what was measured also if one of them failed.
+// measure runs the selected groups. It also returns figures if a group failed.
 func measure(ctx context.Context, o options, groups []group, on func(string) bool,
 	progress io.Writer) (figures []figure, failed error) {
 	if o.start != "" && on("start") {
@@ -277,7 +274,6 @@ func amount(v float64, unit string) string {
 	return text + " " + unit
 }
 
-// cluster is the cluster to measure.
 type cluster struct {
 	options
 	config *rest.Config
@@ -315,10 +311,8 @@ func (c *cluster) clients(n int) ([]kubernetes.Interface, error) {
 	return all, nil
 }
 
-// cleanupTimeout is the timeout for deleting the namespace of a group.
 const cleanupTimeout = 2 * time.Minute
 
-// within runs f in a new namespace and deletes it.
 func (c *cluster) within(ctx context.Context, f func(namespace string) error) error {
 	name := fmt.Sprintf("bench-%d", time.Now().UnixNano())
 	if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{}); err != nil {

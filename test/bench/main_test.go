@@ -88,24 +88,24 @@ func TestProcess(t *testing.T) {
 	require.Contains(t, withChildren([]int{os.Getppid()}), os.Getpid())
 }
 
-// What a command has used counts for its parent after it has ended, too.
+// The processor time of a child still counts for its parent after the child has ended.
 func TestUsage(t *testing.T) {
 	k := &kontrolBench{cluster: &cluster{options: options{children: true}}}
 	before := k.used()
 	c := exec.CommandContext(t.Context(), "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
 	require.NoError(t, c.Run())
 	took := c.ProcessState.UserTime() + c.ProcessState.SystemTime()
-	require.Greater(t, took, 50*time.Millisecond, "the command is too short to see it")
+	require.Greater(t, took, 50*time.Millisecond, "the command is too short to measure")
 	now := k.used()
-	require.GreaterOrEqual(t, now[2].Duration-before[2].Duration, took-3*time.Second/userHZ, "but for rounding")
+	require.GreaterOrEqual(t, now[2].Duration-before[2].Duration, took-3*time.Second/userHZ, "except for rounding")
 	k.per(1, "try", before)
 	require.Len(t, k.figures, 1)
 
-	k.options.pids = fmt.Sprint(c.Process.Pid) // it has ended
+	k.options.pids = fmt.Sprint(c.Process.Pid) // the process has ended
 	require.False(t, k.used()[0].known)
 	before[0].known = true
 	k.per(1, "try", before)
-	require.Len(t, k.figures, 2, "of the bench alone")
+	require.Len(t, k.figures, 2, "only the bench's figures")
 }
 
 func TestOptions(t *testing.T) {

@@ -20,17 +20,16 @@ import (
 const (
 	// manyBytes is the size of an object of the group many.
 	manyBytes = 2048
-	// manyPage is how many of them a page has.
-	manyPage = 500
-	// manyGets is how many gets are measured without a list beside them.
+	manyPage  = 500
+	// manyGets is the number of gets measured without a concurrent list.
 	manyGets = 3000
 )
 
 // manyBudgets are the limits of resident memory, in MB, by the number of objects.
 var manyBudgets = map[int]float64{100_000: 600, 1_000_000: 5000}
 
-// manyObjects measures what many objects cost: the memory of -pids with them, a list of all in pages, and how long
-// others wait meanwhile. Deleting them is left to who deletes the cluster; a later run can list those of -listed.
+// manyObjects measures the cost of many objects: the memory of -pids, a list of all in pages, and how long other
+// requests wait meanwhile. It does not delete the objects; a later run can list them with -listed.
 func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	ns := fmt.Sprintf("bench-many-%d", time.Now().UnixNano())
 	if c.listed != "" {
@@ -57,7 +56,7 @@ func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) 
 	}
 	figures = append(figures, f)
 
-	others, err := c.clients(1) // a connection of their own, as others have
+	others, err := c.clients(1) // a separate connection, as another client has
 	if err != nil {
 		return figures, err
 	}
@@ -103,7 +102,7 @@ func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) 
 
 func spentNote(d time.Duration) string { return fmt.Sprintf("%.1f s of processor time", d.Seconds()) }
 
-// gets are the durations of gets of one object, one after the other.
+// gets are the durations of sequential gets of one object.
 type gets struct {
 	client kubernetes.Interface
 	ns     string
@@ -117,7 +116,7 @@ func (g *gets) one(ctx context.Context) {
 	g.took = append(g.took, time.Since(began))
 }
 
-// resident is the resident memory of -pids, in MB, and how much of it is anonymous: the rest are pages of files.
+// resident returns the resident memory of -pids in MB, and notes how much of it is anonymous; the rest is file pages.
 func (c *cluster) resident(name string) (f figure, err error) {
 	pids, err := c.processes()
 	if err != nil {
@@ -160,8 +159,8 @@ func (c *cluster) writeMaps(ctx context.Context, ns string) (time.Duration, erro
 	return time.Since(began), err
 }
 
-// pages lists a namespace's ConfigMaps in pages, and returns how many of those there are and how long each page took.
-// Pages are not decoded: it is the cluster that is measured, on the same processors.
+// pages lists a namespace's ConfigMaps in pages, and returns their number and how long each page took. It does not
+// decode pages, because client and cluster share the processors.
 func (c *cluster) pages(ctx context.Context, ns string) (n int, took []time.Duration, err error) {
 	for next := ""; ; {
 		began := time.Now()
@@ -182,8 +181,8 @@ func (c *cluster) pages(ctx context.Context, ns string) (n int, took []time.Dura
 	}
 }
 
-// readPage counts the objects of ours in a list in protobuf, as every Kubernetes list has them: ListMeta is field 1, an
-// item field 2, and of an item the metadata is field 1.
+// readPage counts the test's objects in a Kubernetes list in protobuf: ListMeta is field 1 and items are field 2 of
+// the list; metadata is field 1 of an item.
 func readPage(raw []byte) (n int, next string, err error) {
 	raw, ok := bytes.CutPrefix(raw, []byte("k8s\x00"))
 	if !ok {

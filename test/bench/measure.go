@@ -23,7 +23,7 @@ func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// percentile of durations by nearest rank; p is 0 to 100.
+// percentile returns a percentile by nearest rank; p is 0 to 100.
 func percentile(all []time.Duration, p float64) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -33,7 +33,6 @@ func percentile(all []time.Duration, p float64) time.Duration {
 	return all[min(max(rank, 1), len(all))-1]
 }
 
-// startCluster runs the command and waits until a node is Ready.
 func startCluster(ctx context.Context, o options) (time.Duration, error) {
 	began := time.Now()
 	if out, err := exec.CommandContext(ctx, "sh", "-c", o.start).CombinedOutput(); err != nil {
@@ -58,7 +57,6 @@ func startCluster(ctx context.Context, o options) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// remove deletes a namespace and waits until it has been deleted.
 func (c *cluster) remove(ctx context.Context, name string) error {
 	zero := int64(0)
 	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero},
@@ -79,10 +77,8 @@ func (c *cluster) remove(ctx context.Context, name string) error {
 	})
 }
 
-// podTimeout is the timeout for pods to run.
 const podTimeout = 2 * time.Minute
 
-// pod returns a pod that runs until it is deleted.
 func (c *cluster) pod(name string) *corev1.Pod {
 	none := int64(0)
 	return &corev1.Pod{
@@ -93,7 +89,7 @@ func (c *cluster) pod(name string) *corev1.Pod {
 	}
 }
 
-// running creates pods, all at once, and returns when each one started to run. change, if not nil, changes each before.
+// running creates pods concurrently, and returns when each started to run. change, if not nil, modifies each pod first.
 func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod),
 	names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
@@ -148,7 +144,7 @@ func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Po
 	return took, errors.Join(errs...)
 }
 
-// oneByOne runs 20 pods, and 20 with a user namespace, one after the other, in turn.
+// oneByOne runs 20 pods without and 20 with a user namespace, alternately and in sequence.
 func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	var all, own []time.Duration
 	err = c.within(ctx, func(ns string) error {
@@ -191,7 +187,6 @@ func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	}, err
 }
 
-// burst runs many pods at once.
 func burst(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) error {
 		var names []string

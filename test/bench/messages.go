@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	messageTime    = 4 * time.Second // of each measurement
+	messageTime    = 4 * time.Second // the duration of each measurement
 	messageSenders = 32
-	messageBatch   = 100 // lines of a batch
+	messageBatch   = 100 // the number of lines in a batch
 	workerImage    = "docker.io/coracle/worker:latest"
 )
 
-// messages measures messages to an echo through one node (the yardstick is test/bench/nats), beside an HTTP server in a
-// pod that is reached through the API server's proxy. Clusters without Workers are left out.
+// messages measures messages to an echo worker through one node, beside an HTTP server in a pod behind the API
+// server's proxy. test/bench/nats is the yardstick. It does nothing on clusters without Workers.
 func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("workers.coracle.dev/v1alpha1"); err != nil {
 		return nil, nil //nolint:nilerr // another cluster
@@ -71,7 +71,7 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	note := func(ctx context.Context) (int, error) {
 		return http.StatusOK, stream.Send(ctx, sender.Message{Payload: []byte("hello")})
 	}
-	// As many messages are in flight at once as the echo takes, in batches.
+	// Batches keep as many messages in flight as the echo accepts.
 	lines := strings.Repeat("hello\n", messageBatch)
 	batch := func(query string) func(context.Context) (int, error) {
 		return func(ctx context.Context) (int, error) {
@@ -95,7 +95,7 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, nil
 }
 
-// messageLoad is one way to send: as many senders at once, and as many messages with each call of f.
+// messageLoad is one way to send: the number of concurrent senders, and the number of messages in each call of f.
 type messageLoad struct {
 	name          string
 	senders, each int
@@ -124,7 +124,6 @@ func (m messageLoad) measure(ctx context.Context, c *cluster) figure {
 	}
 }
 
-// messagePods creates the echo and the HTTP server.
 func (c *cluster) messagePods(ctx context.Context, ns string) error {
 	echo := c.pod("echo")
 	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
@@ -186,7 +185,6 @@ func (s *httpSender) do(ctx context.Context, method, url, text string) (int, err
 	return res.StatusCode, err
 }
 
-// until calls f until it succeeds.
 func until(ctx context.Context, f func(context.Context) (int, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -203,7 +201,7 @@ func until(ctx context.Context, f func(context.Context) (int, error)) error {
 	}
 }
 
-// load calls f from n goroutines for messageTime, and returns the successes per second and how long each took.
+// load calls f from n goroutines for messageTime, and returns the successes per second and the duration of each call.
 func load(ctx context.Context, n int, f func(context.Context) (int, error)) (rate float64, took []time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, messageTime)
 	defer cancel()

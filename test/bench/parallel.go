@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// inParallel calls f for 0 to n-1 from several goroutines, which tell it their number. Each ends with its first error.
+// inParallel calls f for 0 to n-1 from several goroutines, with the goroutine's number. A goroutine ends at its
+// first error.
 func inParallel(workers, n int, f func(worker, i int) error) error {
 	var next atomic.Int64
 	errs := make([]error, workers)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// idle measures the memory of processes, and their CPU usage while idle.
+// idle measures the memory of the processes of -pids, and their processor time while idle.
 func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	if c.options.pids == "" {
 		return nil, nil
@@ -52,7 +52,6 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	}, nil
 }
 
-// processes returns those of -pids.
 func (c *cluster) processes() (pids []int, err error) { return parsePIDs(c.options.pids) }
 
 func parsePIDs(list string) (pids []int, err error) {
@@ -66,8 +65,8 @@ func parsePIDs(list string) (pids []int, err error) {
 	return pids, nil
 }
 
-// processorTime returns what the processes of -pids, their descendants, and this process have used; zeros without
-// -pids. Processes that have ended do not count.
+// processorTime returns the processor time of the processes of -pids, of their descendants, and of this process;
+// zeros without -pids. Ended processes do not count.
 func (c *cluster) processorTime() (used [3]time.Duration) {
 	pids, err := c.processes()
 	if err != nil {
@@ -75,7 +74,7 @@ func (c *cluster) processorTime() (used [3]time.Duration) {
 	}
 	for i, list := range [][]int{pids, withChildren(pids), {os.Getpid()}} {
 		for _, pid := range list {
-			n, _, _ := statTicks(pid) // one may end meanwhile
+			n, _, _ := statTicks(pid) // a process may end meanwhile
 			used[i] += time.Duration(n) * time.Second / userHZ
 		}
 	}
@@ -86,7 +85,6 @@ func (c *cluster) processorTime() (used [3]time.Duration) {
 // userHZ is the number of ticks in a second, the same on every Linux.
 const userHZ = 100
 
-// withChildren adds all descendants.
 func withChildren(pids []int) []int {
 	seen := map[int]bool{}
 	var all []int
@@ -111,7 +109,6 @@ func withChildren(pids []int) []int {
 	return all
 }
 
-// ticks returns the CPU time used by the processes, in ticks.
 func ticks(pids []int) (total int, err error) {
 	for _, pid := range pids {
 		own, _, err := statTicks(pid)
@@ -131,12 +128,12 @@ func statTicks(pid int) (own, children int, err error) {
 	return parseTicks(string(data))
 }
 
-// parseTicks reads the processor time of a process, and of its descendants that have ended, from a stat file
-// (proc_pid_stat(5), fields 14 to 17). The second field, the name in parentheses, may contain anything.
+// parseTicks reads the processor time of a process and of its ended children from a stat file (proc_pid_stat(5),
+// fields 14 to 17). The second field, the name in parentheses, may contain any character.
 func parseTicks(stat string) (own, children int, err error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 15 {
-		return 0, 0, fmt.Errorf("odd stat file: %q", stat)
+		return 0, 0, fmt.Errorf("malformed stat file: %q", stat)
 	}
 	var n [4]int
 	for i := range n {
@@ -147,8 +144,7 @@ func parseTicks(stat string) (own, children int, err error) {
 	return n[0] + n[1], n[2] + n[3], nil
 }
 
-// spent returns what the processes of -pids have used, and what their descendants that have ended had; zeros without
-// -pids.
+// spent returns the processor time of the processes of -pids and of their ended descendants; zeros without -pids.
 func (c *cluster) spent() (own, ended time.Duration) {
 	pids, _ := c.processes()
 	for _, pid := range pids {

@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// fakeLabel is on the nodes of `coracle node fake`, whose pods run in name only.
+// fakeLabel is a label of the nodes of `coracle node fake`, which only simulate their pods.
 const fakeLabel = "coracle.dev/fake-node"
 
-// scaleTimeout is the timeout of each of the figures of this file.
+// scaleTimeout is the timeout of each figure in this file.
 const scaleTimeout = 5 * time.Minute
 
-// fakePod makes a pod run on fake nodes only.
+// fakePod returns the template of a pod that only fake nodes may run.
 func (c *cluster) fakePod(labels map[string]string) corev1.PodTemplateSpec {
 	p := c.pod("")
 	p.Spec.Affinity = &corev1.Affinity{
@@ -36,8 +36,8 @@ func (c *cluster) fakePod(labels map[string]string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.Spec}
 }
 
-// scales are figures of controllers on fake nodes (`coracle node fake`), which must be there; each is a group that runs
-// where it is named.
+// scales are measurements of controllers on existing fake nodes (`coracle node fake`). Each is a group that runs
+// only if -only names it.
 var scales = map[string]func(context.Context, *cluster, string) ([]figure, error){
 	"deployment": func(ctx context.Context, c *cluster, ns string) ([]figure, error) {
 		took, err := c.deployment(ctx, ns, 1000)
@@ -76,7 +76,6 @@ func seconds(name string, d time.Duration, budget float64) figure {
 	return figure{Name: name, Value: d.Seconds(), Unit: "s", Budget: budget}
 }
 
-// scale measures one of the scales.
 func scale(ctx context.Context, c *cluster, name string) (figures []figure, err error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: fakeLabel, Limit: 1})
 	if err != nil {
@@ -94,12 +93,10 @@ func scale(ctx context.Context, c *cluster, name string) (figures []figure, err 
 	return figures, err
 }
 
-// only selects one object by its name.
 func only(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
-// deployment returns how long a new Deployment takes to have n ready pods.
 func (c *cluster) deployment(ctx context.Context, ns string, n int32) (time.Duration, error) {
 	labels := map[string]string{"app": "scale"}
 	began := time.Now()
@@ -119,7 +116,7 @@ func (c *cluster) deployment(ctx context.Context, ns string, n int32) (time.Dura
 	return time.Since(began), err
 }
 
-// job returns how long an indexed Job of n pods takes, of which a thousand run at a time.
+// job returns how long an indexed Job of n pods takes, with up to a thousand pods at a time.
 func (c *cluster) job(ctx context.Context, ns string, n int32) (time.Duration, error) {
 	indexed, parallel := batchv1.IndexedCompletion, min(n, 1000)
 	template := c.fakePod(nil)
@@ -146,8 +143,8 @@ func (c *cluster) configMaps(ctx context.Context, ns string, n int) error {
 	})
 }
 
-// services makes pods on fake nodes behind services, takes all pods out of them, and returns how long these writes
-// took, and how long after the last of them all endpoints showed it.
+// services creates pods on fake nodes behind services, removes all pods from the services, and returns how long
+// these writes took and how long after the last one all EndpointSlices were up to date.
 func (c *cluster) services(ctx context.Context, ns string, n, pods int) (writing, settling time.Duration, err error) {
 	clients, err := c.clients(min(c.writers, 8))
 	if err != nil {
@@ -186,14 +183,14 @@ func (c *cluster) services(ctx context.Context, ns string, n, pods int) (writing
 	return writing, time.Since(began), err
 }
 
-// leave takes a pod out of its service.
+// leave removes a pod from its service by its label.
 func leave(ctx context.Context, client kubernetes.Interface, ns, name string) error {
 	patch := []byte(`{"metadata":{"labels":{"behind":null}}}`)
 	_, err := client.CoreV1().Pods(ns).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
-// endpoints waits until the slices of the namespace have n ready endpoints (ready) or none.
+// endpoints waits until the namespace's EndpointSlices have n ready endpoints, or none if ready is false.
 func (c *cluster) endpoints(ctx context.Context, ns string, n int, ready bool) error {
 	slices := map[string]int{}
 	total := 0

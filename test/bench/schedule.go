@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// benchLabel is set on the fake nodes, with the name of the namespace that they are for.
+// benchLabel is a label of the fake nodes; its value is the namespace that they are for.
 const benchLabel = "coracle.dev/bench"
 
 // scheduling measures how many pods per second are created and bound to many fake nodes.
@@ -43,12 +43,11 @@ func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// each calls f for 0 to n-1 with the given number of writers.
 func (c *cluster) each(n int, f func(i int) error) error {
 	return inParallel(c.writers, n, func(_, i int) error { return f(i) })
 }
 
-// makeNodes creates the nodes and waits until they are schedulable: a new node is tainted at first.
+// makeNodes creates the nodes and waits until they are schedulable: the API server taints a new node.
 func (c *cluster) makeNodes(ctx context.Context, ns string) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -113,7 +112,7 @@ func (c *cluster) removeNodes(ctx context.Context, ns string) error {
 		metav1.ListOptions{LabelSelector: benchLabel + "=" + ns})
 }
 
-// bound creates pods that may only run on the namespace's nodes, and returns when all are bound.
+// bound creates pods that may run only on the namespace's nodes, and returns when all are bound.
 func (c *cluster) bound(ctx context.Context, ns string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()

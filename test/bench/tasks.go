@@ -20,22 +20,19 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// taskPage is the number of tasks in a page of a list.
 const taskPage = 500
 
-// taskRun is one measurement of tasks in a namespace.
 type taskRun struct {
 	*cluster
 	ns string
 	in dynamic.ResourceInterface
 }
 
-// taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last
-// end, and how long a creation takes; then the memory with many tasks that have ended, how long lists of them take and
-// how long others wait meanwhile, and the first two again with those kept. What the runtime alone does is measured by
-// `go test -bench Reap ./pkg/node/runtime/containerd`.
+// taskFlow measures the throughput of tasks of `true` from the first creation to the last end, and the duration of
+// a creation. Then it keeps many finished tasks, and measures the memory, lists of them, concurrent gets, and the
+// throughput again. `go test -bench Reap ./pkg/node/runtime/containerd` measures the runtime alone.
 func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
-	if c.tasks == 0 { // not a part of the usual run
+	if c.tasks == 0 { // it runs only on request
 		return nil, nil
 	}
 	client, err := dynamic.NewForConfig(c.config)
@@ -61,7 +58,6 @@ func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// create creates a task of `true`.
 func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstructured.Unstructured, error) {
 	return r.in.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": tasks.GroupVersion.String(), "kind": "Task", "metadata": map[string]any{"name": name},
@@ -69,11 +65,10 @@ func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstru
 	}}, metav1.CreateOptions{})
 }
 
-// flow runs tasks to their end.
 func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, error) {
 	began, took := time.Now(), make([]time.Duration, r.tasks)
 	server, containers := r.spent()
-	// The watch begins with this, so that it does not list what was there before.
+	// The watch begins at this task, so that it does not list earlier ones.
 	first, err := r.create(ctx, prefix+"-begin", true)
 	if err != nil {
 		return nil, err
@@ -127,7 +122,6 @@ func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, err
 	}, nil
 }
 
-// keep creates tasks that have finished.
 func (r taskRun) keep(ctx context.Context) error {
 	return r.each(r.finished, func(i int) error {
 		t, err := r.create(ctx, "kept-"+strconv.Itoa(i), true)
@@ -135,7 +129,7 @@ func (r taskRun) keep(ctx context.Context) error {
 			return err
 		}
 		now := metav1.Now()
-		// The status is as long as that of a task that has run.
+		// The status has the length of a real task's.
 		code, node, pod, id := int32(0), "bench-node", fmt.Sprintf("%s-%.8s-1", t.GetName(), t.GetUID()), fmt.Sprintf(
 			"containerd://%064x", i)
 		status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{
@@ -155,7 +149,7 @@ func (r taskRun) keep(ctx context.Context) error {
 	})
 }
 
-// pages lists all tasks, while somebody else gets a ConfigMap again and again.
+// pages lists all tasks while another client gets a ConfigMap repeatedly.
 func (r taskRun) pages(ctx context.Context) ([]figure, error) {
 	memory, err := r.resident("memory with them (RSS)")
 	if err != nil && r.options.pids != "" {
@@ -199,7 +193,7 @@ func (r taskRun) pages(ctx context.Context) ([]figure, error) {
 	}, nil
 }
 
-// list lists all tasks, without decoding them: it is the cluster that is measured, on the same processors.
+// list lists all tasks. It does not decode them, because client and cluster share the processors.
 func (r taskRun) list(ctx context.Context) (took []time.Duration, bytes int, err error) {
 	for next := ""; ; {
 		began := time.Now()

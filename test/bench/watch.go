@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// errEnded means that a watch ended before what it waited for.
+// errEnded means that a watch ended before done returned true.
 var errEnded = errors.New("the watch ended")
 
 // follow watches until done returns true. Without a resourceVersion in options, the watch starts with the existing
@@ -60,7 +60,7 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	w := &watchers{seen: make([][]time.Time, c.watchers), arrived: make(chan struct{}, rounds*c.watchers)}
 	defer w.done.Wait()
 	defer cancel()
-	// The first watcher has a connection of its own, like a client on another machine. The others share some.
+	// The first watcher has its own connection, like a client on another machine. The others share a few.
 	shared := max(1, c.watchers/100)
 	transports := make([]*http.Client, 0, 1+shared)
 	for range 1 + shared {
@@ -125,14 +125,13 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	}, nil
 }
 
-// watching measures the latency of events with many clients.
 func watching(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) (err error) { figures, err = watchLatency(ctx, c, ns); return err })
 	return figures, err
 }
 
-// watchers record when each event arrived. They decode nothing, so that a thousand clients do not compete with the
-// server for CPU time.
+// watchers record when each event arrived. They decode no events, so that a thousand clients do not compete with
+// the server for processor time.
 type watchers struct {
 	done    sync.WaitGroup
 	mu      sync.Mutex

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestGeneratedClient generates a client from the server's OpenAPI documents for the core and apps groups, compiles a
-// program that uses it, and runs that against the server. It also validates all documents. A list declared with the
+// TestGeneratedClient validates the server's OpenAPI documents, generates a client from the documents of the core
+// and apps groups, compiles a program that uses it, and runs that against the server. A list declared with the
 // wrong type would not compile.
 func TestGeneratedClient(t *testing.T) {
 	h := host.New(t)
@@ -88,10 +88,8 @@ func download(t *testing.T, h *host.Host, dir string) (names []string) {
 	return names
 }
 
-// file returns the path of the document of a group and version.
 func file(document string) string { return "v3_" + strings.ReplaceAll(document, "/", "_") + ".json" }
 
-// module returns the folder of the module with the clients.
 func module(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("foreign")
@@ -99,7 +97,7 @@ func module(t *testing.T) string {
 	return dir
 }
 
-// foreign runs a command in that module.
+// foreign runs a command in the module with the clients.
 func foreign(t *testing.T, args ...string) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), args[0], args[1:]...)

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestHelm installs, tests, upgrades, rolls back and uninstalls a chart with a definition, an object of it, hooks and a
-// test.
+// TestHelm installs, tests, upgrades, rolls back and uninstalls a chart with a CustomResourceDefinition, an object
+// of it, hooks and a test.
 func TestHelm(t *testing.T) {
 	program := built(t, "helm", "helm.sh/helm/v4/cmd/helm")
 	chart, err := filepath.Abs("testdata/fleet")
@@ -55,8 +55,8 @@ func TestHelm(t *testing.T) {
 	require.Empty(t, h.Ctl("get ships,deployments -o name"))
 }
 
-// TestLargeDefinition applies a definition of about a megabyte server-side, as those of Prometheus operator and its
-// like, with a kind that is used at once.
+// TestLargeDefinition applies a CustomResourceDefinition of about a megabyte server-side, as Prometheus operator's
+// are, and uses its kind at once.
 func TestLargeDefinition(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -91,7 +91,7 @@ spec:
 	}
 	began := time.Now()
 	require.Equal(t, "customresourcedefinition.apiextensions.k8s.io/larges.example.org serverside-applied\n", apply())
-	// kubectl wants a list of conditions for the next
+	// kubectl's next wait needs a list of conditions to exist.
 	h.Ctl("wait crd/larges.example.org --for=jsonpath={.status.acceptedNames.kind}=Large --timeout=60s")
 	h.Ctl("wait crd/larges.example.org --for=condition=Established --timeout=60s")
 	t.Logf("%d KiB, established after %s", len(definition)>>10, time.Since(began).Round(time.Millisecond))

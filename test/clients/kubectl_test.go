@@ -15,16 +15,14 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// tour runs kubectl in a cluster with pods.
 type tour struct {
 	*testing.T
 	h *host.Host
-	// dir has the files that commands read.
+	// dir is the folder of the files that commands read.
 	dir string
 }
 
-// TestKubectl is a tour of kubectl's commands, and of those of their flags that ask the server for something of their
-// own.
+// TestKubectl runs kubectl's commands, and each flag that makes the server do something different.
 func TestKubectl(t *testing.T) {
 	v := &tour{T: t, h: host.New(t), dir: t.TempDir()}
 	v.h.Start()
@@ -46,12 +44,12 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// command runs kubectl with the words of a line, and further arguments as they are.
+// command runs kubectl with the words of a line, and with more as further arguments.
 func (v *tour) command(line string, more []string) (string, error) {
 	return v.h.Try(append(append([]string{"ctl"}, strings.Fields(line)...), more...)...)
 }
 
-// is runs a command that succeeds, and whose output matches a pattern.
+// is runs a command that must succeed with output that matches a pattern.
 func (v *tour) is(pattern, line string, more ...string) string {
 	v.Helper()
 	out, err := v.command(line, more)
@@ -60,7 +58,7 @@ func (v *tour) is(pattern, line string, more ...string) string {
 	return out
 }
 
-// no runs a command that fails, and whose output matches a pattern.
+// no runs a command that must fail with output that matches a pattern.
 func (v *tour) no(pattern, line string, more ...string) {
 	v.Helper()
 	out, err := v.command(line, more)
@@ -68,7 +66,7 @@ func (v *tour) no(pattern, line string, more ...string) {
 	require.Regexp(v, `(?m)`+pattern, out, "kubectl %s %q", line, more)
 }
 
-// until reads the lines that a command prints, until one is as wanted, and ends it.
+// until reads the lines that a command prints until one matches the pattern, and ends the command.
 func (v *tour) until(pattern, line string) {
 	v.Helper()
 	ctx, cancel := context.WithTimeout(v.Context(), host.Patience)
@@ -87,7 +85,6 @@ func (v *tour) until(pattern, line string) {
 	require.True(v, found, "kubectl %s: no line is %q in\n%s", line, pattern, strings.Join(seen, "\n"))
 }
 
-// file writes a file, and returns its path.
 func (v *tour) file(name, text string) string {
 	v.Helper()
 	path := filepath.Join(v.dir, name)

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. It verifies the
-// nodes by the bundle of their signer.
+// metricsServer adapts upstream's manifests: the program is mounted from the machine, probes start at once, and
+// metrics-server verifies the nodes with the trust bundle of their signer.
 const metricsServer = `resources: [apiservice.yaml, deployment.yaml, rbac.yaml, service.yaml]
 labels: [{pairs: {k8s-app: metrics-server}, includeSelectors: true}]
 patches:
@@ -34,8 +34,8 @@ patches:
     - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/periodSeconds, value: 1}
 `
 
-// TestMetricsServer runs metrics-server, built from its module, as a pod behind an APIService: it reads what nodes and
-// pods use from the agents, and kubectl top shows its numbers instead of Coracle's own, which are back when it is gone.
+// TestMetricsServer runs metrics-server, built from its module, as a pod behind an APIService. It reads the usage
+// of nodes and pods from the agents. While it runs, kubectl top shows its numbers; afterwards Coracle's own again.
 func TestMetricsServer(t *testing.T) {
 	const module = "sigs.k8s.io/metrics-server"
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestMetricsServer(t *testing.T) {
 	h.Ctl("run busy --image=busybox:1.36 --restart=Never -- sh -c while(:)do(:);done")
 	h.Ctl("wait pod/busy --for=condition=Ready --timeout=30s")
 	h.Ctl("apply -k " + dir)
-	// It is ready once it has read every node twice.
+	// It becomes available after it has read every node twice.
 	h.Ctl("wait apiservice/v1beta1.metrics.k8s.io --for=condition=Available --timeout=80s")
 
 	list := h.Ctl("get --raw /apis/metrics.k8s.io/v1beta1/nodes")
@@ -69,7 +69,7 @@ func TestMetricsServer(t *testing.T) {
 	require.Regexp(t, `(?m)^`+h.Name+` +\d+m +\d+% +[1-9]\d*Mi `, h.Ctl("top node"))
 }
 
-// built compiles a program of the module in a folder, and returns its path.
+// built compiles a program of the module in a folder and returns its path.
 func built(t *testing.T, folder, pkg string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), filepath.Base(pkg))
@@ -77,7 +77,6 @@ func built(t *testing.T, folder, pkg string) string {
 	return file
 }
 
-// in runs a command in a folder, and returns its output.
 func in(t *testing.T, folder string, args ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), args[0], args[1:]...)

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// suiteModule is the module of the suites, at the version in the module below foreign.
+// suiteModule is the module of the suites; the module in the folder foreign has its version.
 const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
 // suites are controller-runtime's packages whose tests start an API server and etcd with envtest.
@@ -31,16 +31,14 @@ var suites = []string{
 	"internal/recorder", "manager", "manager/internal/integration", "metrics/filters", "reconcile", "source", "webhook",
 }
 
-// suitePatience bounds one suite. The longest, cache, waits for minutes by itself.
+// suitePatience bounds one suite. The longest, cache, waits for minutes by design.
 const suitePatience = 6 * time.Minute
 
-// TestControllerRuntime runs controller-runtime's unmodified test suites as their authors do, in their folders, with
-// KUBEBUILDER_ASSETS a folder of three links to the binary. controller-runtime.txt lists the tests that fail, with
-// reasons.
+// TestControllerRuntime runs controller-runtime's unmodified test suites in their folders. KUBEBUILDER_ASSETS is a
+// folder with three links to the binary. controller-runtime.txt lists the tests that fail, with reasons.
 //
 // CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a folder
-// with upstream's kube-apiserver, etcd and kubectl: each suite runs with those too, right after, and the times of both
-// are logged.
+// with upstream's kube-apiserver, etcd and kubectl: each suite then runs with those too, and the log has both times.
 func TestControllerRuntime(t *testing.T) {
 	known := readKnown(t)
 	ours, beside := assets(t), os.Getenv("CORACLE_TEST_BESIDE")
@@ -85,7 +83,6 @@ func TestControllerRuntime(t *testing.T) {
 	}
 }
 
-// assets returns a folder as `coracle envtest` makes it.
 func assets(t *testing.T) string {
 	t.Helper()
 	coracle, err := filepath.Abs("../../bin/coracle")
@@ -97,7 +94,6 @@ func assets(t *testing.T) string {
 	return dir
 }
 
-// report is the part of ginkgo's report that is needed.
 type report struct {
 	SpecReports []struct {
 		ContainerHierarchyTexts []string
@@ -108,7 +104,7 @@ type report struct {
 	}
 }
 
-// result is what a suite said: how many specs and tests passed, which failed and why, and how long it took.
+// result is the outcome of a suite: how many specs and tests passed, which failed and why, and how long it took.
 type result struct {
 	passed int
 	failed map[string]string
@@ -120,14 +116,14 @@ var (
 	suiteFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
 
-// endServers ends the servers of a folder that a suite did not stop.
+// endServers ends the servers of an assets folder that a suite left running.
 func endServers(t *testing.T, assets string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	for _, file := range all {
 		line, err := os.ReadFile(file)
-		if err != nil || !strings.HasPrefix(string(line), assets+"/") { // one that has ended meanwhile cannot be read
+		if err != nil || !strings.HasPrefix(string(line), assets+"/") { // a process that has ended cannot be read
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
@@ -139,7 +135,6 @@ func endServers(t *testing.T, assets string) {
 	}
 }
 
-// run runs a compiled suite in its folder.
 func run(t *testing.T, suite, program, assets string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), suitePatience)
@@ -192,7 +187,6 @@ func run(t *testing.T, suite, program, assets string) result {
 	return r
 }
 
-// folder returns the folder of a suite's package.
 func folder(t *testing.T, suite string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", suiteModule+suite)
@@ -218,7 +212,7 @@ func suiteTests(t *testing.T, dir string) map[string]bool {
 	return names
 }
 
-// readKnown reads controller-runtime.txt: comments, and "suite: name" of tests that cannot pass.
+// readKnown reads controller-runtime.txt: comments, and lines "suite: name" of tests that cannot pass.
 func readKnown(t *testing.T) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile("controller-runtime.txt")

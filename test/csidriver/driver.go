@@ -1,5 +1,5 @@
-// Package csidriver is a CSI driver for tests. Its volumes are directories, or device files that the test makes, which
-// it bind mounts; it records its calls.
+// Package csidriver is a CSI driver for tests, which records its calls. It bind mounts its volumes: directories, or
+// device files that the test makes.
 package csidriver
 
 import (
@@ -21,14 +21,15 @@ import (
 	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
-// Driver serves the node's part of CSI, and the controller's and the one of groups if they are set. Set its fields
-// before Start.
+// Driver serves the node service of CSI, and the controller and group controller services if they are set. Set its
+// fields before Start.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
 
 	Name string
-	// Kubelet is the directory shared with the agent, without links; Public is its name for drivers.
+	// Kubelet is the directory shared with the agent, without symbolic links; Public is the same directory as
+	// drivers see it.
 	Kubelet, Public string
 	// Data holds a directory for each volume.
 	Data         string
@@ -37,7 +38,7 @@ type Driver struct {
 	MaxVolumes   int64
 	Controller   csi.ControllerServer
 	Groups       csi.GroupControllerServer
-	// Call, if set, is called with each call of the node service, and may fail it or hang.
+	// Call, if set, runs at each call of the node service. It may return an error for the call or block.
 	Call func(ctx context.Context, method string, request any) error
 
 	mu    sync.Mutex
@@ -70,13 +71,13 @@ func (d *Driver) Start() error {
 	return d.plugin.Start(driver)
 }
 
-// Stop ends the driver as a crash does, but removes its sockets. Its mounts stay.
+// Stop ends the driver without a graceful shutdown and removes its sockets. Its mounts stay.
 func (d *Driver) Stop() { d.plugin.Stop() }
 
 // Registered returns the outcome of the last registration, or nil.
 func (d *Driver) Registered() *registration.RegistrationStatus { return d.plugin.Registered() }
 
-// Calls returns the names of the calls that changed something, in order.
+// Calls returns the names of the calls that changed state, in order.
 func (d *Driver) Calls() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,7 +213,7 @@ func (d *Driver) NodeExpandVolume(_ context.Context,
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, nil
 }
 
-// bind mounts a directory at a target once, and makes both.
+// bind mounts a directory at a target and creates both. It may be repeated.
 func bind(from, target string, readOnly bool) error {
 	for _, dir := range []string{from, target} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

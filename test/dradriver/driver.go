@@ -1,4 +1,4 @@
-// Package dradriver is a DRA driver for tests. It describes its devices with CDI, and records its calls.
+// Package dradriver is a DRA driver for tests. It describes its devices with CDI and records its calls.
 package dradriver
 
 import (
@@ -14,20 +14,21 @@ import (
 	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
-// Driver serves the node's part of a DRA driver. Set its fields before Start.
+// Driver serves the node service of a DRA driver. Set its fields before Start.
 type Driver struct {
 	draplugin.UnimplementedDRAPluginServer
 
 	Name string
-	// Kubelet is the directory shared with the agent, without links; Public is its name for drivers.
+	// Kubelet is the directory shared with the agent, without symbolic links; Public is the same directory as
+	// drivers see it.
 	Kubelet, Public string
-	// Versions are the services that it says it has; nil is v1, and that for health if Health is set.
+	// Versions are the services that it announces. Nil means v1, and the health service if Health is set.
 	Versions []string
 	// Health, if set, sends the health of devices until ctx ends.
 	Health func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error
-	// Devices returns what a claim gets.
+	// Devices returns the devices of a claim.
 	Devices func(claim *draplugin.Claim) *draplugin.NodePrepareResourceResponse
-	// Call, if set, is called with each call, and may fail it or hang.
+	// Call, if set, runs at each call. It may return an error for the call or block.
 	Call func(ctx context.Context, method, claim string) error
 
 	mu    sync.Mutex
@@ -110,7 +111,6 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context,
 	return out, nil
 }
 
-// health serves Driver.Health.
 type health struct {
 	drahealth.UnimplementedDRAResourceHealthServer
 	d *Driver

@@ -26,7 +26,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// caller calls the API of a host with a bearer token, or without one.
 func caller(t *testing.T, h *host.Host) func(token, method, path, body string) (int, string) {
 	t.Helper()
 	config := h.REST()
@@ -54,7 +53,8 @@ func caller(t *testing.T, h *host.Host) func(token, method, path, body string) (
 	}
 }
 
-// TestOpenIDProvider: users of a provider are let in as the configuration file says, which is followed.
+// TestOpenIDProvider checks that the server authenticates a provider's users by its configuration file, and follows
+// the file.
 func TestOpenIDProvider(t *testing.T) {
 	h := host.New(t)
 	l, err := h.Listen("tcp", "127.0.0.1:0")
@@ -108,9 +108,9 @@ jwt:
 	code, body = call("", "GET", "/version", "")
 	require.Equal(t, 200, code, body)
 	code, _ = call("", "GET", "/api", "")
-	require.Equal(t, 401, code, "no condition names the path")
+	require.Equal(t, 401, code, "anonymous access to this path is not configured")
 	code, _ = call("nonsense", "GET", "/version", "")
-	require.Equal(t, 401, code, "a token that is not valid is not anonymous")
+	require.Equal(t, 401, code, "a request with an invalid token is not anonymous")
 
 	write("another")
 	require.Eventually(t, func() bool {
@@ -126,8 +126,8 @@ jwt:
 		"oidc-issuer-url and oidc-client-id must be specified together")
 }
 
-// TestBootstrapTokens: what kubeadm join asks of a cluster: cluster-info signed with the token, for anybody to read,
-// and a node's certificate for whoever has the token.
+// TestBootstrapTokens covers the requests of kubeadm join: anyone may read cluster-info, which is signed with the
+// token, and the token's holder gets a node certificate.
 func TestBootstrapTokens(t *testing.T) {
 	h := host.New(t)
 	h.Run("start", "--anonymous-auth")
@@ -216,7 +216,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:boots
 	require.Equal(t, 401, code)
 }
 
-// TestPolicyTypes: type errors in the expressions of a policy are in its status, in upstream's words.
+// TestPolicyTypes checks that a policy's status reports type errors in its expressions in upstream's words.
 func TestPolicyTypes(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

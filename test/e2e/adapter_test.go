@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestMetricsOfAnAdapter: an autoscaler goes by external and object metrics that an aggregated server has, and a
-// namespace's objects there are deleted with it. When the server is dead, the namespace goes nevertheless.
+// TestMetricsOfAnAdapter checks an aggregated metrics server: an autoscaler uses its external and object metrics, and
+// deleting a namespace deletes the namespace's objects there. When that server is dead, the namespace is still deleted.
 func TestMetricsOfAnAdapter(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

@@ -13,8 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestAuthoritiesAreReplaced replaces the CAs of a running cluster of two machines, with the server killed in each
-// phase.
+// TestAuthoritiesAreReplaced replaces the CAs of a running cluster of two machines, and kills the server in each phase.
 func TestAuthoritiesAreReplaced(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -36,7 +35,7 @@ spec:
 		require.Equal(t, "here\n", h.Ctl("exec far -- echo here"), when)
 	}
 	const own = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	// asPod is a program in a pod that has read the bundle before.
+	// asPod acts as a program in a pod that has read the bundle ca earlier.
 	asPod := func(ca string) (string, error) {
 		return other.Try("ctl", "--kubeconfig=", "--server=https://198.51.100.2:6443", "--certificate-authority="+ca,
 			"--token="+h.Ctl("exec far -- cat "+own+"token"), "auth", "whoami")
@@ -52,7 +51,7 @@ spec:
 	old := filepath.Join(h.Home, "old-kubeconfig")
 	require.NoError(t, os.WriteFile(old, kubeconfig, 0o600))
 	withOld := func() (string, error) { return h.Try("ctl", "--kubeconfig="+old, "get", "nodes") }
-	// Whatever phase was interrupted, the same command completes it.
+	// The same command completes a phase at whatever point it was interrupted.
 	phase := func(done string, args ...string) {
 		t.Helper()
 		command := h.Command(t.Context(), h.Coracle, args...)
@@ -112,7 +111,7 @@ spec:
 		"the machines are the ones that they were")
 	_, err = withOld()
 	require.Error(t, err)
-	// An old certificate is refused by clients that trust the server's new CA.
+	// Clients that trust the server's new CA refuse an old certificate.
 	require.NoError(t,
 		os.WriteFile(old,
 			[]byte(replaceAuthority(t, string(kubeconfig), h.Ctl("get configmap kube-root-ca.crt -o "+
@@ -124,7 +123,6 @@ spec:
 	require.NotContains(t, joinToken(t, joinWords(t, h)), authority[:64], "new tokens name the new authority")
 }
 
-// replaceAuthority returns a kubeconfig that trusts ca.
 func replaceAuthority(t *testing.T, kubeconfig, ca string) string {
 	t.Helper()
 	const key = "certificate-authority-data: "

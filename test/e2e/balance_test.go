@@ -84,8 +84,8 @@ spec:
   rules: [{host: secure.example.com, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: web, port: {number: 80}}}}]}}]
 `
 
-// lan puts a switch between two machines that are wired to each other, and returns the name of a third machine's
-// namespace, at 198.51.100.4.
+// lan inserts a switch between two directly connected machines, and returns the network namespace of a third
+// machine at 198.51.100.4.
 func lan(t *testing.T, h, other *host.Host) string {
 	wire, client := h.Name+"s", h.Name+"c"
 	for _, name := range []string{wire, client} {
@@ -109,8 +109,8 @@ func lan(t *testing.T, h, other *host.Host) string {
 	return client
 }
 
-// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link: addresses of the pool that
-// are found by ARP, that stay over a restart, and that move from a machine that dies; and the Ingress proxy with TLS,
+// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link. Load balancer
+// addresses answer ARP, stay over a restart, and move away from a machine that dies. The Ingress proxy handles TLS,
 // upgrades, HTTP/2, and changes under load.
 func TestLoadBalancerAndIngress(t *testing.T) {
 	h := host.New(t)
@@ -135,7 +135,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	h.Apply(strings.ReplaceAll(balanceManifest, "HERE", h.Name))
 	h.Ctl("wait pod/near --for=condition=Ready --timeout=120s")
 
-	t.Run("an address of the pool is found by other machines", func(t *testing.T) {
+	t.Run("other machines resolve a pool address by ARP", func(t *testing.T) {
 		require.Equal(t, "198.51.100.65", h.Ctl("get svc web -o jsonpath={.status.loadBalancer.ingress[0].ip}"))
 		soon(t, "near: hello", "http://198.51.100.65/")
 		out, err := h.Curl("http://198.51.100.65/")
@@ -156,7 +156,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		_, err = curl("http://198.51.100.2/")
 		require.ErrorContains(t, err, "exit status 22", "404 without a rule for the host")
 	})
-	t.Run("TLS by server name, and a secret that changes", func(t *testing.T) {
+	t.Run("TLS certificate by server name follows its secret", func(t *testing.T) {
 		for range 2 {
 			cert, key := pairFor(t)
 			h.Apply(strings.NewReplacer("CERT", base64.StdEncoding.EncodeToString(cert), "KEY",
@@ -200,7 +200,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hello\n", line)
 	})
-	t.Run("HTTP/2 without TLS, in both directions at once, as gRPC", func(t *testing.T) {
+	t.Run("bidirectional HTTP/2 without TLS", func(t *testing.T) {
 		via := &http.Transport{DialContext: from(other, "198.51.100.2:80"), Protocols: new(http.Protocols)}
 		via.Protocols.SetUnencryptedHTTP2(true)
 		defer via.CloseIdleConnections()
@@ -256,14 +256,14 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		asking.Wait()
 		require.Greater(t, done.Load(), int32(50))
 	})
-	t.Run("a process that is killed has everything again", func(t *testing.T) {
+	t.Run("addresses and routes after a kill", func(t *testing.T) {
 		h.Kill()
 		h.Run(append([]string{"start"}, start...)...)
 		soon(t, "near: hello", "http://198.51.100.65/")
 		soon(t, "near: hello", web...)
 		require.Equal(t, "198.51.100.65", h.Ctl("get svc web -o jsonpath={.status.loadBalancer.ingress[0].ip}"))
 	})
-	t.Run("the address of a machine that dies moves", func(t *testing.T) {
+	t.Run("an address moves away from a dead machine", func(t *testing.T) {
 		agent := startAgent(t, other, joinWords(t, h))
 		h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 		other.Load()
@@ -287,7 +287,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		soon(t, "near: hello", "http://198.51.100.65/")
 		require.Contains(t, holder(), mac(h.Name))
 	})
-	t.Run("nothing is left without services and Ingresses", func(t *testing.T) {
+	t.Run("deleting services and Ingresses leaves nothing behind", func(t *testing.T) {
 		h.Ctl("delete ingress web")
 		h.Ctl("delete svc web closed --timeout=120s")
 		require.Eventually(t, func() bool {
@@ -301,7 +301,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	})
 }
 
-// from dials an address from a machine, whatever the URL's host is.
+// from returns a dialer that dials an address from a machine, whatever the URL's host is.
 func from(h *host.Host, address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (c net.Conn, err error) {
 		return c, h.InNetwork(func() error {
@@ -329,7 +329,7 @@ func backend(t *testing.T, h *host.Host) {
 				}
 				defer c.Close()
 				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-				_, _ = io.Copy(c, b) // what came early, and the rest
+				_, _ = io.Copy(c, b) // the buffered bytes, then the rest
 			case "/echo":
 				w.Header().Set("Trailer", "Grpc-Status")
 				_ = http.NewResponseController(w).Flush()
@@ -368,7 +368,7 @@ func pairFor(t *testing.T) (cert, key []byte) {
 	})
 }
 
-// stringer is evaluated when it is printed.
+// stringer evaluates the function only when it is printed.
 type stringer func() string
 
 func (s stringer) String() string { return s() }

@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// pipeline is a batch pipeline: each index of the first job writes its share into a directory of the machine, and one
-// pod of the second adds them up.
+// pipeline is a batch pipeline: each index of the first job writes its share into a directory of the machine, and
+// one pod of the second job adds the shares up.
 const pipeline = `
 apiVersion: batch/v1
 kind: Job
@@ -47,7 +47,7 @@ spec:
       volumes: [{name: share, hostPath: {path: %[1]s, type: DirectoryOrCreate}}]
 `
 
-// TestBatch: jobs run to their end on real containers, over a kill of the server, and each pod is counted once.
+// TestBatch runs jobs to their end on real containers while the server is killed. Each pod must count once.
 func TestBatch(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -64,7 +64,7 @@ func TestBatch(t *testing.T) {
 	h.Ctl("wait --for=condition=complete job/map --timeout=120s")
 	require.Equal(t, "8,,0-7",
 		h.Ctl("get job map -o jsonpath={.status.succeeded},{.status.failed},{.status.completedIndexes}"))
-	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "none ran twice")
+	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "no index ran twice")
 	require.Empty(t, h.Ctl("get pods -l job-name=map -o jsonpath={.items[*].metadata.finalizers}"))
 
 	require.Empty(t, h.Ctl("get pods -l job-name=reduce -o name"))

@@ -106,9 +106,9 @@ spec:
   dataSource: {kind: PersistentVolumeClaim, name: made}
 `
 
-// TestBlockVolumes: containers get block volumes as devices, of local volumes, of a driver and provisioned ones, with
-// no more access than they asked for, and the binary is killed while they are in use. What was provisioned is expanded,
-// copied, and leaves nothing. A volume that is full says so, and when it has room again.
+// TestBlockVolumes gives containers block volumes as devices: local volumes, a driver's, and provisioned ones.
+// Containers get no more access than they asked for. The binary is killed while the volumes are in use. Provisioned
+// volumes are expanded and copied, and leave nothing behind. A full volume is reported, and again when it has space.
 func TestBlockVolumes(t *testing.T) {
 	h := host.New(t)
 	devices := make([]string, 2)
@@ -169,7 +169,7 @@ func TestBlockVolumes(t *testing.T) {
 		"it cannot be given away")
 	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"1Pi\"}}}}")
 	says("1024Ti more are wanted, and ")
-	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // it is given up
+	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // cancels the expansion
 	h.Ctl("wait pvc/made --for=jsonpath={.status.capacity.storage}=32Mi --timeout=120s")
 	require.Equal(t, "33554432\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "wc -c < /dev/three"))
 
@@ -194,7 +194,7 @@ func TestBlockVolumes(t *testing.T) {
 		return count(d.Calls(), "NodeUnstageVolume") == 1
 	}, host.Patience, 20*time.Millisecond)
 	require.Equal(t, 1, count(d.Calls(), "NodeUnpublishVolume"))
-	require.Eventually(t, func() bool { // the driver's part was the last one
+	require.Eventually(t, func() bool { // the agent removes the driver's part last
 		left, err := os.ReadDir(filepath.Join(h.DataDir, "agent", "pods"))
 		return err == nil && len(left) == 0
 	}, host.Patience, 20*time.Millisecond)
@@ -219,7 +219,7 @@ func TestBlockVolumes(t *testing.T) {
 	h.Ctl("delete pvc made copied --timeout=120s")
 	h.Ctl("wait pv " + volumes + " --for=delete --timeout=120s")
 	require.Empty(t, localVolumes(t, h))
-	require.Eventually(t, func() bool { // whoever looks at new devices may have one open
+	require.Eventually(t, func() bool { // programs that scan new devices may have one open
 		bound, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		require.NoError(t, err)
 		for _, path := range bound {

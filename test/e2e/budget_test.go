@@ -29,7 +29,8 @@ spec:
   selector: {matchLabels: {app: guarded}}
 `
 
-// TestDrainHonoursBudgets: kubectl drain is refused while a budget forbids it, and goes on once it allows it.
+// TestDrainHonoursBudgets checks that kubectl drain waits while a PodDisruptionBudget forbids evictions, and then
+// completes.
 func TestDrainHonoursBudgets(t *testing.T) {
 	h := host.New(t)
 	h.Start()

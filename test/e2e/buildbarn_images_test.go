@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// buildbarnImages returns the OCI archives of Buildbarn's programs.
 func buildbarnImages(t *testing.T) []string {
 	t.Helper()
 	if os.Getenv("CORACLE_TEST_BUILDBARN") == "" {
@@ -30,8 +29,8 @@ func buildbarnImages(t *testing.T) []string {
 	return archives
 }
 
-// loadBuildbarn loads the archives on a host, and says which images there are. It returns whether the browser is among
-// them, which `make buildbarn-images` cannot compile.
+// loadBuildbarn loads the archives on a host and logs the images. It returns whether they include the browser,
+// which `make buildbarn-images` cannot compile.
 func loadBuildbarn(t *testing.T, h *host.Host) (browser bool) {
 	t.Helper()
 	archives := buildbarnImages(t)

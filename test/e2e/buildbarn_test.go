@@ -28,8 +28,8 @@ import (
 const farmParts = "buildbarnstorage/storage buildbarnscheduler/scheduler buildbarnfrontend/frontend " +
 	"buildbarnworker/worker"
 
-// TestBuildbarnFarm runs actions on a farm of real Buildbarn that is made from its parts, while pods are killed,
-// workers come and go, and the configuration changes.
+// TestBuildbarnFarm runs actions on a farm of real Buildbarn components while pods are killed, workers come and go,
+// and the configuration changes.
 func TestBuildbarnFarm(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -51,20 +51,20 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl("apply -n builds -f " + example + "/browser.yaml")
 		h.Ctl("wait -n builds buildbarnbrowser/browser --for=condition=Ready --timeout=120s")
 	} else {
-		t.Log("there is no image of bb-browser, so its program is not run")
+		t.Log("bb-browser is not tested: its image is missing")
 	}
 
-	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
+	t.Run("invalid requests are refused with a remedy", func(t *testing.T) {
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"),
 			"No worker serves this instance and platform {OS=plan9}")
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
 		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
 	})
-	t.Run("storage is killed in the middle of an action", func(t *testing.T) {
+	t.Run("storage is killed during an action", func(t *testing.T) {
 		f.hold()
 		wait := f.action()
-		// It is gone before its successor starts, which a forced deletion does not promise: two programs must not write into
-		// the same files.
+		// The old pod must end before its successor starts, because two programs must not write into the same
+		// files. A forced deletion does not guarantee that.
 		h.Ctl("delete pod -n builds storage-0 --grace-period=1")
 		f.release()
 		wait()
@@ -75,7 +75,7 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.readyReplicas}=3 --timeout=120s")
 		f.hold()
 		var waits []func()
-		for range 12 { // each of the three executes four at once
+		for range 12 { // each of the three workers executes four concurrently
 			waits = append(waits, f.action())
 		}
 		f.release()
@@ -86,18 +86,18 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		f.smoke()
 	})
-	t.Run("a worker is killed in the middle of an action", func(t *testing.T) {
+	t.Run("a worker is killed during an action", func(t *testing.T) {
 		f.hold()
 		wait := f.action()
 		old := "pod/" + f.workers()[0]
-		// A forced deletion would let it go on with the action, unseen, for as long as it may drain.
+		// After a forced deletion the old program could continue the action until its drain timeout.
 		h.Ctl("delete -n builds " + old + " --grace-period=1")
 		require.Eventually(t, func() bool {
 			now := h.Ctl(`get pods -n builds -l app=worker -o jsonpath={.items[*].metadata.name}{.items[*].status.conditions[?(@.type=="Ready")].status}`)
 			return strings.HasSuffix(now, "True") && !strings.Contains(now, strings.TrimPrefix(old, "pod/"))
 		}, host.Patience, 100*time.Millisecond)
 		f.release()
-		wait() // the scheduler takes a minute to notice, and the client asks again
+		wait() // the scheduler takes a minute to notice, and the client retries
 	})
 	t.Run("the configuration changes under load", func(t *testing.T) {
 		stop := f.load()
@@ -105,13 +105,14 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl(`patch -n builds configmap buildbarn-config -p {"data":{"scheduler.jsonnet":"{"}}`)
 		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid=false --timeout=120s")
 		f.smoke()
-		require.ElementsMatch(t, before, f.pods(), "a configuration that is not valid reaches no pod")
+		require.ElementsMatch(t, before, f.pods(), "no pod gets an invalid configuration")
 		h.Ctl("apply -n builds -f " + example + "/config.yaml")
 		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid --timeout=120s")
-		require.ElementsMatch(t, before, f.pods(), "nor does the one that they have already")
+		require.ElementsMatch(t, before, f.pods(), "an unchanged configuration replaces no pod")
 		text, err := os.ReadFile(example + "/config.yaml")
 		require.NoError(t, err)
-		// Brackets and imports are right in this one: only the program, or who knows its fields, refuses it.
+		// This configuration has correct brackets and imports. Only the program, or a check that knows its fields,
+		// refuses it.
 		h.Pipe(strings.Replace(string(text), "oldBlocks: 8", "oldBlock: 8", 1), "ctl", "apply", "-n", "builds", "-f", "-")
 		h.Ctl("wait -n builds buildbarnstorage/storage --for=condition=ConfigValid=false --timeout=120s")
 		require.Contains(t,
@@ -130,13 +131,13 @@ func TestBuildbarnFarm(t *testing.T) {
 			now := scheduler()
 			return now != "" && !strings.Contains(now, old)
 		}, host.Patience, 100*time.Millisecond, "a valid one does")
-		require.Positive(t, stop(), "actions are executed all the while, and none fails")
+		require.Positive(t, stop(), "actions succeed during the change")
 		f.smoke()
 	})
 }
 
-// TestBuildbarnTLS: the parts of a farm with TLS execute actions together; who has no certificate and no token is let
-// in nowhere.
+// TestBuildbarnTLS checks that the parts of a farm with TLS execute actions together, and that each part refuses
+// clients without certificate and token.
 func TestBuildbarnTLS(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -175,13 +176,13 @@ spec:
 	require.Contains(t, h.Fails(smoke...), "Unauthenticated")
 	h.Fails("buildbarn", "smoke", "--frontend", address)
 
-	// A client's certificate opens the frontend alone, not storage behind it.
+	// A client's certificate gives access only to the frontend, not to storage behind it.
 	storage := strings.TrimSpace(h.Ctl("get pod farm-storage-0 -n builds -o jsonpath={.status.podIP}")) + ":8981"
 	require.Contains(t,
 		h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca,
 			"--cert", cert, "--key", key), "Unauthenticated")
 
-	t.Run("of workers that follow the queue, idle ones go first", func(t *testing.T) {
+	t.Run("scaling down ends idle workers first", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		require.NoError(t, err)
 		pool := x509.NewCertPool()
@@ -201,16 +202,16 @@ spec:
 			h.Ctl("exec -n builds " + pod + " -c runner -- touch /worker/released")
 			<-ended
 		}
-		// A ReplicaSet alone would end the youngest, which is the busy one.
+		// A ReplicaSet by itself would end the youngest pod, which is the busy one.
 		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		stays := h.Ctl("get pod -n builds " + pods[2] + " -o jsonpath={.metadata.name}{.metadata.deletionTimestamp}")
-		require.Equal(t, pods[2], stays, "it is there, and is not asked to go")
+		require.Equal(t, pods[2], stays, "the busy worker must not be terminating")
 		f.release()
 		<-ended
 		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=0 --timeout=120s")
 	})
 
-	// With another authority all parts start again, and know each other.
+	// With a new authority all parts restart and trust each other.
 	h.Ctl("delete secret farm-ca -n builds")
 	require.Eventually(t, func() bool {
 		now, err := h.Try("ctl", "get", "secret", "farm-client-tls", "-n", "builds", "-o", `jsonpath={.data.ca\.crt}`)
@@ -220,8 +221,7 @@ spec:
 	f.smoke()
 }
 
-// TestBuildbarnManual pastes the manual's blocks about build farms into a shell: a farm from one object, and one from
-// its parts.
+// TestBuildbarnManual runs the manual's shell blocks about build farms: a farm from one object, and one from its parts.
 func TestBuildbarnManual(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -229,7 +229,7 @@ func TestBuildbarnManual(t *testing.T) {
 	loadBuildbarn(t, h)
 	page := filepath.Join(host.Root(t), "pkg/systems/buildbarn/manual/howto/build-farm.md")
 	script := "set -euo pipefail\n" + strings.Join(blocks(t, page, "farm"), "")
-	// The archives may be elsewhere, and are loaded.
+	// The archives may be elsewhere, and are loaded already.
 	require.Equal(t, 1, strings.Count(script, "coracle image load "))
 	script = strings.Replace(script, "coracle image load ", "true ", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -246,7 +246,6 @@ func TestBuildbarnManual(t *testing.T) {
 	}, 5*time.Minute, time.Second, "claims are deleted with their farm, as soon as workers have gone")
 }
 
-// buildFarm is a farm in the namespace builds.
 type buildFarm struct {
 	*host.Host
 	t      *testing.T
@@ -254,7 +253,7 @@ type buildFarm struct {
 	tls    *tls.Config // of the client; nil without TLS
 }
 
-// connect waits until a service has the frontend's address, and makes a client.
+// connect waits until a service has the frontend's address, and creates a client.
 func (f *buildFarm) connect() {
 	f.t.Helper()
 	var address string
@@ -277,8 +276,7 @@ func (f *buildFarm) connect() {
 
 type smokeStep struct{ Step, Detail, Error string }
 
-// smoke runs coracle buildbarn smoke until it succeeds: a farm whose parts have just started is patched together within
-// seconds.
+// smoke runs coracle buildbarn smoke until it succeeds: the parts of a new farm take seconds to find each other.
 func (f *buildFarm) smoke() []smokeStep {
 	f.t.Helper()
 	var result struct{ Steps []smokeStep }
@@ -293,8 +291,7 @@ func (f *buildFarm) smoke() []smokeStep {
 	}
 }
 
-// action uploads an action that waits until it is released, and returns when it is executing. What it returns waits for
-// its end.
+// action uploads an action that blocks until release, and returns when it is executing. wait waits for its end.
 func (f *buildFarm) action() (wait func()) {
 	f.t.Helper()
 	salt := make([]byte, 16)
@@ -326,7 +323,7 @@ func (f *buildFarm) action() (wait func()) {
 	}
 }
 
-// build uploads and executes an action as a build tool does, which tries again while a server is unavailable.
+// build uploads and executes an action as a build tool does: it retries while a server is unavailable.
 func (f *buildFarm) build(ctx context.Context, a remote.Action, progress func(string)) (*remote.Result, error) {
 	digest, blobs, err := a.Blobs()
 	if err != nil {
@@ -348,11 +345,10 @@ func (f *buildFarm) build(ctx context.Context, a remote.Action, progress func(st
 	}
 }
 
-// release lets the actions of all workers end, hold lets those wait that come.
+// release lets the actions of all workers end; hold makes later actions block again.
 func (f *buildFarm) release() { f.each("touch /worker/released") }
 func (f *buildFarm) hold()    { f.each("rm -f /worker/released") }
 
-// each runs a command in each worker's runner.
 func (f *buildFarm) each(command string) {
 	f.t.Helper()
 	for _, pod := range f.workers() {
@@ -360,7 +356,7 @@ func (f *buildFarm) each(command string) {
 	}
 }
 
-// workers are the names of the workers' pods that stay, the oldest first; pods those of all pods that stay.
+// workers returns the names of the workers' pods without a deletion timestamp, oldest first; pods of all such pods.
 func (f *buildFarm) workers() []string { return f.staying("-l", "app=worker") }
 func (f *buildFarm) pods() []string    { return f.staying() }
 
@@ -377,8 +373,7 @@ func (f *buildFarm) staying(selector ...string) (names []string) {
 	return names
 }
 
-// load builds one action after the other until it is stopped, and returns how many succeeded. One that fails, fails the
-// test.
+// load builds one action after the other until stop, which returns how many succeeded. A failed action fails the test.
 func (f *buildFarm) load() (stop func() int) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	done, n := make(chan error, 1), 0

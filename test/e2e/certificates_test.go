@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestCertificateOfAUser makes a key and a signing request, has it approved, and uses the certificate, before and
+// TestCertificateOfAUser creates a key and a signing request, has it approved, and uses the certificate before and
 // during the replacement of the authority.
 func TestCertificateOfAUser(t *testing.T) {
 	h := host.New(t)
@@ -87,7 +87,7 @@ spec:
 	require.Error(t, err)
 	require.Contains(t, out, "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
 
-	// A certificate of a node is no use without its machine's key.
+	// A node's certificate is rejected without its machine's key.
 	node := strings.TrimPrefix(strings.TrimSpace(h.Ctl("get nodes -o name")), "node/")
 	cert, key, _, err = issue("node", "system:node:"+node, "system:nodes")
 	require.NoError(t, err)
@@ -103,8 +103,8 @@ spec:
 	require.Contains(t, get(cert, key, "/api/v1/namespaces/default/pods"), `"PodList"`)
 }
 
-// TestRuntimeClassWithoutARuntime: a pod whose class names a runtime that the node lacks waits with an event, one with
-// the node's runs.
+// TestRuntimeClassWithoutARuntime checks that a pod whose class names a runtime that the node lacks waits with an
+// event, and that a pod with the node's runtime runs.
 func TestRuntimeClassWithoutARuntime(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -130,8 +130,8 @@ func TestRuntimeClassWithoutARuntime(t *testing.T) {
 		`RuntimeClass "none" not found`)
 }
 
-// TestPodWithTrustAndCertificate mounts a ClusterTrustBundle and a certificate that the test signs. The pod runs on
-// while the server and its agent are killed, and gets a new certificate then, with one new request.
+// TestPodWithTrustAndCertificate mounts a ClusterTrustBundle and a certificate that the test signs. The pod keeps
+// running while the server and its agent are killed. Then it gets a new certificate with one new request.
 func TestPodWithTrustAndCertificate(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -171,7 +171,7 @@ spec:
       - clusterTrustBundle: {name: anchors, path: anchors.pem}
       - podCertificate: {signerName: example.org/e2e, keyType: ED25519, credentialBundlePath: bundle.pem}
 `)
-	// issue answers the one request without an answer, and returns the certificate.
+	// issue answers the only pending request and returns the certificate.
 	issue := func(serial int64) string {
 		var r certificatesv1.PodCertificateRequest
 		require.Eventually(t, func() bool {

@@ -75,7 +75,7 @@ metadata: {name: old}
 spec: {source: {volumeSnapshotContentName: old}}
 `
 
-// badGroups are groups that cannot be taken, by what their status says.
+// badGroups are groups that cannot be snapshotted, by the error in their status.
 var badGroups = map[string]string{
 	"matches the label selector app=nothing": "{name: nothing}\nspec: {source: {selector: " +
 		"{matchLabels: {app: nothing}}}}",
@@ -123,8 +123,8 @@ spec:
   volumeGroupSnapshotRef: {namespace: default, name: foreign}
 `
 
-// TestGroupSnapshots is the life of groups of snapshots of a CSI driver's volumes, one that is taken and one that
-// exists already. The test is the driver's csi-snapshotter. The server is killed at each step.
+// TestGroupSnapshots follows the life of group snapshots of a CSI driver's volumes: one that is taken and one that
+// exists already. The test acts as the driver's csi-snapshotter. The server is killed at each step.
 func TestGroupSnapshots(t *testing.T) {
 	h := host.New(t)
 	h.Start()

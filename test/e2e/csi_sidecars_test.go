@@ -12,9 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// sidecars is a driver with upstream's sidecars in one pod, as the public hostpath driver's own deployment has it.
-// DRIVER are the driver's containers, KUBELET is the directory that drivers share with the agent, which has its usual
-// name, too, while no other cluster of the machine has that; DATA is the driver's.
+// sidecars is a driver with upstream's sidecars in one pod, like the public hostpath driver's deployment. DRIVER
+// stands for the driver's containers and DATA for its data. KUBELET is the directory shared with the agent. The
+// agent also gives it its usual name, unless another cluster of the machine has that.
 const sidecars = `
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
@@ -142,7 +142,7 @@ driver: d.example.com
 deletionPolicy: Delete
 `
 
-// hostPathDriver is the public driver, with the helpers that register it and watch its life.
+// hostPathDriver is the public driver, with the helpers that register it and check its liveness.
 const hostPathDriver = `      - name: driver
         image: registry.k8s.io/sig-storage/hostpathplugin:latest
         imagePullPolicy: Never
@@ -175,7 +175,7 @@ const hostPathDriver = `      - name: driver
         volumeMounts: [{name: socket, mountPath: /csi}]
 `
 
-// ourDriver is the tests', which registers itself.
+// ourDriver is the tests' driver, which registers itself.
 const ourDriver = `      - name: driver
         image: docker.io/coracle/csidriver:latest
         imagePullPolicy: Never
@@ -231,7 +231,6 @@ spec:
   volumes: [{name: raw, persistentVolumeClaim: {claimName: raw}}]
 `
 
-// sidecarsRefused are pods that cannot be scheduled.
 const sidecarsRefused = `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -301,7 +300,7 @@ metadata: {name: both}
 spec: {source: {selector: {matchLabels: {group: both}}}}
 `
 
-// sidecarsRegained is a claim of a snapshot of the group, SNAPSHOT.
+// sidecarsRegained is a claim from SNAPSHOT, a snapshot of the group.
 const sidecarsRegained = `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -321,9 +320,9 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: regained}}]
 `
 
-// TestSidecars is the life of volumes of a driver that is deployed as the public hostpath driver is, with upstream's
-// own sidecars: its pod, the server and the node end and come back while the volumes are in use. Nothing of them is
-// left. It is that driver if there is an image of it, otherwise the tests' own.
+// TestSidecars follows the life of volumes of a driver with upstream's own sidecars, deployed like the public hostpath
+// driver. The driver's pod, the server and the node are restarted while the volumes are in use. In the end nothing of
+// the volumes may remain. It uses the hostpath driver if an image of it exists, otherwise the tests' own.
 func TestSidecars(t *testing.T) {
 	archives := csiImages(t)
 	h := host.New(t)
@@ -386,7 +385,7 @@ func TestSidecars(t *testing.T) {
 	t.Run("group of snapshots", func(t *testing.T) {
 		h.Ctl("label pvc data late group=both")
 		h.Apply(sidecarsGroup)
-		h.Kill() // wherever it is
+		h.Kill() // at any stage
 		h.Run("start")
 		h.Ctl("wait vgs/both --for=jsonpath={.status.readyToUse}=true --timeout=160s")
 		until("both both", "get vs -o jsonpath={.items[*].status.volumeGroupSnapshotName}")
@@ -401,7 +400,7 @@ func TestSidecars(t *testing.T) {
 		until("", `get volumegroupsnapshotcontents -o name`)
 	})
 	h.Ctl("delete pod reader --timeout=80s")
-	if name != "d.example.com" { // the hostpath driver does not find its loop devices any more when it has started again
+	if name != "d.example.com" { // after a restart the hostpath driver does not find its loop devices
 		h.Ctl("delete pod block --timeout=80s")
 		h.Ctl("delete pvc raw clone --timeout=80s")
 		until("", `get pv -o jsonpath={.items[?(@.spec.volumeMode=="Block")].metadata.name}`)
@@ -413,7 +412,7 @@ func TestSidecars(t *testing.T) {
 			require.Equal(t, "raw\n", h.Run("ctl", "exec", "block", "--", "sh", "-c", "dd if=/dev/raw bs=4 count=1 2>/dev/null"))
 		}
 	}
-	t.Run("the driver's pod goes and comes back", func(t *testing.T) {
+	t.Run("the driver's pod restarts", func(t *testing.T) {
 		h.Ctl("delete pod -n csi driver-0 --force --grace-period=0")
 		h.Ctl("rollout status -n csi sts/driver --timeout=80s")
 		kept()
@@ -431,7 +430,7 @@ func TestSidecars(t *testing.T) {
 		h.Ctl("wait pod --all --for=condition=Ready --timeout=80s")
 		kept()
 	})
-	t.Run("nothing is left", func(t *testing.T) {
+	t.Run("no leftovers", func(t *testing.T) {
 		h.Ctl("delete pod --all --timeout=80s")
 		h.Ctl("delete vs first --timeout=80s")
 		h.Ctl("delete pvc --all --timeout=80s")
@@ -449,7 +448,6 @@ func TestSidecars(t *testing.T) {
 	})
 }
 
-// mounts returns the mounts of CSI volumes below a directory.
 func mounts(t *testing.T, root string) (found []string) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -462,8 +460,8 @@ func mounts(t *testing.T, root string) (found []string) {
 	return found
 }
 
-// csiImages returns the OCI archives of the sidecars and of our driver, and those of the folder CSI_IMAGES: upstream's
-// hostpathplugin, csi-node-driver-registrar and livenessprobe, tagged latest.
+// csiImages returns the OCI archives of the sidecars and of the tests' driver, and the archives in the folder
+// CSI_IMAGES: upstream's hostpathplugin, csi-node-driver-registrar and livenessprobe, tagged latest.
 func csiImages(t *testing.T) []string {
 	t.Helper()
 	if os.Getenv("CORACLE_TEST_CSI") == "" {

@@ -36,8 +36,8 @@ metadata: {name: old}
 spec: {source: {volumeSnapshotContentName: old}}
 `
 
-// csiSnapshots is the life of snapshots of a CSI driver's volume, one that is taken and one that exists already. The
-// test is the driver's csi-snapshotter. The server is killed while the driver deletes.
+// csiSnapshots follows the life of snapshots of a CSI driver's volume: one that is taken and one that exists
+// already. The test acts as the driver's csi-snapshotter. The server is killed while the driver deletes.
 func csiSnapshots(t *testing.T, h *host.Host) {
 	t.Helper()
 	h.Apply(csiSnapshotManifest)

@@ -51,8 +51,8 @@ spec:
   - {name: inline, csi: {driver: d.example.com, volumeAttributes: {a: b}}}
 `
 
-// TestCSI is the life of a CSI driver's volumes on the built binary, which is killed while they are in use. The test is
-// the driver, and the controller that attaches its volumes.
+// TestCSI follows the life of a CSI driver's volumes on the built binary, which is killed while they are in use.
+// The test acts as the driver, and as the controller that attaches its volumes.
 func TestCSI(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -94,7 +94,7 @@ func TestCSI(t *testing.T) {
 		h.Shows(unique, "get node "+h.Name+" -o jsonpath={.status."+field+"}")
 	}
 
-	csiSnapshots(t, h) // kills the server, which leaves the volume mounted
+	csiSnapshots(t, h) // csiSnapshots kills the server, which leaves the volume mounted
 	h.Ctl("wait pod/writer --for=condition=Ready --timeout=120s")
 	require.Equal(t, "written\n", h.Ctl("exec writer -- cat /data/file"))
 	require.Equal(t, 1, count(d.Calls(), "NodeStageVolume"), "the agent that was killed left the volume mounted")
@@ -103,8 +103,8 @@ func TestCSI(t *testing.T) {
 	h.Kill()
 	h.Start()
 	h.Ctl("wait pod/writer --for=delete --timeout=120s")
-	// A grace period of 0 deletes the pod at once, so the next agent may find its volumes without it, and before the
-	// driver has registered again.
+	// A grace period of 0 deletes the pod object at once. The next agent may then find the volumes without a pod,
+	// and before the driver has registered again.
 	require.Eventually(t, func() bool {
 		calls := d.Calls()
 		return count(calls, "NodeUnstageVolume") > 0 && count(calls, "NodeUnpublishVolume") >= 2

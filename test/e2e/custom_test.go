@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// certificates is a definition in the style of cert-manager's.
+// certificates is a CustomResourceDefinition in the style of cert-manager's.
 const certificates = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -56,7 +56,7 @@ spec:
 
 const certificate = `{apiVersion: cert-manager.example.org/v1, kind: Certificate, metadata: {name: web, namespace: default}, spec: {secretName: web-tls, issuerRef: {name: ca}}}`
 
-// TestCustomResources defines a kind and uses it with kubectl and with an informer, over a kill of the server.
+// TestCustomResources defines a kind and uses it with kubectl and an informer while the server is killed.
 func TestCustomResources(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -105,7 +105,7 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, h.Ctl("get cert-manager -o name"), "certificate.cert-manager.example.org/web")
 	require.Contains(t, h.Ctl("explain certificate.spec"), "Name of the Secret.")
 	require.Equal(t, "Issuer", h.Ctl("get cert web -o jsonpath={.spec.issuerRef.kind}"))
-	// with a patch of the kind that OpenAPI declares
+	// kubectl uses the patch type that OpenAPI declares.
 	h.Pipe(strings.Replace(certificate, "web-tls", "web-tls-2", 1), "ctl", "apply", "-f", "-")
 	require.Equal(t, "web-tls-2", h.Ctl("get cert web -o jsonpath={.spec.secretName}"))
 	h.Ctl("scale certificate/web --replicas=3")

@@ -96,8 +96,8 @@ spec:
     resources: {claims: [{name: gpu}]}
 `
 
-// TestResourceClaims is the life of a device that a driver prepares, on the built binary, which is killed while the
-// device is in use. The test is the driver.
+// TestResourceClaims follows the life of a device that a driver prepares, on the built binary, which is killed
+// while the device is in use. The test acts as the driver.
 func TestResourceClaims(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -138,7 +138,7 @@ func TestResourceClaims(t *testing.T) {
 			known.Lock()
 			now, next := health, changed
 			known.Unlock()
-			if now != drahealth.HealthStatus_UNKNOWN { // also of a stream that begins later
+			if now != drahealth.HealthStatus_UNKNOWN { // also on a stream that begins later
 				if err := send(&drahealth.NodeWatchResourcesResponse{
 					Devices: []*drahealth.DeviceHealth{
 						{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: now,
@@ -174,7 +174,7 @@ func TestResourceClaims(t *testing.T) {
 	eventually(`[{"name":"claim:gpu","resources":[{"health":"Unhealthy","message":"as the test says","resourceID":"`+kind+
 		`=gpu-0"}]}]`, status)
 
-	// The second pod waits for the device, also over a restart.
+	// The second pod waits for the device, even over a restart.
 	h.Apply(fmt.Sprintf(devicePod, "second"))
 	eventually("cannot allocate all claims", "get pod second -o jsonpath={.status.conditions[0].message}")
 	require.Contains(t, h.Ctl("inspect schedule second"), "cannot allocate all claims")
@@ -190,8 +190,7 @@ func TestResourceClaims(t *testing.T) {
 	require.True(t, strings.HasPrefix(calls[1], "unprepare first-gpu-"), calls)
 	require.True(t, strings.HasPrefix(calls[2], "prepare second-gpu-"), calls)
 
-	// A pod that asks for the class's extended resource waits for the device, and gets it by a claim that it does not
-	// name.
+	// A pod that requests the class's extended resource waits for the device, and gets it by a generated claim.
 	h.Apply(extendedPod)
 	eventually("cannot allocate all claims", "get pod extended -o jsonpath={.status.conditions[0].message}")
 	h.Ctl("delete pod second --wait=true")
@@ -201,7 +200,7 @@ func TestResourceClaims(t *testing.T) {
 	require.Contains(t, h.Ctl("get pod extended -o jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}"),
 		"extended-extended-resources-")
 
-	// A device that is not ready before its driver says so keeps its pod waiting, also over a restart of the scheduler.
+	// A pod waits until its device's driver reports the device ready, even over a restart of the scheduler.
 	h.Apply(slowPod)
 	eventually("waiting for binding conditions for device on node "+h.Name, "get events")
 	require.Contains(t, h.Ctl("get resourceclaim slow"), "allocated,reserved")
@@ -217,12 +216,12 @@ func TestResourceClaims(t *testing.T) {
 	h.Ctl("delete resourceclaim slow --wait=true")
 	eventually("No resources found", "get resourceclaims")
 
-	// The devices of a driver that is gone are gone.
+	// A stopped driver's devices disappear.
 	d.Stop()
 	eventually("No resources found", "get resourceslices")
 }
 
-// whoHas asks the agent, as an exporter of metrics does, which containers have a device.
+// whoHas returns the containers that have a device. It asks the agent's pod resources API, like a metrics exporter.
 func whoHas(t *testing.T, kubelet, device string) string {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -1,2 +1,2 @@
-// Package e2e runs the real binary in network namespaces and uses it as users do.
+// Package e2e runs the real binary in network namespaces, with the commands that users run.
 package e2e

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestSecretsEncryption checks that Secrets are not on disk in clear text, that a killed rotation loses nothing and can
-// be completed, that a start without the keys is refused, and that encryption can be disabled again.
+// TestSecretsEncryption checks that Secrets are encrypted on disk, that a killed key rotation loses no data and can
+// be completed, that the server refuses to start without the keys, and that encryption can be disabled again.
 func TestSecretsEncryption(t *testing.T) {
 	h := host.New(t)
 	h.Start("--secrets-encryption")
@@ -51,7 +51,7 @@ func TestSecretsEncryption(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, line, "Added the key")
 	h.KillAtOnce(pid)
-	_ = rotate.Wait() // it lost its server, unless it was faster
+	_ = rotate.Wait() // rotate lost its server, unless it ended earlier
 
 	refused := h.Fails("start")
 	require.Contains(t, refused,

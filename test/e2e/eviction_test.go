@@ -32,8 +32,8 @@ spec:
   containers: [{name: a, image: "busybox:1.36", command: [sleep, "3600"]}]
 `
 
-// TestEviction checks that a pod that exceeds its volume's size is evicted, and that a node short of disk reports it
-// and evicts pods.
+// TestEviction checks that the agent evicts a pod that exceeds its volume's size, and that a node short of disk
+// reports that and evicts pods.
 func TestEviction(t *testing.T) {
 	h := host.New(t)
 	h.Start()

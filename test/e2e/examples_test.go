@@ -13,7 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// example returns a manifest of manifests/examples.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(host.Root(t), "manifests/examples", name))
@@ -21,7 +20,7 @@ func example(t *testing.T, name string) string {
 	return string(text)
 }
 
-// loadImages loads the archives in a folder below dist.
+// loadImages loads the archives in a folder below dist. target is the make target that builds them.
 func loadImages(t *testing.T, h *host.Host, folder, target string) {
 	t.Helper()
 	archives, err := filepath.Glob(filepath.Join(host.Root(t), "dist", folder, "*.tar"))
@@ -30,7 +29,7 @@ func loadImages(t *testing.T, h *host.Host, folder, target string) {
 	h.Run(append([]string{"image", "load"}, archives...)...)
 }
 
-// TestExamples runs the example applications at once on one machine, and uses each as its reader would.
+// TestExamples runs all example applications together on one machine, and uses each as its documentation describes.
 func TestExamples(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -63,7 +62,7 @@ func testGuestbook(t *testing.T, h *host.Host) {
 	}
 	shows := func(want ...string) {
 		t.Helper()
-		for range 4 { // whichever page and replica answer
+		for range 4 { // any page and replica may answer
 			require.Eventually(t, func() bool {
 				text, err := h.Curl(page)
 				for _, w := range want {
@@ -77,7 +76,7 @@ func testGuestbook(t *testing.T, h *host.Host) {
 	require.NoError(t, sign("<b>second</b>"))
 	shows("first", "&lt;b&gt;second&lt;/b&gt;")
 	h.Ctl("delete pod guestbook-store-0 --force --grace-period=0")
-	shows("first") // replicas serve while the store is away
+	shows("first") // replicas serve while the store is down
 	require.Eventually(t, func() bool { return sign("third") == nil }, host.Patience, 50*time.Millisecond)
 	shows("first", "third")
 }
@@ -92,7 +91,7 @@ func cmpErr(err error, ok bool) error {
 func testPipeline(t *testing.T, h *host.Host) {
 	h.Ctl("wait job/sum --for=condition=Complete --timeout=120s")
 	require.Contains(t, h.Ctl("logs job/sum"), "sum: 500500\n")
-	h.Ctl("wait job/count --for=condition=Complete --timeout=120s") // sum sees its files before its last pod is counted
+	h.Ctl("wait job/count --for=condition=Complete --timeout=120s") // sum may read files before the last pod is counted
 	require.Equal(t, "0-3", h.Ctl("get job count -o jsonpath={.status.completedIndexes}"))
 	require.Equal(t, "Bound", h.Ctl("get pvc pipeline -o jsonpath={.status.phase}"))
 }
@@ -135,7 +134,7 @@ func testDatabase(t *testing.T, h *host.Host) {
 	}, host.Patience, 50*time.Millisecond)
 	h.Ctl("wait pod/" + was + " --for=create --timeout=120s")
 	require.NotEqual(t, uid, h.Ctl("get pod "+was+" -o jsonpath={.metadata.uid}"))
-	h.Ctl("wait pod/" + was + " --for=condition=Ready --timeout=120s") // the set's status may still count the old one
+	h.Ctl("wait pod/" + was + " --for=condition=Ready --timeout=120s") // the set's status may still count the old pod
 	h.Ctl("rollout status sts/db --timeout=120s")
 	require.Equal(t, "before\n", h.Ctl("exec "+was+" -- /etcd get a"))
 	require.Equal(t, "after\n", h.Ctl("exec "+was+" -- /etcd get b"))
@@ -144,8 +143,8 @@ func testDatabase(t *testing.T, h *host.Host) {
 		h.Ctl("get pvc data-db-0 data-db-1 data-db-2 -o jsonpath={.items[*].status.phase}"))
 }
 
-// testAutoscale: usage is read from real containers, without an add-on, and a service under load gets more pods, which
-// go when the load goes.
+// testAutoscale checks that usage comes from real containers without an add-on, and that the autoscaler adds pods
+// under load and removes them afterwards.
 func testAutoscale(t *testing.T, h *host.Host) {
 	h.Ctl("wait deployment/work --for=jsonpath={.status.availableReplicas}=4 --timeout=120s")
 	require.Contains(t, h.Ctl("top pod --containers -l app=work"), "httpd")

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// again writes to a volume which of its containers start. All start again when a file is there, which container a takes
-// away.
+// again is a pod whose containers record their starts in a volume. All containers restart when container a finds
+// and removes a file.
 const again = `
 apiVersion: v1
 kind: Pod
@@ -39,8 +39,8 @@ spec:
   - {name: b, image: "busybox:1.36", command: [sh, -c, "echo main >> /d/log; sleep 100000"], volumeMounts: [{name: d, mountPath: /d}]}
 `
 
-// TestRestartAllContainers: all containers of a pod start again in place when one exits as its rule says, also if the
-// process is killed meanwhile.
+// TestRestartAllContainers checks that all containers of a pod restart in place when one exits as its restart rule
+// says, even if the process is killed meanwhile.
 func TestRestartAllContainers(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -56,7 +56,7 @@ func TestRestartAllContainers(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		pid := h.Status().PID
 		h.Ctl("exec again -c b -- touch /d/go")
-		if n > 1 { // the first one while they end, the other one while they start
+		if n > 1 { // the first kill happens while containers end, the second while they start
 			if n > 2 {
 				h.Shows(fmt.Sprint(n), "get pod again -o jsonpath={.status.initContainerStatuses[0].restartCount}")
 			}
@@ -111,8 +111,8 @@ spec:
   containers:
 `
 
-// TestEnvFiles: variables come from files that an init container wrote, and from nothing that is not a file of that
-// volume.
+// TestEnvFiles checks that variables come from files that an init container wrote, and that the agent refuses paths
+// that are not regular files of that volume.
 func TestEnvFiles(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -132,7 +132,7 @@ func TestEnvFiles(t *testing.T) {
 			"--for=jsonpath={.status.containerStatuses[%d].state.waiting.reason}=CreateContainerConfigError --timeout=120s", i))
 	}
 	require.NotContains(t, h.Ctl("get pod hostile -o yaml")+h.Ctl("get events"), "root:",
-		"nothing of the machine's files is told")
+		"no message contains data from the machine's files")
 	h.Ctl("delete pod hostile --timeout=120s")
 }
 
@@ -159,8 +159,8 @@ spec:
   containers: [{name: a, image: "busybox:1.36", command: [sleep, "100000"], resources: {requests: {cpu: %dm}}}]
 `
 
-// TestResizeOfPod: the limits of a pod as a whole change while it runs. What is below its use waits, also over a kill,
-// as does what the node has no room for.
+// TestResizeOfPod changes the pod-level limits of a running pod. A limit below the current use waits, even over a
+// kill, and so does a request that the node cannot satisfy.
 func TestResizeOfPod(t *testing.T) {
 	h := host.New(t)
 	h.Start()

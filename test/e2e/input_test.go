@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestBadOptions checks that each error is one line with the problem and its fix, and that nothing is started.
+// TestBadOptions checks that each error is one line with the problem and its fix, and that no process starts.
 func TestBadOptions(t *testing.T) {
 	h := host.New(t)
 	file := filepath.Join(h.Home, "config.yaml")
@@ -36,7 +36,7 @@ func TestBadOptions(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(h.DataDir, "coracle.pid"))
 }
 
-// TestPortInUse checks that the port's owner is not affected, and that the error says what to do.
+// TestPortInUse checks that the port's owner is unaffected and that the error names a remedy.
 func TestPortInUse(t *testing.T) {
 	h := host.New(t)
 	stop := h.Command(t.Context(), "busybox", "nc", "-l", "-p", "6443")
@@ -52,7 +52,7 @@ func TestPortInUse(t *testing.T) {
 	require.Empty(t, processes(t, h.DataDir))
 }
 
-// TestBadObjects checks that errors are upstream's and name the field.
+// TestBadObjects checks that errors have upstream's words and name the field.
 func TestBadObjects(t *testing.T) {
 	h := host.New(t)
 	h.Start()

@@ -28,7 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// joinWords returns the arguments for joining another machine; the last one is the token file.
+// joinWords returns the arguments for joining another machine; the last argument is the token file.
 func joinWords(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	words := strings.Fields(h.Run("token", "create", "--print-join-command"))
@@ -39,7 +39,6 @@ func joinWords(t *testing.T, h *host.Host) []string {
 	return []string{"agent", "--join", words[3], "--token-file", file}
 }
 
-// joinToken returns the token of joinWords.
 func joinToken(t *testing.T, words []string) string {
 	t.Helper()
 	token, err := os.ReadFile(words[len(words)-1])
@@ -94,19 +93,17 @@ func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	case <-time.After(host.Patience):
 		_ = a.Process.Kill()
 		_ = a.Wait()
-		t.Fatalf("the agent does not run:\n%s", a.log.String())
+		t.Fatalf("the agent did not start:\n%s", a.log.String())
 	}
 	return a
 }
 
-// end stops the agent with SIGTERM.
 func (a *agent) end() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.t, a.Wait(), a.log.String())
 }
 
-// kill kills it with SIGKILL.
 func (a *agent) kill() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGKILL), a.log.String())
@@ -168,14 +165,14 @@ spec:
 	require.Eventually(t, func() bool {
 		return h.Ctl("get podcertificaterequests -o jsonpath={.items[*].spec.podName}") == "certified"
 	}, host.Patience, 100*time.Millisecond, "a joined node requests certificates for its pods")
-	h.Shows("far: hello", "exec near -- wget -q -O - http://far") // from a pod on the one node to a service on the other
+	h.Shows("far: hello", "exec near -- wget -q -O - http://far") // from a pod on one node to a service on the other
 	answer, err := h.Curl("http://" + h.Ctl("get service far -o jsonpath={.spec.clusterIP}"))
 	require.NoError(t, err)
 	require.Contains(t, answer, "far: hello")
 }
 
-// thief has the join token, requests the name of a node that does not exist yet, and returns what its certificate gives
-// access to.
+// thief uses the join token to request a certificate for a node name that does not exist yet. status returns the
+// HTTP status of a request with that certificate.
 func thief(t *testing.T, h *host.Host, words []string, name string) (status func() int) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -227,7 +224,7 @@ func thief(t *testing.T, h *host.Host, words []string, name string) (status func
 	}
 }
 
-// TestNamesAreKept checks that with a join token alone, a machine cannot become an existing one.
+// TestNamesAreKept checks that a machine with only a join token cannot take an existing node's name.
 func TestNamesAreKept(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -240,15 +237,15 @@ func TestNamesAreKept(t *testing.T) {
 	require.Equal(t, 1, strings.Count(taken, "\n"), taken)
 
 	stolen := thief(t, h, words, other.Name)
-	require.Equal(t, http.StatusNotFound, stolen(), "a certificate for a name that nobody has")
+	require.Equal(t, http.StatusNotFound, stolen(), "a certificate for a name without a node")
 	startAgent(t, other, words).kill()
 	first := node()
-	require.Equal(t, http.StatusUnauthorized, stolen(), "which is worth nothing once a machine has it")
+	require.Equal(t, http.StatusUnauthorized, stolen(), "the certificate is rejected once another machine has the name")
 	info, err := os.Stat(filepath.Join(other.DataDir, "pki", "machine.key"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	// Both machines have only their disks left.
+	// Both machines restart with only their disks.
 	h.Kill()
 	h.Run("start")
 	startAgent(t, other, words).end()
@@ -266,7 +263,7 @@ func TestNamesAreKept(t *testing.T) {
 	require.NotEqual(t, first, node())
 }
 
-// TestTokens checks that a token is accepted until it is revoked, and other ways to pass it than the command line.
+// TestTokens checks that a token is accepted until it is revoked, and that it can be passed outside the command line.
 func TestTokens(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -291,8 +288,8 @@ func TestTokens(t *testing.T) {
 	startAgent(t, other, []string{"agent", "--join", url, "--token-file", file}).end()
 }
 
-// TestDeletedNodeIsShutOut checks that a deleted node is excluded at once, and its agent exits, until it joins again
-// with a token. The server's own node registers again.
+// TestDeletedNodeIsShutOut checks that a deleted node loses access at once and that its agent exits, until it joins
+// again with a token. The server's own node registers again.
 func TestDeletedNodeIsShutOut(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -300,7 +297,7 @@ func TestDeletedNodeIsShutOut(t *testing.T) {
 	words := joinWords(t, h)
 	without := words[:3]
 	startAgent(t, other, words).kill()
-	// It starts again without the token.
+	// The agent starts again without the token.
 	a := startAgent(t, other, without)
 	h.Ctl("delete node " + other.Name)
 	require.Error(t, a.Wait())

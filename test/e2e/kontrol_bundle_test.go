@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// shop are the files of a bundle with two waves.
+// shop writes the files of a bundle with two waves.
 func shop(t *testing.T, dir, color string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o700))
@@ -28,8 +28,8 @@ func shop(t *testing.T, dir, color string) {
 	}
 }
 
-// TestKontrolBundleOverTwoClusters: a directory comes to two clusters one after the other; a cluster that refuses it
-// stops it; it is paused and resumed; and the hub is killed in the middle.
+// TestKontrolBundleOverTwoClusters rolls out a directory to two clusters in sequence. A cluster that refuses an
+// object stops the rollout. The rollout is paused and resumed, and the hub is killed during it.
 func TestKontrolBundleOverTwoClusters(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
@@ -71,8 +71,7 @@ spec: {local: true}
 	require.Regexp(t, `(?m)^edge +Synced `, hub.Run("kontrol", "describe", "bundle/shop"))
 	require.Equal(t, "bundle shop unchanged: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir))
 
-	// The first cluster (edge comes before this) refuses a field: its second wave, and the other cluster, stay as they
-	// are.
+	// The first cluster (edge sorts before this) refuses a field. Its second wave and the other cluster stay unchanged.
 	shop(t, dir, "{a: b}")
 	hub.Run("kontrol", "push", dir)
 	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Failed")
@@ -80,7 +79,7 @@ spec: {local: true}
 	require.Equal(t, []string{"blue", "blue", "blue", "blue"},
 		[]string{color(edge, "first"), color(edge, "second"), color(hub, "first"), color(hub, "second")})
 
-	// A good content, paused and resumed, with the hub killed in between and edge killed in the middle.
+	// Valid content is paused and resumed. The hub is killed in between, and edge during the rollout.
 	hub.Ctl(`patch bundles.kontrol.coracle.dev shop --type merge -p {"spec":{"rollout":{"paused":true}}}`)
 	shop(t, dir, "gold")
 	hub.Run("kontrol", "push", dir)
@@ -99,7 +98,7 @@ spec: {local: true}
 		require.Equal(t, []string{"gold", "gold"}, []string{color(h, "first"), color(h, "second")})
 	}
 
-	// A file that is gone takes its object along, and the bundle takes all.
+	// Removing a file deletes its object, and deleting the bundle deletes all objects.
 	require.NoError(t, os.Remove(filepath.Join(dir, "second.yaml")))
 	hub.Run("kontrol", "push", dir)
 	for _, h := range []*host.Host{edge, hub} {

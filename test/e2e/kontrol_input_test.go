@@ -27,8 +27,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolInput: what is wrong with Clusters and Resources is said, with what to do; nothing of it harms another
-// cluster.
+// TestKontrolInput checks that errors in Clusters and Resources are reported with a remedy, and do not affect other
+// clusters.
 func TestKontrolInput(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -52,7 +52,7 @@ func TestKontrolInput(t *testing.T) {
 		return "{apiVersion: v1, kind: ConfigMap, metadata: {name: " + name + ", namespace: default}, data: {a: b}}"
 	}
 
-	// Kubeconfigs that run something, or read files of the hub.
+	// Kubeconfigs that would run a command or read files of the hub.
 	for user, says := range map[string]string{
 		"{exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [" + h.Home +
 			"/ran], interactiveMode: Never}}": "exec runs a command",
@@ -71,7 +71,7 @@ func TestKontrolInput(t *testing.T) {
 	}
 	require.NoFileExists(t, filepath.Join(h.Home, "ran"))
 
-	// Clusters that are none, that lie, and whose certificate has expired.
+	// Servers that are no clusters, send false answers, or have an expired certificate.
 	add := func(name, url, ca string) {
 		h.Run("kontrol", "clusters", "add", name, "--kubeconfig", write(name+".yaml", kubeconfig(url, ca, "{token: t}")))
 		h.Apply(config("on-"+name, name, configMap("on-"+name)))
@@ -111,9 +111,8 @@ func TestKontrolInput(t *testing.T) {
 		h.Run("kontrol", "wait", "on-"+name, "--for", "Unreachable")
 	}
 	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
-	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "what it says is not believed")
+	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "an invalid answer must not become Synced")
 
-	// Resources.
 	for says, manifest := range map[string]string{
 		"a resource cannot depend on itself": strings.Replace(config("self", "this", configMap("m")), "spec:\n",
 			"spec:\n  dependsOn: [self]\n", 1),
@@ -139,7 +138,7 @@ func TestKontrolInput(t *testing.T) {
 	h.Run("kontrol", "wait", "nowhere", "--for", "Unreachable")
 	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "there is no cluster of that name: create it")
 
-	// A kubeconfig that is removed, and comes back.
+	// A kubeconfig Secret that is deleted and created again.
 	file := filepath.Join(h.Home, ".kube", "config")
 	h.Run("kontrol", "clusters", "add", "again", "--kubeconfig", file)
 	h.Apply(config("kept", "again", configMap("kept")))
@@ -152,7 +151,7 @@ func TestKontrolInput(t *testing.T) {
 	h.Ctl("create -f " + write("secret.yaml", secret))
 	h.Run("kontrol", "wait", "kept")
 
-	// All of this time the cluster that is well is kept as it should be, and what is wrong can be removed.
+	// The healthy cluster has been reconciled all the time, and the invalid objects can be deleted.
 	h.Ctl(`patch configmap m --type merge -p {"data":{"a":"drift"}}`)
 	h.Ctl("wait --timeout=120s --for=jsonpath={.data.a}=b configmap/m")
 	h.Run("kontrol", "wait", "first")
@@ -161,8 +160,8 @@ func TestKontrolInput(t *testing.T) {
 	require.Eventually(t, func() bool { return h.Ctl("get kas,kcs -o name") == "" }, host.Patience, 50*time.Millisecond)
 }
 
-// serve answers requests on the machine's loopback address over TLS until the test ends, with a certificate that is its
-// own authority.
+// serve answers requests on the machine's loopback address over TLS until the test ends. Its certificate is
+// self-signed.
 func serve(t *testing.T, h *host.Host, expired bool, handler http.Handler) (url, ca string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -17,13 +17,13 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolTargetKilled: the server of a cluster is killed while many objects are applied to it, with SIGKILL. Once
-// it is back it gets all of them, and nobody is told of one that was lost. Then it is cut off and changed meanwhile:
-// when it is back, its watches go on without another list. It takes a minute, and runs with CORACLE_TEST_FLEET=1
+// TestKontrolTargetKilled kills a target's server with SIGKILL while many objects are applied to it. Once it is
+// back it must get all of them, and no object may be reported as lost. Then the target is cut off and changed: when
+// it is back, its watches must resume without another list. It takes a minute, and runs with CORACLE_TEST_FLEET=1
 // (hack/nightly.sh fleet).
 func TestKontrolTargetKilled(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_FLEET") == "" {
-		t.Skip("it takes a minute: CORACLE_TEST_FLEET=1, as hack/nightly.sh fleet does")
+		t.Skip("takes a minute: set CORACLE_TEST_FLEET=1 (hack/nightly.sh fleet does)")
 	}
 	const many, some = 120, 20
 	hub := host.New(t)
@@ -49,7 +49,7 @@ func TestKontrolTargetKilled(t *testing.T) {
 		hub.Ctl("wait --timeout=120s --for=jsonpath={.status.state}=" + state + " resources.kontrol.coracle.dev --all")
 	}
 
-	// Some have arrived, others are under way.
+	// Some objects have arrived, others are in flight.
 	client, err := kubernetes.NewForConfig(edge.REST())
 	require.NoError(t, err)
 	arriving, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{
@@ -85,7 +85,7 @@ func TestKontrolTargetKilled(t *testing.T) {
 		require.NotContains(t, hub.Run("kontrol", "get"), state)
 	}
 
-	// It is cut off, and changed.
+	// The target is cut off and changed.
 	listed := regexp.MustCompile(`apiserver_request_total\{[^}]*resource="configmaps"[^}]*verb="LIST"[^}]*\} (\d+)`)
 	lists := func() (n int) {
 		for _, m := range listed.FindAllStringSubmatch(edge.Ctl("get --raw /metrics"), -1) {
@@ -104,7 +104,7 @@ func TestKontrolTargetKilled(t *testing.T) {
 	edge.Ctl("delete configmap m002")
 	edge.Mend()
 	hub.Run("kontrol", "wait", "r000", "--timeout", "120s")
-	require.LessOrEqual(t, lists(), before+1, "one may ask for the present version; nothing was listed again")
+	require.LessOrEqual(t, lists(), before+1, "one list may ask for the current version; objects are not listed again")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=edited configmap/m000")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=1 configmap/m001")
 	edge.Ctl("wait --timeout=120s --for=create configmap/m002")

@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolPull: a cluster connects itself; objects come to it and drift is mended; its agent and the hub are killed,
-// and it goes on.
+// TestKontrolPull checks a cluster that connects to the hub itself: it gets objects, and drift is repaired. Its
+// agent and the hub are killed, and it resumes.
 func TestKontrolPull(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
@@ -48,7 +48,7 @@ func TestKontrolPull(t *testing.T) {
 	edge.Ctl(`patch configmap pulled --type merge -p {"data":{"color":"red"}}`)
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.color}=blue configmap/pulled")
 
-	// What an apply would change is asked of the cluster through its agent, and objects are adopted from it.
+	// The hub asks the cluster through its agent for a dry run, and adopts objects from it.
 	require.Empty(t, hub.Run("kontrol", "diff", "pulled"))
 	hub.Ctl(`patch kres pulled --type merge -p {"spec":{"suspend":true,"template":{"data":{"color":"green"}}}}`)
 	out, code := exitCode(t, hub, "kontrol", "diff", "pulled")
@@ -62,26 +62,26 @@ func TestKontrolPull(t *testing.T) {
 	require.Contains(t, hub.Ctl("get --raw "+proxy+"/api/v1/namespaces/default/configmaps/found"), `"a":"b"`)
 	require.Contains(t, hub.Fails("ctl", "get", "--raw", proxy+"/metrics"), "objects alone")
 
-	// The agent is killed; what is edited meanwhile comes with the next one.
+	// The agent is killed. The next agent applies an edit made meanwhile.
 	kill()
 	hub.Apply(resource("gold"))
 	is("Unreachable")
 	out, code = exitCode(t, hub, "kontrol", "diff", "pulled")
-	require.Equal(t, 1, code, "it is compared with what was seen last")
+	require.Equal(t, 1, code, "the diff uses the last recorded object")
 	require.Contains(t, out, "-  color: blue\n+  color: gold\n")
 	kill = agent()
 	defer func() { kill() }()
 	is("Synced")
 	require.Equal(t, "gold", edge.Ctl("get configmap pulled -o jsonpath={.data.color}"))
 
-	// The hub is killed; the agent comes back to it by itself.
+	// The hub is killed. The agent reconnects by itself.
 	hub.Kill()
 	hub.Start()
 	hub.Apply(resource("grey"))
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.color}=grey configmap/pulled")
 	is("Synced")
 
-	// The token connects this cluster and does nothing else.
+	// The token may only connect this cluster.
 	may := func(words ...string) string {
 		out, _ := hub.Try(append([]string{
 			"ctl", "auth", "can-i", "--as", "system:serviceaccount:kube-system:kontrol-pull-boat",

@@ -13,7 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// desired is a Resource for the cluster edge.
 func desired(name, mode, value string) string {
 	return `
 apiVersion: kontrol.coracle.dev/v1alpha1
@@ -31,8 +30,8 @@ spec:
 `
 }
 
-// TestKontrolOverTwoClusters: one Coracle keeps another as its Resources say, however the other is changed, killed or
-// cut off.
+// TestKontrolOverTwoClusters reconciles one cluster from another by Resources, while the target is changed, killed
+// and cut off.
 func TestKontrolOverTwoClusters(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
@@ -72,7 +71,7 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	is("Synced", "left", "mended", "pruned")
 	hub.Shows("exec runs a command", "get clusters.kontrol.coracle.dev bad -o wide")
 
-	// Drift made by hand is left, mended, or also pruned.
+	// Manual drift is reported, corrected, or corrected and pruned, depending on the mode.
 	for _, n := range []string{"left", "mended", "pruned"} {
 		edge.Ctl(`patch configmap ` + n + ` --type merge -p {"data":{"color":"red","more":"1"}}`)
 	}
@@ -86,7 +85,6 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	}, host.Patience, 50*time.Millisecond, "what it lacks is removed by a second write")
 	require.Contains(t, hub.Ctl("get currentstates left.edge -o wide"), ".data.color Changed by kubectl-patch")
 
-	// Two Resources on one object.
 	hub.Apply(strings.Replace(desired("second", "Correct", "green"), "metadata: {name: second, namespace",
 		"metadata: {name: mended, namespace", 1))
 	is("Conflict", "second")
@@ -95,7 +93,7 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	hub.Ctl("delete resources.kontrol.coracle.dev second")
 	require.JSONEq(t, `{"color":"blue","more":"1"}`, color("mended"))
 
-	// The cluster is killed, and what was edited meanwhile is applied when it is back.
+	// The target is killed. When it is back, an edit made meanwhile is applied.
 	edge.Kill()
 	hub.Apply(desired("mended", "Correct", "gold"))
 	is("Unreachable", "mended")
@@ -103,7 +101,7 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.color}=gold configmap/mended")
 	is("Synced", "mended", "pruned")
 
-	// It is cut off, changed behind its back, and found again.
+	// The target is cut off and changed meanwhile, and then reconnected.
 	edge.Cut()
 	hub.Apply(desired("mended", "Correct", "grey"))
 	is("Unreachable", "mended")

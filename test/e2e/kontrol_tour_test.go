@@ -23,8 +23,8 @@ spec:
   template: {apiVersion: v1, kind: ConfigMap, metadata: {name: greeting, namespace: default}, data: {hello: world}}
 `
 
-// TestKontrolTour: an object of the cluster itself is made, drifts, is reported, corrected, rolled back and adopted, as
-// users see it.
+// TestKontrolTour follows an object of the hub's own cluster through the commands: create, drift, report, correct,
+// roll back and adopt.
 func TestKontrolTour(t *testing.T) {
 	h := host.New(t)
 	const rest = "127.0.0.1:8071"
@@ -39,7 +39,7 @@ func TestKontrolTour(t *testing.T) {
 	require.Empty(t, h.Run("kontrol", "diff", "greeting"), "exit code 0: applying it would change nothing")
 	h.Run("kontrol", "drift")
 
-	// Drift is reported, with who did it.
+	// Drift is reported with the field manager that caused it.
 	h.Ctl(`patch configmap greeting --field-manager somebody -p {"data":{"hello":"drift"}}`)
 	h.Run("kontrol", "wait", "greeting", "--for", "Drifted")
 	out, code := exitCode(t, h, "kontrol", "drift")
@@ -52,12 +52,12 @@ func TestKontrolTour(t *testing.T) {
 	_, code = exitCode(t, h, "kontrol", "wait", "greeting", "--timeout", "1s")
 	require.Equal(t, 1, code)
 
-	// It is mended once the mode says so, and then at once.
+	// The mode Correct repairs the drift at once.
 	h.Ctl(`patch kres greeting --type merge -p {"spec":{"mode":"Correct"}}`)
 	h.Run("kontrol", "wait", "greeting")
 	require.Equal(t, "world", value())
 
-	// A change and its rollback; the REST facade shows both.
+	// An edit and its rollback. The REST facade shows both.
 	file := filepath.Join(h.Home, "greeting.yaml")
 	require.NoError(t,
 		os.WriteFile(file, []byte(strings.NewReplacer("world", "sea", "Report", "Correct").Replace(greetingResource)), 0o600))
@@ -87,7 +87,7 @@ func TestKontrolTour(t *testing.T) {
 	require.Equal(t, "Applied", list[0].Applied[0].Status)
 	require.NotEmpty(t, list[0].Current[0].Version)
 
-	// One that asks for approval waits for it, and so does one outside its windows.
+	// A Resource that needs approval waits for it, and a Resource outside its windows waits for the next one.
 	h.Apply(strings.NewReplacer("{name: greeting", "{name: careful", "mode: Report", "approval: Manual").
 		Replace(greetingResource))
 	_, code = exitCode(t, h, "kontrol", "wait", "careful", "--timeout", "1s")
@@ -106,7 +106,7 @@ func TestKontrolTour(t *testing.T) {
 		"it is out of sync as soon as it is changed")
 	require.Equal(t, "world", h.Ctl("get configmap careful -o jsonpath={.data.hello}"))
 
-	// An object that was there is taken over as it is, and outlives its Resource.
+	// An existing object is adopted unchanged, and outlives its Resource.
 	h.Ctl("create configmap found --from-literal=color=green")
 	require.Contains(t, h.Run("kontrol", "adopt", "configmap/found", "--cluster", "this"), "color: green")
 	require.Contains(t, h.Fails("kontrol", "describe", "this-default-configmap-found"), "there is no resource")

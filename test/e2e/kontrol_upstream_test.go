@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// TestUpstreamKontrol: the operator keeps Kontrol's kinds on an upstream API server as Coracle does on its own, with
-// revisions, history and refusals; and that server is a cluster for the Kontrol of a Coracle.
+// TestUpstreamKontrol runs the operator with Kontrol's kinds on an upstream API server, with revisions, history and
+// refusals as on Coracle. Then a Coracle hub uses that server as a cluster.
 func TestUpstreamKontrol(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -32,7 +32,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.Contains(t, h.Fails(at("operator", "kontrol")...), "apply what `coracle operator kontrol --print-crds` prints")
 	kubectl("apply", "--server-side", "-f", file("crds.yaml", h.Run("operator", "kontrol", "--print-crds")))
 	kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
-	// The operator has the rights that it prints, and for the Cluster that is this API server those of an editor.
+	// The operator has the rights that it prints, and an editor's rights for the Cluster of this API server.
 	kubectl("create", "namespace", "kontrol")
 	kubectl("apply", "-f",
 		file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac", "--source-namespaces", "kontrol")))
@@ -58,7 +58,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	kill := operator()
 	defer func() { kill() }()
 
-	// As on Coracle itself: synced, drift corrected, the revision rises and goes back.
+	// As on Coracle: sync, correction of drift, a new revision, and its rollback.
 	kubectl("apply", "-f",
 		file("here.yaml",
 			"{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: this}, spec: {local: true}}"))
@@ -86,7 +86,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.Equal(t, "1",
 		kubectl("get", "configmap", "greeting", "-o", `jsonpath={.metadata.annotations.kontrol/revision}`))
 
-	// Kubeconfigs are read where they may be, and nowhere else.
+	// The operator reads kubeconfigs only in the permitted namespaces.
 	for _, namespace := range []string{"kontrol", "default"} {
 		kubectl("create", "secret", "generic", "other", "-n", namespace, "--from-file=kubeconfig="+foreign.Kubeconfig)
 		kubectl("apply", "-f",
@@ -100,7 +100,7 @@ func TestUpstreamKontrol(t *testing.T) {
 		"this operator reads those of kontrol alone")
 	kubectl("delete", "kcl", "in-kontrol", "in-default")
 
-	// What a schema can say is refused at once, the rest by the operator, which changes nothing then.
+	// The schema refuses what it can express. The operator reports the other errors and applies nothing.
 	require.Contains(t,
 		h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p",
 			`{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
@@ -116,7 +116,7 @@ func TestUpstreamKontrol(t *testing.T) {
 		"a resource cannot depend on itself")
 	require.Equal(t, "<world>", hello())
 
-	// The operator is killed; what is edited meanwhile is applied by the next one.
+	// The operator is killed. The next one applies an edit made meanwhile.
 	kill()
 	kubectl("patch", "kres", "greeting", "--type=merge", "-p",
 		`{"spec":{"dependsOn":null,"template":{"data":{"hello":"again"}}}}`)
@@ -124,7 +124,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	kubectl("wait", "--for=jsonpath={.data.hello}=again", "--timeout=120s", "configmap/greeting")
 	wait("greeting")
 
-	// A Bundle, whose Resources go with it by the other Kubernetes' garbage collector.
+	// A Bundle. Upstream's garbage collector deletes its Resources with it.
 	dir := filepath.Join(h.Home, "shop")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	for name, wave := range map[string]string{"one": "0", "two": "1"} {
@@ -143,7 +143,7 @@ func TestUpstreamKontrol(t *testing.T) {
 		return kubectl("get", "appliedstates,currentstates", "-o", "name") == ""
 	}, host.Patience, 50*time.Millisecond)
 
-	// It is a cluster for Kontrol on a Coracle.
+	// The upstream server is a cluster of a Coracle hub.
 	hub := h
 	hub.Start()
 	hub.Run("kontrol", "clusters", "add", "up", "--kubeconfig", foreign.Kubeconfig)
@@ -167,7 +167,6 @@ spec:
 	require.NotContains(t, kubectl("get", "deployments", "-o", "name"), "web")
 }
 
-// withToken returns a kubeconfig of the same server, for the user of a token.
 func withToken(t *testing.T, kubeconfig, token string) string {
 	t.Helper()
 	c, err := clientcmd.LoadFromFile(kubeconfig)

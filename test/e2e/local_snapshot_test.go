@@ -51,8 +51,8 @@ spec:
     volumeMounts: [{name: restored, mountPath: /restored}, {name: cloned, mountPath: /cloned}]
 `
 
-// TestLocalSnapshots: a snapshot of a volume of Coracle's own, a claim made of it and a clone, over kill -9; in the end
-// nothing is left of them.
+// TestLocalSnapshots takes a snapshot of a local volume, and makes a claim from it and a clone, while the server is
+// killed with SIGKILL. In the end no file may remain.
 func TestLocalSnapshots(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -61,7 +61,7 @@ func TestLocalSnapshots(t *testing.T) {
 	h.Run("ctl", "exec", "writer", "--", "sh", "-c",
 		"echo before > /data/file; chown 4242 /data/file; ln /data/file /data/link")
 	h.Apply(localSnapshotManifest)
-	h.Kill() // wherever it is
+	h.Kill() // at any stage
 	h.Start()
 	h.Ctl("wait vs/before --for=jsonpath={.status.readyToUse}=true --timeout=120s")
 	require.Equal(t, "1Gi/local", h.Ctl("get vs before -o jsonpath={.status.restoreSize}/{.spec.volumeSnapshotClassName}"))

@@ -60,8 +60,8 @@ spec:
   containers: [{name: back, image: "busybox:1.36", command: [sleep, "3600"]}]
 `
 
-// TestNodeLoss checks that when a machine disappears, its services and pods move, and that it resumes with what is
-// still its own when it returns.
+// TestNodeLoss checks that services and pods of a lost machine move, and that the machine resumes only its
+// remaining pods when it returns.
 func TestNodeLoss(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -115,12 +115,12 @@ func TestNodeLoss(t *testing.T) {
 	h.Ctl("wait " + node + " --for=condition=Ready --timeout=120s") // as the API reports it too
 	h.Ctl("wait " + moves + " --for=delete --timeout=120s")
 	h.Ctl("wait pod -l " + tasks.LabelTask + "=torn --for=delete --timeout=120s")
-	tornElsewhere(t, h, other) // the node that is back has not changed what is recorded
+	tornElsewhere(t, h, other) // the returned node has not changed the recorded attempts
 	h.Ctl(endpoint(true))
 	require.Equal(t, stays, h.Ctl(container), "its container never stopped")
 	// A pod without tolerations is scheduled there only once the taints are removed.
 	h.Apply(names.Replace(back))
 	h.Ctl("wait pod/back --for=condition=Ready --timeout=120s")
-	// The shim of the pod that moved goes, and that of the new one has come.
+	// The shim of the moved pod ends, and the new pod's has started.
 	require.Eventually(t, func() bool { return len(other.Status().Processes) == 3 }, host.Patience, 50*time.Millisecond)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// blocks returns the blocks of a kind in a Markdown file.
+// blocks returns the fenced code blocks of a kind in a Markdown file.
 func blocks(t *testing.T, file, kind string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -26,8 +26,8 @@ func blocks(t *testing.T, file, kind string) (all []string) {
 	return all
 }
 
-// TestManual pastes what the tutorials and the how-to pages show into one shell, as a reader does: the first hour
-// without its end, the other tutorials, each how-to in a shell of its own, and the end.
+// TestManual runs the commands of the tutorials and how-to pages in one shell, as a reader does: the first hour
+// without its end, the other tutorials, each how-to in a subshell, and the end.
 func TestManual(t *testing.T) {
 	h := host.New(t)
 	root := host.Root(t)
@@ -41,7 +41,7 @@ func TestManual(t *testing.T) {
 		return files
 	}
 	hour := blocks(t, filepath.Join(root, "pkg/cli/manual/pages/tutorial/first-hour.md"), "sh")
-	// What `make start` does after building.
+	// `make start` runs this after the build.
 	script := "set -euo pipefail\nhack/start.sh\n"
 	script += strings.Join(hour[:len(hour)-1], "")
 	for _, file := range append(pages("tutorial"), pages("howto")...) {

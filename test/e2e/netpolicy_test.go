@@ -63,8 +63,8 @@ metadata: {name: deny}
 spec: {podSelector: {}, policyTypes: [%s]}
 `
 
-// TestNetworkPolicies enforces policies between pods of two nodes, with named ports, blocks and both directions, for
-// new pods from their first packet, and over the death of the process; without policies there is no table.
+// TestNetworkPolicies checks policies between pods of two nodes with named ports, IP blocks and both directions.
+// They apply from a new pod's first packet and outlive the process. Without policies there is no table.
 func TestNetworkPolicies(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -133,7 +133,7 @@ func TestNetworkPolicies(t *testing.T) {
 	require.Equal(t, "True", h.Ctl(`get pod web -o jsonpath={.status.conditions[?(@.type=="Ready")].status}`),
 		"probes of its node are allowed")
 
-	// Egress, by block and port range; a new pod is held back from its first packet on.
+	// Egress by IP block and port range. A new pod is restricted from its first packet on.
 	h.Apply(fmt.Sprintf(denyAll, "Ingress,Egress"))
 	eventually(false, "near", url)
 	h.Apply(`
@@ -161,7 +161,7 @@ spec:
 	eventually(true, "far", url)
 	require.Error(t, try("stranger", url))
 
-	// A firewall's reload flushes all tables: policies and services are back at once.
+	// A firewall's reload flushes all tables. Policies and services must be restored at once.
 	before := strings.Fields(tables(h))
 	out, err := h.Command(t.Context(), "nft", "flush", "ruleset").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// aside starts coracle with arguments, and returns once it has logged a line with the text. The returned function kills
-// it with SIGKILL; it is stopped when the test ends.
+// aside starts coracle with arguments, and returns once it has logged a line with the text. kill ends it with
+// SIGKILL; otherwise it is stopped when the test ends.
 func aside(t *testing.T, h *host.Host, text string, args ...string) (kill func()) {
 	t.Helper()
 	cmd := h.Command(t.Context(), h.Coracle, args...)
@@ -48,8 +48,8 @@ func aside(t *testing.T, h *host.Host, text string, args ...string) (kill func()
 	return func() { stop(syscall.SIGKILL) }
 }
 
-// TestUpstreamAPIServerWithOurParts: scheduler and controllers run against upstream's API server, each as its own
-// process: pods are made, bound and counted, what is deleted goes, and one that was killed is replaced by another.
+// TestUpstreamAPIServerWithOurParts runs scheduler and controllers as separate processes against upstream's API server.
+// Pods are created, bound and counted, deleted objects are collected, and a standby replaces a killed process.
 func TestUpstreamAPIServerWithOurParts(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -88,7 +88,7 @@ func TestUpstreamAPIServerWithOurParts(t *testing.T) {
 	require.Contains(t, ctl("get leases -n kube-system -o name"), "kube-scheduler")
 	require.Contains(t, ctl("get events"), "Successfully assigned default/once")
 
-	kill() // its lease is not released
+	kill() // the killed process has not released its lease
 	ctl("create deployment late --image x --replicas 2")
 	schedule()
 	ctl("rollout status deployment/late --timeout 2m")

@@ -16,11 +16,11 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestPostgreSQL: a real database on a joined machine keeps each row that it acknowledged, while the server, the agent
-// and the database are killed in turn.
+// TestPostgreSQL checks that a real database on a joined machine keeps each acknowledged row while the server, the
+// agent and the database are killed in turn.
 func TestPostgreSQL(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_DATABASE") == "" {
-		t.Skip("CORACLE_TEST_DATABASE is not set: make database")
+		t.Skip("CORACLE_TEST_DATABASE is not set: run `make database`")
 	}
 	h := host.New(t)
 	other := h.Beside()
@@ -49,7 +49,7 @@ func TestPostgreSQL(t *testing.T) {
 	require.NoError(t, err)
 
 	acknowledged, next := map[int]bool{}, 0
-	// insert inserts rows until some more are acknowledged; which of the others arrived is not known.
+	// insert inserts rows until more of them are acknowledged. An unacknowledged row may or may not exist.
 	insert := func(more int) {
 		t.Helper()
 		deadline := time.Now().Add(2 * host.Patience)
@@ -95,7 +95,7 @@ func TestPostgreSQL(t *testing.T) {
 
 	inside, cancel := context.WithCancel(t.Context())
 	writing := make(chan struct{})
-	go func() { // rows on their way while it is killed
+	go func() { // rows in flight during the kill
 		defer close(writing)
 		for inside.Err() == nil {
 			if n := next; len(acknowledged) < 1000 {
@@ -127,7 +127,7 @@ func TestPostgreSQL(t *testing.T) {
 	insert(5)
 	check("another pod")
 
-	// Everything at once.
+	// Kill all of them together.
 	all := podProcesses(t, h.Ctl("get pod postgres-0 -o jsonpath={.metadata.uid}"))
 	h.Kill()
 	machine.kill()
@@ -141,7 +141,6 @@ func TestPostgreSQL(t *testing.T) {
 	check("all at once")
 }
 
-// podProcesses returns the processes of a pod's containers.
 func podProcesses(t *testing.T, uid string) (pids []int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")

@@ -29,8 +29,8 @@ metadata: {name: web}
 spec: {clusterIP: 10.99.0.5, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// TestFurtherRange: services may have addresses of a ServiceCIDR, by which pods and processes of the node reach them,
-// and the range stays as long as they do.
+// TestFurtherRange checks that services get addresses of a ServiceCIDR, which pods and processes of the node reach,
+// and that the ServiceCIDR stays as long as such services exist.
 func TestFurtherRange(t *testing.T) {
 	h := host.New(t)
 	h.Start()

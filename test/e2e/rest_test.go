@@ -21,7 +21,6 @@ import (
 
 const facade = "http://127.0.0.1:8070"
 
-// facadeClient sends requests to the facade from the host's network.
 type facadeClient struct {
 	t    *testing.T
 	http *http.Client
@@ -32,7 +31,7 @@ func newFacadeClient(t *testing.T, h *host.Host) *facadeClient {
 	return &facadeClient{t, &http.Client{Transport: transport}}
 }
 
-// do sends a request to a URL, which must be answered with a status, and decodes the answer.
+// do sends a request, checks the status of the response, and decodes it.
 func (c *facadeClient) do(status int, method, url string, body any) map[string]any {
 	c.t.Helper()
 	var out map[string]any
@@ -59,7 +58,7 @@ func (c *facadeClient) raw(status int, method, url string, body any) []byte {
 	return out
 }
 
-// workerOf acts as Podling's worker: it answers at once, and then reports that the task runs and has completed.
+// workerOf acts as Podling's worker: it accepts a task at once, then reports it running and completed.
 func workerOf(t *testing.T, h *host.Host, c *facadeClient) (port int, done <-chan string) {
 	l, err := h.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -96,20 +95,20 @@ func workerOf(t *testing.T, h *host.Host, c *facadeClient) (port int, done <-cha
 	return at, ended
 }
 
-// receive returns what a worker tells of the task that it is given.
+// receive returns the next message of a worker, and fails if none comes in time.
 func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {
 	case s := <-from:
 		return s
 	case <-time.After(host.Patience):
-		t.Fatal("the worker was not given the task")
+		t.Fatal("the worker did not get the task")
 		return ""
 	}
 }
 
-// TestREST: a task over REST runs a real container, its logs are read and followed, the podling link shows it, and an
-// external worker is given a task and reports it, over a kill of the server.
+// TestREST runs a task over REST in a real container, reads and follows its logs, and shows it with the podling
+// link. An external worker gets a task and reports it while the server is killed.
 func TestREST(t *testing.T) {
 	h := host.New(t)
 	h.Start("--rest-address", "127.0.0.1:8070", "--rest-insecure")
@@ -194,7 +193,7 @@ func TestREST(t *testing.T) {
 	require.EqualValues(t, 4, pruned["tasksRemoved"])
 }
 
-// TestRESTWithAToken: on an address that others reach, the facade has TLS and needs its token.
+// TestRESTWithAToken checks that the facade uses TLS and requires its token on a non-loopback address.
 func TestRESTWithAToken(t *testing.T) {
 	h := host.New(t)
 	token := filepath.Join(t.TempDir(), "token")
@@ -213,9 +212,9 @@ func TestRESTWithAToken(t *testing.T) {
 	require.Contains(t, curl("https://198.51.100.2:8070/api/v1/openapi.json"), `"openapi":"3.0.3"`)
 }
 
-// TestASilentWorkerLosesItsTasks: when it has been silent for as long as it said (30 s unless it does, which is tested
-// in pkg/systems/tasks/externalworker), a worker is offline and its task runs elsewhere; what it reports afterwards is
-// refused, and it comes back by registering again.
+// TestASilentWorkerLosesItsTasks checks that a worker goes offline after its own timeout (default 30 s, which
+// pkg/systems/tasks/externalworker tests), and that its task runs elsewhere. Later reports are refused, and
+// registering again brings the worker back.
 func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	h := host.New(t)
 	h.Start("--rest-address", "127.0.0.1:8070", "--rest-insecure")
@@ -264,7 +263,7 @@ func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	h.Ctl("uncordon " + h.Name)
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+id, nil)
-	require.Equal(t, h.Name, task["nodeId"], "it ran elsewhere")
+	require.Equal(t, h.Name, task["nodeId"], "the task runs on the cluster's own node")
 	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 10s",
 		h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
 	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{

@@ -40,7 +40,7 @@ spec:
       containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "trap exit TERM; while true; do sleep 1 & wait; done"]}]
 `
 
-// TestSets is the life of a StatefulSet and a DaemonSet as a user of kubectl sees it.
+// TestSets follows the life of a StatefulSet and a DaemonSet with kubectl.
 func TestSets(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -55,7 +55,7 @@ func TestSets(t *testing.T) {
 	address := h.Ctl("get pod web-1 -o jsonpath={.status.podIP}")
 	h.Shows(address, "exec web-0 -- nslookup web-1.web.default.svc.cluster.local")
 
-	t.Run("roll out, look back, undo", func(t *testing.T) {
+	t.Run("rollout, history and undo", func(t *testing.T) {
 		h.Ctl("set env sts/web A=1")
 		h.Ctl("set env ds/log A=1")
 		settled()
@@ -69,7 +69,7 @@ func TestSets(t *testing.T) {
 		require.Regexp(t, `(?m)^2 .*\n3 `, h.Ctl("rollout history sts/web"))
 	})
 
-	t.Run("a pod that was declared failed is replaced", func(t *testing.T) {
+	t.Run("a failed pod is replaced", func(t *testing.T) {
 		was := h.Ctl("get pods -l app=log -o name")
 		h.Run("ctl", "patch", strings.TrimSpace(was), "--subresource=status", "-p",
 			`{"status":{"phase":"Failed","reason":"Test"}}`)

@@ -13,8 +13,9 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestMachineShutdown: when logind announces a shutdown, real containers end by priority and within their time,
-// critical ones last, and then nothing delays it any longer. After a cancelled shutdown the node is ready again.
+// TestMachineShutdown checks that when logind announces a shutdown, containers end by priority within their grace
+// periods, critical pods last, and that the inhibitor is then released. After a cancelled shutdown the node is
+// ready again.
 func TestMachineShutdown(t *testing.T) {
 	bus := logindtest.New(t)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.Address())
@@ -62,7 +63,7 @@ spec:
 	require.NoError(t, err)
 	require.Equal(t, "polite\ncritical\n", string(ended))
 	for _, name := range []string{"polite", "critical", "stubborn"} {
-		// logind does not wait for a slow machine
+		// logind does not wait for a slow machine.
 		h.Ctl("wait pod/" + name + " --for=jsonpath={.status.phase}=Failed --timeout=80s")
 		require.Equal(t, "Failed/Terminated/True/TerminationByKubelet", h.Ctl("get pod "+name+
 			` -o jsonpath={.status.phase}/{.status.reason}/{.status.conditions[?(@.type=="DisruptionTarget")].status}/{.status.conditions[?(@.type=="DisruptionTarget")].reason}`))

@@ -9,8 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestSnapshot saves a cluster with encrypted Secrets, destroys what it had, and restores it; clients that saw later
-// revisions see that the restored ones are newer.
+// TestSnapshot saves a cluster with encrypted Secrets, destroys its data, and restores it. Clients that saw later
+// revisions must see that the restored revisions are newer.
 func TestSnapshot(t *testing.T) {
 	h := host.New(t)
 	h.Start("--secrets-encryption")

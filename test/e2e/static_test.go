@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestStaticPods: pods of a joined machine's manifests run and are continued while no server answers and the agent is
-// killed, and the API shows them again when it is back.
+// TestStaticPods checks that a joined machine's static pods start and keep running while no server answers and the
+// agent is killed, and that the API shows them again when it is back.
 func TestStaticPods(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -56,7 +56,7 @@ spec:
 			"refused.yaml: static pods may not reference secrets")
 	}, host.Patience, 100*time.Millisecond)
 
-	// Nothing is left but the containers; the next agent finds no server.
+	// Only the containers remain. The next agent finds no server.
 	a.kill()
 	h.Kill()
 	manifest("second", "")
@@ -70,13 +70,13 @@ spec:
 	require.Eventually(t, func() bool {
 		return started("second") == 1
 	}, host.Patience, 100*time.Millisecond, "a pod starts without a server")
-	require.Equal(t, 1, started("first"), "and the other runs on")
+	require.Equal(t, 1, started("first"), "the other pod keeps running")
 
 	h.Run("start")
 	select {
 	case <-a.log.running:
 	case <-time.After(host.Patience):
-		t.Fatalf("the agent does not find the server again:\n%s", a.log.String())
+		t.Fatalf("the agent did not reconnect to the server:\n%s", a.log.String())
 	}
 	defer a.end()
 	second := "second-" + other.Name
@@ -92,5 +92,5 @@ spec:
 	h.Ctl("drain " + other.Name + " --ignore-daemonsets --timeout=120s")
 	require.NoError(t, os.Remove(filepath.Join(dir, "first.yaml")))
 	h.Ctl("wait pod/" + first + " --for=delete --timeout=120s")
-	require.Equal(t, []int{1, 1}, []int{started("first"), started("second")}, "neither was started twice")
+	require.Equal(t, []int{1, 1}, []int{started("first"), started("second")}, "each pod started once")
 }

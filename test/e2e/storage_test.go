@@ -28,7 +28,6 @@ spec:
   containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "while true; do sleep 1 & wait; done"], volumeMounts: [{name: data, mountPath: /data}]}]
 `
 
-// localVolumes lists the directories of volumes on the host.
 func localVolumes(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(h.DataDir, "agent/local-volumes/*"))
@@ -36,8 +35,8 @@ func localVolumes(t *testing.T, h *host.Host) []string {
 	return found
 }
 
-// TestStorage is the life of a claim: provisioned for its first pod, kept over kill -9 and the pod's replacement,
-// expanded, protected while it is used, and gone without a trace once it is deleted.
+// TestStorage follows the life of a claim: provisioned for its first pod, kept over SIGKILL and the pod's
+// replacement, expanded, protected while in use, and removed completely once deleted.
 func TestStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -68,7 +67,7 @@ func TestStorage(t *testing.T) {
 		require.Equal(t, "2Gi", h.Ctl("get pv -o jsonpath={.items[0].spec.capacity.storage}"))
 	})
 
-	t.Run("what is used is not deleted, what is deleted leaves nothing", func(t *testing.T) {
+	t.Run("claims in use are protected and deleted ones leave no files", func(t *testing.T) {
 		h.Ctl("delete pvc data --wait=false")
 		require.Equal(t, "kept\n", h.Ctl("exec writer -- cat /data/file"))
 		require.Contains(t, h.Ctl("get pvc data"), "Terminating")
@@ -93,7 +92,7 @@ func TestStorage(t *testing.T) {
 		h.Ctl("delete namespace small --timeout=120s")
 	})
 
-	t.Run("a claim that no class serves says so", func(t *testing.T) {
+	t.Run("a claim without a storage class reports it", func(t *testing.T) {
 		h.Apply(strings.Replace(storageManifest, "spec: {accessModes", "spec: {storageClassName: none, accessModes", 1))
 		h.Ctl(`wait pod/writer --for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable --timeout=120s`)
 		h.Shows(`storageclass.storage.k8s.io "none" not found`, "get events")
@@ -127,12 +126,12 @@ spec:
   volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
 `
 
-// TestStatefulStorage: each pod of a set has a claim that waits for it while the set is scaled down, and goes with the
-// set as its policy says; ephemeral volumes go with their pods.
+// TestStatefulStorage checks that a set's claims stay while the set is scaled down and are deleted with the set as
+// its policy says. Ephemeral volumes are deleted with their pods.
 func TestStatefulStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
-	starts := func(want string) { // of the programs of db-1, which runs before its program says so
+	starts := func(want string) { // db-1 is Running before it has recorded its start
 		t.Helper()
 		require.Eventually(t, func() bool {
 			out, err := h.Try("ctl", "exec", "db-1", "--", "cat", "/data/starts")
@@ -163,7 +162,8 @@ func TestStatefulStorage(t *testing.T) {
 	require.Empty(t, localVolumes(t, h))
 }
 
-// TestVolumeIsRemovedAfterKill: a volume whose node is away when its claim is deleted is removed when the node is back.
+// TestVolumeIsRemovedAfterKill checks that a volume whose claim is deleted while its node is down is removed when
+// the node returns.
 func TestVolumeIsRemovedAfterKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()

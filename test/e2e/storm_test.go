@@ -2,8 +2,7 @@ package e2e
 
 import "os"
 
-// storm returns how many to send or run: what fits into a test of each change, or, with CORACLE_TEST_STORM set (make
-// nightly), what was promised.
+// storm returns the size of a test: usual, or full with CORACLE_TEST_STORM set (make nightly).
 func storm(usual, full int) int {
 	if os.Getenv("CORACLE_TEST_STORM") != "" {
 		return full

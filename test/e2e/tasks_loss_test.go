@@ -15,11 +15,11 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// nap is how many seconds the first attempt of lostTask sleeps, which no other process on this machine does.
+// nap is how many seconds the first attempt of lostTask sleeps. The number identifies its process on this machine.
 var nap = strconv.Itoa(100_000 + os.Getpid())
 
-// lostTask starts a task on a machine that will be lost: its first attempt runs there until completeUnheard, its second
-// fails.
+// lostTask starts a task on a machine that will be lost. Its first attempt runs until completeUnheard; its second
+// attempt fails.
 func lostTask(h *host.Host) {
 	h.Ctl("cordon " + h.Name)
 	h.Run("run", "torn", "--image", "busybox:1.36", "--retries", "1", "--", "sh", "-c",
@@ -28,7 +28,7 @@ func lostTask(h *host.Host) {
 	h.Ctl("uncordon " + h.Name)
 }
 
-// completeUnheard lets the first attempt of lostTask complete while no agent is there to hear of it.
+// completeUnheard lets the first attempt of lostTask complete while no agent is running to notice.
 func completeUnheard(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -43,7 +43,7 @@ func completeUnheard(t *testing.T) {
 	}, host.Patience, 10*time.Millisecond)
 }
 
-// tornElsewhere checks that the task was tried again on this machine, and has ended as that attempt did.
+// tornElsewhere checks that the task's second attempt ran on this machine, and that the task has that attempt's result.
 func tornElsewhere(t *testing.T, h, other *host.Host) {
 	t.Helper()
 	taskUntil(h, "torn", ".status.phase", "Failed")

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// taskUntil waits for a condition of a task, which kubectl follows by a watch.
 func taskUntil(h *host.Host, name, path, value string) {
 	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=120s", name, path, value))
 }
@@ -26,7 +25,6 @@ func readTask(t *testing.T, h *host.Host, name string) (task tasks.Task) {
 	return task
 }
 
-// exitCode runs a command that fails, and returns its output and its exit code.
 func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
 	t.Helper()
 	out, err := h.Try(args...)
@@ -35,7 +33,7 @@ func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
 	return out, exit.ExitCode()
 }
 
-// TestTasks: the life of tasks as their users see it, on real containers.
+// TestTasks follows the life of tasks on real containers with the commands that users run.
 func TestTasks(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -148,8 +146,8 @@ spec:
 	})
 }
 
-// TestTasksSurviveKills: every task ends in exactly one terminal phase with the truth in it, whatever is killed while
-// they flow.
+// TestTasksSurviveKills checks that every task ends in exactly one terminal phase with its true result while
+// processes are killed.
 func TestTasksSurviveKills(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -161,7 +159,7 @@ func TestTasksSurviveKills(t *testing.T) {
 			"[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	for range 3 {
-		taskUntil(h, fmt.Sprint("flow", arrays-1), ".status.phase", "Running") // the one that ends last
+		taskUntil(h, fmt.Sprint("flow", arrays-1), ".status.phase", "Running") // the array that ends last
 		h.Kill()
 		h.Run("start")
 		killShim(h)
@@ -173,7 +171,7 @@ func TestTasksSurviveKills(t *testing.T) {
 		require.True(t, s.Phase.Ended())
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
 		require.Equal(t, tasks.TaskFailed, s.Phase)
-		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
+		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "exactly the failing indexes")
 	}
 	h.Ctl("wait pod -l " + tasks.LabelTask + " --for=delete --timeout=120s")
 	require.Empty(t, strings.TrimSpace(h.Ctl("get pods -l "+tasks.LabelTask+" -o name")))

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// traces are what a cluster might leave behind on a machine, as sorted lines by category.
+// traces returns what a cluster could leave behind on a machine, as sorted lines by category.
 func traces(t *testing.T, h *host.Host) map[string][]string {
 	t.Helper()
 	in := func(name string, args ...string) []string {
@@ -27,7 +27,7 @@ func traces(t *testing.T, h *host.Host) map[string][]string {
 	require.NoError(t, err)
 	var points []string
 	for line := range strings.Lines(string(mounts)) {
-		// Other test hosts may come and go.
+		// Only this host's mounts: other test hosts come and go.
 		if point := strings.Fields(line)[4]; strings.HasPrefix(point, filepath.Dir(h.DataDir)) {
 			points = append(points, point)
 		}
@@ -61,7 +61,7 @@ func tree(t *testing.T, root string, keep func(string, fs.DirEntry) bool) (found
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it was removed meanwhile
+			return nil // the file was removed meanwhile
 		}
 		if keep(path, d) {
 			found = append(found, path)
@@ -71,7 +71,7 @@ func tree(t *testing.T, root string, keep func(string, fs.DirEntry) bool) (found
 	return found
 }
 
-// processes returns those whose command line contains one of the directories.
+// processes returns the processes whose command line contains one of the directories.
 func processes(t *testing.T, dirs ...string) (found []string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -121,8 +121,8 @@ spec:
   ports: [{port: 80}]
 `
 
-// litter leaves in the volume, and in the container's layer, what a privileged pod can: deeply nested directories, and
-// some immutable ones.
+// litter fills the volume and the container's layer as a privileged pod could: with deeply nested directories, some
+// of them immutable.
 func litter(t *testing.T, h *host.Host) {
 	t.Helper()
 	dirs := tree(t, h.DataDir, func(path string, _ fs.DirEntry) bool {
@@ -188,12 +188,12 @@ func TestDeleteLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRunDirOfAKilledServer: start, agent and delete with another data directory leave what a killed server has on the
-// machine, and say how to remove it.
+// TestRunDirOfAKilledServer checks that start, agent and delete with another data directory leave the remains of a
+// killed server, and report how to remove them.
 func TestRunDirOfAKilledServer(t *testing.T) {
 	h := host.New(t)
 	before := traces(t, h)
-	// an entry of the user's kubeconfig is known by the authority in the data directory
+	// An entry in the user's kubeconfig is found by the authority in the data directory, which this test removes.
 	h.Start("--merge-kubeconfig=false")
 	h.Apply(strings.ReplaceAll(busy, "OUT", t.TempDir()))
 	h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
@@ -222,12 +222,12 @@ func TestRunDirOfAKilledServer(t *testing.T) {
 	h.Run("start", "--merge-kubeconfig=false")
 	h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
 
-	// The data directory is gone, with the process still there, and without.
+	// The data directory is gone, first with the process still running, then without it.
 	require.NoError(t, os.Rename(h.DataDir, h.DataDir+"-moved"))
 	require.Contains(t, h.Fails("delete"), "end it with `coracle stop`")
 	require.NoError(t, os.Rename(h.DataDir+"-moved", h.DataDir))
 	h.Kill()
-	_ = exec.Command("rm", "-rf", h.DataDir).Run() // which leaves mount points
+	_ = exec.Command("rm", "-rf", h.DataDir).Run() // rm leaves mount points
 	require.NoFileExists(t, filepath.Join(h.DataDir, "long-names"))
 	require.Contains(t, h.Fails("delete", "--data-dir", other), h.DataDir)
 	h.Run("delete")

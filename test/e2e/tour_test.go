@@ -36,7 +36,7 @@ func TestTour(t *testing.T) {
 
 	t.Run("the service answers from all pods in turn", func(t *testing.T) {
 		address := h.Ctl("get service hello -o jsonpath={.spec.clusterIP}")
-		// all asks twelve times, and reports whether all pods have answered.
+		// all asks twelve times and reports whether all pods have answered.
 		all := func(ask func() (string, error)) bool {
 			seen := map[string]bool{}
 			for range 12 {
@@ -96,7 +96,7 @@ func TestTour(t *testing.T) {
 
 	t.Run("tasks", func(t *testing.T) {
 		out := h.Run("run", "hi", "--image", "busybox:1.36", "--wait", "--", "echo", "hello there")
-		require.Equal(t, "hello there\n", out) // progress is on the standard error
+		require.Equal(t, "hello there\n", out) // progress goes to standard error
 		require.Equal(t, "hello there\n", h.Run("logs", "hi"))
 		require.Regexp(t, `(?m)^hi +busybox:1.36 +Completed +`+h.Name+` +0 `, h.Run("ps", "-a"))
 		require.Contains(t, h.Fails("run", "bad", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "exit 3"),
@@ -112,7 +112,7 @@ func TestTour(t *testing.T) {
 	})
 }
 
-// TestKill kills the process in the middle of its work: no acknowledged write is lost, and containers keep running.
+// TestKill kills the process while it works. No acknowledged write may be lost, and containers must keep running.
 func TestKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -134,11 +134,11 @@ func TestKill(t *testing.T) {
 	now := h.Ctl("exec keeper -- cat /proc/1/stat")
 	require.Equal(t, started(before), started(now), "the container was started again")
 
-	// A container that exits while no agent runs is still reported with its exit code.
+	// The exit code of a container that exits while no agent runs is reported later.
 	h.Run("ctl", "run", "brief", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c",
 		"until [ -e /tmp/go ]; do sleep 0.1; done; sleep 1; exit 5")
 	h.Ctl("wait pod/brief --for=condition=Ready --timeout=120s")
-	// It exits shortly after the process was killed.
+	// The container exits shortly after the process was killed.
 	h.Ctl("exec brief -- touch /tmp/go")
 	h.Kill()
 	h.Run("start")
@@ -146,7 +146,6 @@ func TestKill(t *testing.T) {
 	require.Equal(t, "5", h.Ctl("get pod brief -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
 }
 
-// started returns the start time of a process from /proc/PID/stat.
 func started(stat string) string {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')'):])
 	return fields[20]

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// usersManifest has a pod with a user namespace and every kind of volume, and another of that kind beside it. The
-// claim's volume has a file of ID 7.
+// usersManifest has a pod with a user namespace and every kind of volume, and a second pod with a user namespace.
+// The claim's volume has a file with owner ID 7.
 const usersManifest = `
 apiVersion: v1
 kind: ConfigMap
@@ -89,7 +89,7 @@ spec:
   - {name: shared, persistentVolumeClaim: {claimName: shared}}
 `
 
-// firstID returns the first of a pod's IDs on the machine.
+// firstID returns the first ID on the machine of a pod's user namespace.
 func firstID(t *testing.T, h *host.Host, pod string) string {
 	t.Helper()
 	fields := strings.Fields(h.Run("ctl", "exec", pod, "--", "cat", "/proc/self/uid_map"))
@@ -99,7 +99,7 @@ func firstID(t *testing.T, h *host.Host, pod string) string {
 	return fields[1]
 }
 
-// TestUserNamespaces follows upstream's tests of KEP-127 and KEP-4265, and goes on over a kill.
+// TestUserNamespaces follows upstream's tests of KEP-127 and KEP-4265, and repeats checks after a kill.
 func TestUserNamespaces(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -120,8 +120,8 @@ func TestUserNamespaces(t *testing.T) {
 		require.NotEqual(t, firstID(t, h, "own"), firstID(t, h, "other"))
 		require.Equal(t, sh("own", "main", "cat /proc/self/uid_map"), sh("own", "user", "cat /proc/self/gid_map"))
 	})
-	t.Run("files belong to whom one expects", func(t *testing.T) {
-		// Of the volumes made of objects: root inside, and the pod's fsGroup.
+	t.Run("file ownership", func(t *testing.T) {
+		// Files of volumes made from objects belong to the pod's root and its fsGroup.
 		require.Equal(t, "0:200", sh("own", "main", "find /vol -type f -exec stat -c %u:%g {} + | sort -u"))
 		require.Equal(t, "440", sh("own", "main", "stat -Lc %a /vol/secret/k"))
 		require.Equal(t, "0:0", sh("own", "main", "stat -c %u:%g /image/bin/busybox"))
@@ -136,7 +136,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, disk, 1)
 		require.NoError(t, unix.Stat(disk[0], &st))
-		require.EqualValues(t, 1000, st.Uid, "as inside, whichever IDs the pod has")
+		require.EqualValues(t, 1000, st.Uid, "the owner on the host is the owner in the pod, whatever its range")
 		require.Equal(t, "secret", sh("own", "main", "echo secret >/shared/s; chmod 600 /shared/s; cat /shared/s"))
 		require.Equal(t, "0 secret", sh("other", "main", "echo $(stat -c %u /shared/s) $(cat /shared/s)"),
 			"the volume's owners are each pod's root")
@@ -166,7 +166,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.Contains(t, h.Ctl("logs other -c debugger"), "sleep\x003600\x000\n         0")
 		require.Contains(t, sh("own", "main", "ps"), "sleep 3600", "the containers share their processes")
 	})
-	t.Run("a user that the pod does not have", func(t *testing.T) {
+	t.Run("a user outside the pod's range", func(t *testing.T) {
 		h.Run("ctl", "run", "beyond", "--image=busybox:1.36",
 			`--overrides={"spec":{"hostUsers":false,"securityContext":{"runAsUser":65536}}}`)
 		h.Ctl("wait pod/beyond " +
@@ -174,7 +174,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.Contains(t, h.Ctl("get pod beyond -o jsonpath={.status.containerStatuses[0].state.waiting.message}"),
 			"user or group 65536 is not one of a pod with hostUsers: false on this node, which has 0 to 65535")
 	})
-	t.Run("a file system that cannot do it", func(t *testing.T) {
+	t.Run("a file system without idmapped mounts", func(t *testing.T) {
 		h.Pipe(`
 apiVersion: v1
 kind: Pod
@@ -202,7 +202,7 @@ spec:
 		h.Run("ctl", "run", "p", "-n", "restricted", "--image=busybox:1.36", pod(false))
 		h.Ctl("wait pod/p -n restricted --for=condition=Ready --timeout=120s")
 	})
-	t.Run("over a kill", func(t *testing.T) {
+	t.Run("after a kill", func(t *testing.T) {
 		ids := map[string]string{"own": firstID(t, h, "own"), "other": firstID(t, h, "other")}
 		container := h.Ctl("get pod own -o jsonpath={.status.containerStatuses[*].containerID}")
 		h.Kill()
@@ -225,7 +225,7 @@ spec:
 	})
 	h.Ctl("delete pods --all --grace-period=0")
 	h.Ctl("delete namespace restricted")
-	// The pod of the namespace has no grace period: its object is gone before what it used.
+	// The namespace's pod has no grace period: its object is deleted before its resources are released.
 	require.Eventually(t, func() bool {
 		left, err := filepath.Glob(filepath.Join(h.RunDir, "network/ns/*"))
 		return err == nil && len(left) == 0

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// foreign are pods that receive messages with programs of the machine, one of each mode.
+// foreign are pods that handle messages with programs of the machine, one pod for each mode.
 const foreign = `
 apiVersion: v1
 kind: Pod
@@ -38,7 +38,7 @@ spec:
   volumes: [{name: programs, hostPath: {path: DIR}}]
 `
 
-// python is a pod that runs the handler of the example in Python with the Python of the machine.
+// python is a pod that runs the Python example's handler with the machine's Python.
 const python = `
 apiVersion: v1
 kind: Pod
@@ -58,12 +58,12 @@ spec:
   volumes: [{name: usr, hostPath: {path: /usr}}, {name: lib, hostPath: {path: /lib}}, {name: lib64, hostPath: {path: /lib64}}]
 `
 
-// TestForeignHandlers: programs written with AWS's Lambda library and with the SDK of CloudEvents handle messages
-// unchanged.
+// TestForeignHandlers checks that unmodified programs written with AWS's Lambda library and the CloudEvents SDK
+// handle messages.
 func TestForeignHandlers(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
-	// as this test was built, so that the standard library is compiled already
+	// The same flags as this test's build, so that the standard library is in the build cache.
 	build := exec.Command("go", "build", "-trimpath", "-o", dir, "./...")
 	build.Dir = filepath.Join(host.Root(t), "test/clients/foreign/workers")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// survivor is a pool that writes what it handles into a directory of the machine. It is no Worker, for the sake of the
-// volume.
+// survivor is a pool of pods that write the messages that they handle into a directory of the machine. It is a
+// ReplicaSet, because a Worker cannot mount that volume.
 const survivor = `
 apiVersion: v1
 kind: Service
@@ -58,8 +58,7 @@ spec:
       volumes: [{name: share, hostPath: {path: DIR}}]
 `
 
-// flow is messages on their way to two pools of survivors, "once" with AtMostOnce and "least" with AtLeastOnce, on a
-// node.
+// flow sends messages to two pools of survivors on one node: "once" with AtMostOnce and "least" with AtLeastOnce.
 type flow struct {
 	t    *testing.T
 	dir  string
@@ -80,8 +79,7 @@ func newFlow(t *testing.T, h *host.Host, node string) *flow {
 	return f
 }
 
-// send sends messages to both pools in the background until each has accepted so many, and so for as long as the test's
-// kills last on any machine.
+// send sends messages to both pools in the background until each pool has accepted the given number.
 func (f *flow) send(s *sender, each int) {
 	for _, name := range []string{"once", "least"} {
 		f.all.Go(func() {
@@ -89,7 +87,7 @@ func (f *flow) send(s *sender, each int) {
 			for i := range each {
 				require.Eventually(f.t, func() bool {
 					text := fmt.Sprintf("%s-%d", name, i)
-					if name == "once" { // what was refused may have been accepted all the same, and is not sent again
+					if name == "once" { // a refused message may still have been accepted, so its text is not sent again
 						text = fmt.Sprintf("%s-%d", text, refused)
 					}
 					if code, _, _ := s.send("services/"+name, "", text); code != 202 {
@@ -100,14 +98,13 @@ func (f *flow) send(s *sender, each int) {
 					defer f.mu.Unlock()
 					f.accepted[name] = append(f.accepted[name], text)
 					return true
-				}, 4*time.Minute, 20*time.Millisecond) // most of the receivers may be away at once, and for long
+				}, 4*time.Minute, 20*time.Millisecond) // most of the receivers may be away together, and for long
 				f.sent.Add(1)
 			}
 		})
 	}
 }
 
-// reaches waits until so many messages were sent.
 func (f *flow) reaches(n int) {
 	require.Eventually(f.t, func() bool { return f.sent.Load() >= int64(n) }, 10*time.Minute, 5*time.Millisecond)
 }
@@ -122,7 +119,6 @@ func (f *flow) handled(name string) map[string]int {
 	return times
 }
 
-// kept checks that what was promised was kept.
 func (f *flow) kept() {
 	f.all.Wait()
 	lost := func() (list []string) {
@@ -145,15 +141,14 @@ func (f *flow) kept() {
 	}
 }
 
-// killWorker kills the program in a pod of the pool "least", and deletes its pods: what is left goes to those that
-// replace them.
+// killWorker kills the program in a pod of the pool "least", and deletes its pods. Their replacements get the
+// remaining messages.
 func killWorker(h *host.Host) {
 	pod, _, _ := strings.Cut(h.Ctl("get pods -l app=least -o name"), "\n")
 	_, _ = h.Try("ctl", "exec", strings.TrimPrefix(pod, "pod/"), "--", "kill", "-9", "1")
 	h.Ctl("delete pod -l app=least --wait=false")
 }
 
-// killShim kills the shim of a pod on a machine.
 func killShim(h *host.Host) {
 	for _, p := range h.Status().Processes {
 		if strings.HasPrefix(p.Name, "shim") {
@@ -163,8 +158,8 @@ func killShim(h *host.Host) {
 	}
 }
 
-// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow: with AtLeastOnce every
-// accepted message is handled, with AtMostOnce none is handled twice.
+// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow. With AtLeastOnce
+// every accepted message must be handled, with AtMostOnce none twice.
 func TestMessagesSurvive(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -180,9 +175,9 @@ func TestMessagesSurvive(t *testing.T) {
 	f.kept()
 }
 
-// TestJoinedAgentIsKilled kills the agent of a joined machine, a process of its own, and the server, shims and
-// programs, at random while messages and tasks flow to that machine: what was promised is kept, and every task ends
-// with the truth.
+// TestJoinedAgentIsKilled kills a joined machine's agent (a separate process), the server, shims and programs at
+// random while messages and tasks flow to that machine. The delivery guarantees must hold, and every task must end
+// with its true result.
 func TestJoinedAgentIsKilled(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -207,7 +202,7 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
 	rounds := storm(3, 8)
 	for round := range rounds {
-		// In the usual test the server is killed once; it takes a second or two to start.
+		// The usual test kills the server once, because it takes a second or two to start.
 		strikes := []func(){
 			func() { a.kill(); a = startAgent(t, other, words) },
 			func() { killShim(other) },
@@ -231,6 +226,6 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 		s := readTask(t, h, name).Status
 		require.Equal(t, tasks.TaskFailed, s.Phase)
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
-		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
+		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "exactly the failing indexes")
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// sender posts messages as the administrator.
 type sender struct {
 	t      *testing.T
 	client *http.Client
@@ -30,7 +29,7 @@ func newSender(t *testing.T, h *host.Host) *sender {
 	return &sender{t, client, config.Host + "/api/v1/namespaces/default/"}
 }
 
-// send posts a message; query is such as "wait=true". A failed connection has code 0.
+// send posts a message with a query such as "wait=true". A failed connection has code 0.
 func (s *sender) send(target, query, text string) (code int, body string, header http.Header) {
 	res, err := s.client.Post(s.base+target+"/message?"+query, "text/plain", strings.NewReader(text))
 	if err != nil {
@@ -50,7 +49,7 @@ func reason(body string) string {
 	return s.Reason
 }
 
-// shell is a worker in shell: what it does with a message is in the environment variable HANDLE.
+// shell is a Worker that runs the shell command in the environment variable HANDLE for each message.
 const shell = `
 apiVersion: workers.coracle.dev/v1alpha1
 kind: Worker
@@ -71,7 +70,7 @@ spec:
     done
 %s`
 
-// TestWorkers acts out the diagram of the in-process mini Kubernetes on real pods, and the documented answers to bad
+// TestWorkers repeats the mini Kubernetes' diagram of messages on real pods, and the documented answers to invalid
 // input.
 func TestWorkers(t *testing.T) {
 	h := host.New(t)
@@ -79,10 +78,10 @@ func TestWorkers(t *testing.T) {
 	s := newSender(t, h)
 	examples := host.Root(t) + "/manifests/examples/"
 	h.Ctl("apply -f " + examples + "workers")
-	h.Ctl("delete worker calculator") // its service has the name of the mini Kubernetes' one
+	h.Ctl("delete worker calculator") // its service has the name of the mini Kubernetes' service
 	h.Ctl("wait service/calculator --for=delete --timeout=120s")
 	t.Run("cold start", func(t *testing.T) {
-		h.Ctl("wait worker/echo --for=condition=Ready --timeout=120s") // it needs no pod
+		h.Ctl("wait worker/echo --for=condition=Ready --timeout=120s") // Ready needs no pod
 		require.Equal(t, "0/0", strings.Fields(h.Ctl("get worker echo --no-headers"))[1])
 		began := time.Now()
 		code, body, _ := s.send("services/echo", "wait=true", "hello")
@@ -102,7 +101,7 @@ func TestWorkers(t *testing.T) {
 		require.Equal(t, "210\n",
 			h.Run("send", "service/calculator", `{"operation": "product", "operands": [5, 6, 7]}`, "--wait"))
 		seen := map[string]bool{}
-		for range 40 { // a random pod each time
+		for range 40 { // each message goes to a random pod
 			code, body, header := s.send("services/calculator", "wait=true", `{"operation": "sum", "operands": [1, 2]}`)
 			require.Equal(t, 200, code, body)
 			seen[header.Get("Coracle-Message-Pod")] = true
@@ -154,7 +153,8 @@ func TestWorkers(t *testing.T) {
 			return code == 429 && reason(body) == "QueueFull"
 		}
 		require.True(t, full(), "%d %s", code, body)
-		// The program takes one message. If it began only after the first was given up, that makes room in the queue.
+		// The program takes one message. If it starts only after the first message was given up, the queue has room
+		// for one more.
 		require.Eventually(t, func() bool {
 			return full() && strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2"
 		}, host.Patience, 100*time.Millisecond)
@@ -169,7 +169,7 @@ func TestWorkers(t *testing.T) {
 		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: noimage}\nspec: {image: " +
 			"\"localhost:1/none\", startSeconds: 1}\n")
 		code, body, _ = s.send("services/noimage", "wait=true", "x")
-		for code == 404 { // its service is not made yet
+		for code == 404 { // the service does not exist yet
 			code, body, _ = s.send("services/noimage", "wait=true", "x")
 		}
 		require.Equal(t, 503, code, body)
@@ -210,7 +210,7 @@ func TestWorkers(t *testing.T) {
 		h.Shows("MessageDeadLettered", "get events")
 	})
 	t.Run("permissions", func(t *testing.T) {
-		// A node sends on what it was given, as above, and nothing else.
+		// A node may only forward messages that it was given, as above.
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.base+"services/calculator/message",
 			strings.NewReader("forged"))
 		require.NoError(t, err)

@@ -1,9 +1,8 @@
-// Package history checks what clients of an API server saw against what its writers did: lists, watches from a
-// revision, watches that begin with the state, selectors. Everything that anybody saw must fit one history of changes,
-// and every client must have seen all of its part of it, in order, once. It is to watches what porcupine is to
-// registers; with one writer for each key, a history is found without search.
+// Package history checks what the clients of an API server saw against what its writers did. It covers lists,
+// watches from a revision, watches that begin with the state, and selectors. All observations must fit one history
+// of changes, and each client must have seen its part of that history completely, in order and once. Each key has
+// one writer, so the history follows without a search.
 //
-// It imports nothing of Coracle, so that it can check any API server; test/robustness has the clients. Its invariant: a
-// history that is accepted has no event that a client missed or saw twice before the last revision that the client was
-// told.
+// It imports no package of Coracle, so it can check any API server; test/robustness has the clients. Its invariant: in
+// an accepted history no client missed an event or saw one twice, up to the last revision that the client received.
 package history

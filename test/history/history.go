@@ -6,26 +6,26 @@ import (
 	"sort"
 )
 
-// State is what an object is after a change. Each write has an ID of its own; without one, the object is gone.
+// State is an object after a change. Each write has its own ID; an empty ID means that the object does not exist.
 type State struct {
 	ID string
-	// Color is what clients select by.
+	// Color is the label by which clients select.
 	Color string
 }
 
 func (s State) gone() bool { return s.ID == "" }
 
-// selected reports whether a client that selects a color, or everything, sees the object.
+// selected reports whether a client with the selector color sees the object. An empty color selects everything.
 func (s State) selected(color string) bool {
 	return !s.gone() && (color == "" || s.Color == color)
 }
 
-// Op is an operation of a key's only writer, in its order. One that was not acknowledged may have happened or not; none
-// follows it.
+// Op is an operation of a key's only writer, in order. An operation without acknowledgement may or may not have
+// happened; no other operation follows it.
 type Op struct {
 	State        State
 	Acknowledged bool
-	// Revision is that of the change, if the answer told it.
+	// Revision is the revision of the change, or 0 if the answer did not contain it.
 	Revision int64
 }
 
@@ -35,19 +35,20 @@ type Item struct {
 	State    State
 }
 
-// List is the answer to a list.
+// List is the response to a list request.
 type List struct {
 	Client   string
 	Revision int64
-	// AtLeast is the revision that the answer must have reached: one that was acknowledged before, or asked for.
+	// AtLeast is the lowest revision the answer may have: a revision acknowledged before the request, or the
+	// requested one.
 	AtLeast int64
-	// Exact is the revision that was asked for; 0 for none.
+	// Exact is the requested revision; 0 means any.
 	Exact int64
 	Color string
 	Items map[string]Item
 }
 
-// The types of events, as on the wire.
+// The types of watch events.
 const (
 	Added    = "ADDED"
 	Modified = "MODIFIED"
@@ -55,7 +56,7 @@ const (
 	Bookmark = "BOOKMARK"
 )
 
-// Event is what a client was sent: a change of a key, whose State is the last one for Deleted, or a bookmark.
+// Event is a watch event: a change of a key, or a bookmark. For Deleted, State is the last state.
 type Event struct {
 	Type     string
 	Key      string
@@ -69,11 +70,11 @@ type Event struct {
 type Start int
 
 const (
-	// After a revision.
+	// After begins after a revision.
 	After Start = iota
-	// Streamed: with the state, and a bookmark at its end (sendInitialEvents).
+	// Streamed begins with the state, followed by a bookmark (sendInitialEvents).
 	Streamed
-	// Anywhere: with the state at a revision that the client is not told.
+	// Anywhere begins with the state at a revision that the client does not learn.
 	Anywhere
 )
 
@@ -81,19 +82,19 @@ const (
 type Stream struct {
 	Client string
 	Start  Start
-	// From is the revision that After is after. AtLeast is the one that a state must have reached.
+	// From is the revision for Start After. AtLeast is the lowest revision that an initial state may have.
 	From, AtLeast int64
 	Color         string
 	Events        []Event
 }
 
-// History is what everybody did and saw.
+// History is all operations and observations.
 type History struct {
 	// Writes are the operations by key.
 	Writes  map[string][]Op
 	Lists   []List
 	Streams []Stream
-	// Truth are changes that are known otherwise, by revision, such as from etcd itself.
+	// Truth holds changes known from another source, such as etcd itself, by revision.
 	Truth map[int64]Change
 }
 
@@ -103,10 +104,10 @@ type Change struct {
 	State State
 }
 
-// mostErrors is how many errors Check returns.
 const mostErrors = 20
 
-// Check returns what cannot be. It is to be called when all writes have been seen by a client that sees everything.
+// Check returns the contradictions, at most mostErrors. Call it only after a client that selects everything has
+// seen all writes.
 func (h *History) Check() []error {
 	c := &checker{changes: map[int64]Change{}}
 	c.collect(h)
@@ -132,7 +133,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// change is a Change in its order.
+// change is a Change with its place in the history.
 type change struct {
 	rev    int64
 	key    string
@@ -153,7 +154,7 @@ func (c *checker) fail(format string, args ...any) {
 	}
 }
 
-// note records a change that somebody knows of. All must agree.
+// note records a change that an observer reports. All observers must agree.
 func (c *checker) note(who string, rev int64, key string, s State) {
 	now := Change{Key: key, State: s}
 	if old, known := c.changes[rev]; known && old != now {
@@ -163,7 +164,7 @@ func (c *checker) note(who string, rev int64, key string, s State) {
 	c.changes[rev] = now
 }
 
-// collect takes the changes from everything that says which there were.
+// collect takes the changes from all operations and observations.
 func (c *checker) collect(h *History) {
 	for rev, ch := range h.Truth {
 		c.note("truth", rev, ch.Key, ch.State)
@@ -185,7 +186,7 @@ func (c *checker) collect(h *History) {
 			switch {
 			case e.Type == Added || e.Type == Modified:
 				c.note(s.Client, e.Revision, e.Key, e.State)
-			case e.Type == Deleted && s.Color == "": // otherwise it may only have changed its color
+			case e.Type == Deleted && s.Color == "": // a deleted event of a watch by color may be a change of color
 				c.note(s.Client, e.Revision, e.Key, State{})
 			}
 		}
@@ -207,7 +208,7 @@ func (c *checker) sort() {
 	}
 }
 
-// writes checks that what happened to a key is what its writer did.
+// writes checks that the changes of a key are the operations of its writer.
 func (c *checker) writes(key string, ops []Op) {
 	changes := c.byKey[key]
 	for i, op := range ops {
@@ -220,7 +221,7 @@ func (c *checker) writes(key string, ops []Op) {
 		}
 	}
 	if len(changes) > 0 {
-		c.fail("%s: a change that nobody made: %+v", key, changes[0])
+		c.fail("%s: a change that no writer made: %+v", key, changes[0])
 	}
 }
 
@@ -241,7 +242,7 @@ func (c *checker) at(key string, rev int64) (change, bool) {
 	return all[i-1], true
 }
 
-// state says how items differ from the state at a revision; "" if they do not.
+// state describes how items differ from the state at a revision; "" if they are equal.
 func (c *checker) state(items map[string]Item, rev int64, color string) string {
 	for _, key := range sortedKeys(c.byKey) {
 		ch, _ := c.at(key, rev)
@@ -255,7 +256,7 @@ func (c *checker) state(items map[string]Item, rev int64, color string) string {
 			return fmt.Sprintf("%s is %+v, but should be %+v of %d", key, item, ch.after, ch.rev)
 		}
 	}
-	return "" // collect knows each item's key
+	return "" // collect has noted the key of each item
 }
 
 func (c *checker) list(l *List) {

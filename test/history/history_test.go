@@ -45,7 +45,7 @@ var (
 func TestStreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    Stream
-		want string // of the error; "" for none
+		want string // the error; "" for none
 	}{
 		"after":       {Stream{From: 2, Events: []Event{addedB, changeA}}, ""},
 		"nothing yet": {Stream{From: 2}, ""},
@@ -56,9 +56,9 @@ func TestStreams(t *testing.T) {
 		"missed":                   {Stream{From: 2, Events: []Event{changeA}}, "but the next is"},
 		"missed before a bookmark": {Stream{From: 2, Events: []Event{addedB, upTo(4)}}, "was not sent"},
 		"twice": {
-			Stream{From: 1, Events: []Event{addedA, addedA}}, "after everything up to 2 was told",
+			Stream{From: 1, Events: []Event{addedA, addedA}}, "but events up to 2 were sent already",
 		},
-		"from before":                {Stream{From: 2, Events: []Event{addedA}}, "after everything up to 2 was told"},
+		"from before":                {Stream{From: 2, Events: []Event{addedA}}, "but events up to 2 were sent already"},
 		"after its bookmark":         {Stream{From: 2, Events: []Event{upTo(2), upTo(1)}}, "a bookmark of 1 after 2"},
 		"the wrong type":             {Stream{From: 3, Color: "blue", Events: []Event{changeA}}, "but the next is"},
 		"a color that did not leave": {Stream{From: 3, Color: "red", Events: []Event{changeB}}, "but the next is"},
@@ -67,7 +67,7 @@ func TestStreams(t *testing.T) {
 		},
 		"unknown": {
 			Stream{From: 6, Events: []Event{{Type: Modified, Key: "b", Revision: 7, State: State{ID: "x"}}}},
-			"nobody made",
+			"no writer made",
 		},
 		"streamed": {
 			Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4), changeB}},
@@ -102,13 +102,13 @@ func TestStreams(t *testing.T) {
 				AtLeast: 5,
 				Events:  []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, changeB},
 			},
-			"fits nowhere",
+			"matches no revision",
 		},
 		"anywhere, missed": {
 			Stream{Start: Anywhere, Events: []Event{addedB, {Type: Added, Key: "a", Revision: 4, State: a4}, goneA}},
-			"fits nowhere",
+			"matches no revision",
 		},
-		"anywhere, began with nobody": {Stream{Start: Anywhere, Events: []Event{addedA, addedB, changeA}}, ""},
+		"anywhere, from an empty state": {Stream{Start: Anywhere, Events: []Event{addedA, addedB, changeA}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := history()
@@ -156,13 +156,13 @@ func TestLists(t *testing.T) {
 
 func TestWrites(t *testing.T) {
 	h := history()
-	h.Writes["c"] = []Op{{State{ID: "c-1"}, false, 0}} // did not happen
+	h.Writes["c"] = []Op{{State{ID: "c-1"}, false, 0}} // the write did not happen
 	require.Empty(t, h.Check())
 	h.Writes["c"][0].Acknowledged = true
 	require.ErrorContains(t, errors.Join(h.Check()...), "was acknowledged, but the next change is none")
 	h = history()
 	h.Writes["b"] = h.Writes["b"][:1]
-	require.ErrorContains(t, errors.Join(h.Check()...), "a change that nobody made")
+	require.ErrorContains(t, errors.Join(h.Check()...), "a change that no writer made")
 	h = history()
 	h.Truth = map[int64]Change{5: {Key: "a", State: a2}}
 	require.ErrorContains(t, errors.Join(h.Check()...), "another saw")

@@ -19,12 +19,12 @@ func (c *checker) stream(s *Stream) {
 	}
 }
 
-// events says how events differ from all changes after a revision, up to the last one that they tell; "" if they do
-// not.
+// events describes how events differ from all changes after a revision, up to the revision of the last event; "" if
+// they are equal.
 func (c *checker) events(events []Event, from int64, color string) string {
 	next := sort.Search(len(c.ordered), func(i int) bool { return c.ordered[i].rev > from })
 	told := from
-	// due returns the next event that must be sent for a change up to a revision.
+	// due returns the next event that the server must send for a change up to a revision.
 	due := func(upTo int64) (Event, bool) {
 		for ; next < len(c.ordered) && c.ordered[next].rev <= upTo; next++ {
 			if e, has := c.ordered[next].seenBy(color); has {
@@ -46,11 +46,11 @@ func (c *checker) events(events []Event, from int64, color string) string {
 			continue
 		}
 		if e.Revision <= told {
-			return fmt.Sprintf("event %d: %+v, after everything up to %d was told", i, e, told)
+			return fmt.Sprintf("event %d: %+v, but events up to %d were sent already", i, e, told)
 		}
 		want, has := due(e.Revision)
 		if !has {
-			return fmt.Sprintf("event %d: %+v is no change", i, e)
+			return fmt.Sprintf("event %d: %+v does not match any change", i, e)
 		}
 		if want != e {
 			return fmt.Sprintf("event %d: %+v, but the next is %+v", i, e, want)
@@ -60,7 +60,7 @@ func (c *checker) events(events []Event, from int64, color string) string {
 	return ""
 }
 
-// seenBy returns the event that a change is for a client that selects a color.
+// seenBy returns the event that a change causes for a client with the selector color.
 func (ch change) seenBy(color string) (Event, bool) {
 	e := Event{Key: ch.key, Revision: ch.rev, State: ch.after}
 	before, after := ch.before.selected(color), ch.after.selected(color)
@@ -77,11 +77,11 @@ func (ch change) seenBy(color string) (Event, bool) {
 	return e, true
 }
 
-// streamed checks that what the client has at the bookmark after the initial events is the state, and what follows.
+// streamed checks that the initial events add up to the state at the bookmark, and then the events after it.
 func (c *checker) streamed(s *Stream) {
 	end := slices.IndexFunc(s.Events, func(e Event) bool { return e.End })
 	if end < 0 {
-		return // it was cut before, and the client forgets what it got
+		return // the watch ended early, and the client discards its events
 	}
 	items := map[string]Item{}
 	for _, e := range s.Events[:end] {
@@ -104,7 +104,7 @@ func (c *checker) streamed(s *Stream) {
 	}
 }
 
-// anywhere looks for a revision at which the first events are the state, and the others what followed.
+// anywhere looks for a revision at which the first events are the state and the other events are the changes after it.
 func (c *checker) anywhere(s *Stream) {
 	items := map[string]Item{}
 	var newest int64
@@ -127,13 +127,13 @@ func (c *checker) anywhere(s *Stream) {
 		newest = max(newest, e.Revision)
 	}
 	if complete := len(s.Events) > 0 && s.Events[len(s.Events)-1].Type != Added; complete {
-		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), fits nowhere; the last try: %s", s.Client,
+		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), matches no revision: %s", s.Client,
 			s.AtLeast, s.Color, why)
 	}
-	// Otherwise it may have been cut while it was sent the state.
+	// Otherwise the watch may have ended during the initial state.
 }
 
-// between returns the revisions, from one on, that a state can have before the next event.
+// between returns the revisions, starting with from, at which the state can be before the next event.
 func (c *checker) between(from int64, next []Event) []int64 {
 	revs := []int64{from}
 	for i := sort.Search(len(c.ordered), func(i int) bool { return c.ordered[i].rev > from }); i < len(c.ordered); i++ {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// REST returns the administrator's client configuration for the cluster, which must be running. It does not throttle,
-// and its connections are made in the host's network namespace.
+// REST returns the administrator's client configuration for the cluster, which must be running. It has no rate
+// limit and connects from the host's network namespace.
 func (h *Host) REST() *rest.Config {
 	h.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
@@ -21,17 +21,17 @@ func (h *Host) REST() *rest.Config {
 	return config
 }
 
-// Dial connects to an address in the host's network.
+// Dial connects to an address from the host's network namespace.
 func (h *Host) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	entered := h.InNetwork(func() error {
-		// A socket belongs to the network namespace that its thread was in when it was created.
+		// A socket belongs to its creator thread's network namespace.
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
 	})
 	return conn, entered
 }
 
-// Listen listens on an address in the host's network.
+// Listen listens on an address in the host's network namespace.
 func (h *Host) Listen(network, address string) (l net.Listener, err error) {
 	entered := h.InNetwork(func() error {
 		l, err = net.Listen(network, address)

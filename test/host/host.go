@@ -1,5 +1,5 @@
-// Package host gives tests a machine to run Coracle on: a network namespace with directories of its own, so that a
-// cluster on the real machine is not affected. It runs the built binary as a user would.
+// Package host gives tests a machine to run Coracle on: a network namespace and directories, so that a cluster on
+// the real machine is not affected. It runs the built binary as a user would.
 //
 // It needs root, bin/coracle, and the images in dist/images: `make build images`.
 package host
@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is the timeout of every command: far above what any of them needs, and above those that tests give to
+// Patience is the timeout of every command, far above the usual duration and above the timeouts that tests give to
 // kubectl wait.
 const Patience = 3 * time.Minute
 
@@ -33,7 +33,7 @@ type Host struct {
 	t *testing.T
 	// Name is the node's name. Home is the user's home directory.
 	Name, Home, DataDir, RunDir, Coracle string
-	// Address is the machine's, in its network.
+	// Address is the machine's IP address.
 	Address string
 
 	images, netns string
@@ -57,7 +57,7 @@ func New(t *testing.T) *Host {
 	return h
 }
 
-// Beside creates a second machine in the network of this one. There can be only one.
+// Beside creates a second machine in the same network. Call it once.
 func (h *Host) Beside() *Host {
 	h.t.Helper()
 	other := bare(h.t, h.Name+"b")
@@ -66,8 +66,8 @@ func (h *Host) Beside() *Host {
 	return other
 }
 
-// Cut disconnects the machine from the network until Mend: packets are dropped silently. As when a switch fails, its
-// links and routes stay.
+// Cut disconnects the machine from the network until Mend by dropping all packets silently. Links and routes stay,
+// as when a switch fails.
 func (h *Host) Cut() {
 	h.t.Helper()
 	h.nft(`table inet cut {
@@ -88,7 +88,6 @@ func (h *Host) nft(commands string) {
 	require.NoError(h.t, err, "nft %s: %s", commands, out)
 }
 
-// ip runs commands of ip(8) in the namespace.
 func (h *Host) ip(lines ...string) {
 	h.t.Helper()
 	for _, line := range lines {
@@ -119,7 +118,7 @@ func bare(t *testing.T, name string) *Host {
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
 	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir,
 		"CORACLE_NODE_NAME="+h.Name,
-		// The disk of the machine that runs the tests may be nearly full, which must not affect them.
+		// The eviction limits are low: the disk of the machine that runs the tests may be nearly full.
 		"CORACLE_EVICTION_HARD=nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%",
 		"CORACLE_IMAGE_GC_HIGH_THRESHOLD=100")
 	System(t, "ip", "netns", "add", h.Name)
@@ -137,13 +136,13 @@ func bare(t *testing.T, name string) *Host {
 	return h
 }
 
-// Prefix begins the names that a cluster with a data directory uses in the kernel.
+// Prefix returns the prefix of the kernel object names of a cluster with a data directory.
 func Prefix(dataDir string) string {
 	sum := sha256.Sum256([]byte(dataDir))
 	return "cor" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:13]
 }
 
-// System runs a command of this machine, which must succeed, and returns its output.
+// System runs a command on this machine, which must succeed, and returns its output.
 func System(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -159,7 +158,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	return c
 }
 
-// Try runs coracle and returns all its output.
+// Try runs coracle and returns its combined output and error.
 func (h *Host) Try(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -185,14 +184,14 @@ func (h *Host) Pipe(stdin string, args ...string) string {
 	return out.String()
 }
 
-// Ctl runs kubectl with the words of a line.
+// Ctl runs kubectl with the words of a line, which must succeed, and returns its standard output.
 func (h *Host) Ctl(line string) string {
 	h.t.Helper()
 	return h.Run(append([]string{"ctl"}, strings.Fields(line)...)...)
 }
 
-// Await runs kubectl wait with the words of a line until it succeeds, which may take longer than Patience but not than
-// limit.
+// Await repeats kubectl wait with the words of a line until it succeeds, but no longer than limit, which may exceed
+// Patience.
 func (h *Host) Await(limit time.Duration, line string) {
 	h.t.Helper()
 	for end := time.Now().Add(limit); ; {
@@ -204,7 +203,7 @@ func (h *Host) Await(limit time.Duration, line string) {
 	}
 }
 
-// Shows waits until the output of kubectl with the words of a line contains what is wanted.
+// Shows waits until the output of kubectl with the words of a line contains want.
 func (h *Host) Shows(want, line string) {
 	h.t.Helper()
 	var out string
@@ -226,7 +225,7 @@ func (h *Host) Apply(manifest string) {
 	h.Pipe(manifest, "ctl", "apply", "-f", "-")
 }
 
-// Fails runs coracle, which must fail, and returns all its output.
+// Fails runs coracle, which must fail, and returns its combined output.
 func (h *Host) Fails(args ...string) string {
 	h.t.Helper()
 	out, err := h.Try(args...)
@@ -269,7 +268,7 @@ type Status struct {
 	}
 }
 
-// Status returns the status of the cluster's process, which must be running, healthy or not.
+// Status returns the status of the cluster's process, which must be running but need not be healthy.
 func (h *Host) Status() (s Status) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
@@ -293,8 +292,8 @@ func (h *Host) KillAtOnce(pid int) {
 	require.NoError(h.t, err)
 	defer unix.Close(fd)
 	require.NoError(h.t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-	// It becomes readable when the last thread has ended. The process is a zombie as soon as its first one has: then
-	// others may still hold its locks and ports.
+	// The descriptor becomes readable when the last thread has ended. The process is a zombie already when its
+	// first thread has; other threads may then still hold locks and ports.
 	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for limit := time.Now().Add(Patience); ; {
 		n, err := unix.Poll(ended, int(max(0, time.Until(limit)).Milliseconds()))
@@ -307,7 +306,7 @@ func (h *Host) KillAtOnce(pid int) {
 	}
 }
 
-// InNetwork runs f in a thread in the host's network namespace.
+// InNetwork runs f on a thread in the host's network namespace.
 func (h *Host) InNetwork(f func() error) error {
 	return inNetwork(h.netns, f)
 }

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetwork runs f in a thread of its own in the namespace at path. The thread ends afterwards.
 func inNetwork(path string, f func() error) error {
 	ended := make(chan error)
 	go func() {

@@ -18,14 +18,13 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// processorTime is what this process has used.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// allocated is how many bytes, and how many objects, this process has allocated: what load changes least.
+// allocated returns the bytes and objects that this process has allocated. These vary least with load.
 func allocated() (bytes, objects float64) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -40,10 +39,10 @@ func liveHeap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// BenchmarkBacklog reports what 1,000 Resources cost that waited for a suspended cluster: processor time, allocations
-// and writes of hub and target together, whose etcd, API and Kontrol share this process, until all are in sync; and the
-// live heap that they then have. Load makes it slower, but changes these little. HEAP names a file for a profile of
-// that heap.
+// BenchmarkBacklog reports the cost of 1,000 Resources that waited for a suspended cluster until all are in sync:
+// processor time, allocations and writes of hub and target together (their etcd, API and Kontrol share this
+// process), and the live heap at the end. Load slows it down, but changes these numbers little. HEAP names a file
+// for a heap profile.
 func BenchmarkBacklog(b *testing.B) {
 	const n = 1000
 	for b.Loop() {

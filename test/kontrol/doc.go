@@ -1,3 +1,3 @@
-// Package kontrol tests Kontrol with many clusters, each a real control plane in the test's process, behind wires that
-// are cut.
+// Package kontrol tests Kontrol with many clusters. Each is a real control plane in the test's process, behind a
+// test/wire proxy that the tests cut.
 package kontrol

@@ -28,7 +28,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// target is a cluster that a hub keeps.
 type target struct {
 	name string
 	ctrl.WithWatch
@@ -36,7 +35,6 @@ type target struct {
 	wire    *wire.Wire
 }
 
-// newTarget starts a cluster behind a wire.
 func newTarget(t testing.TB, name string) *target {
 	c := testcluster.New(t, testcluster.Config{})
 	u, err := url.Parse(c.REST().Host)
@@ -44,7 +42,6 @@ func newTarget(t testing.TB, name string) *target {
 	return &target{name, c.Client(), c, wire.New(t, u.Host)}
 }
 
-// hub is a cluster with Kontrol.
 type hub struct {
 	t testing.TB
 	ctrl.WithWatch
@@ -56,7 +53,7 @@ func newHub(t testing.TB) *hub {
 	return &hub{t, c.Client(), c}
 }
 
-// add makes targets Clusters of the hub, by their kubeconfigs.
+// add registers targets as Clusters of the hub with their kubeconfigs.
 func (h *hub) add(all ...*target) {
 	h.t.Helper()
 	for _, g := range all {
@@ -85,7 +82,7 @@ func (h *hub) create(all ...ctrl.Object) {
 	}
 }
 
-// parallel calls f for 0..n-1, 16 at a time.
+// parallel calls f for 0 to n-1, 16 calls at a time.
 func parallel(n int, f func(int) error) error {
 	var wg sync.WaitGroup
 	next, failed := make(chan int), make(chan error, n)
@@ -122,8 +119,8 @@ func resource(name, cluster, object, value string) *kontrol.Resource {
 	}
 }
 
-// until follows the hub's Resources until ok has said of all that are there, by their name, that they are as they
-// should be. It is called with each Resource that is wanted and not so yet.
+// until watches the hub's Resources until ok has returned true for each wanted name. It calls ok at each change of
+// a wanted Resource that has not passed yet.
 func (h *hub) until(what string, wanted []string, ok func(*kontrol.Resource) bool) {
 	h.t.Helper()
 	left := map[string]bool{}
@@ -158,7 +155,7 @@ func (h *hub) until(what string, wanted []string, ok func(*kontrol.Resource) boo
 	}
 }
 
-// end ends a watch, which may wait to deliver.
+// end stops a watch and drains it, since its sender may be blocked.
 func end(w watch.Interface) {
 	w.Stop()
 	for range w.ResultChan() {
@@ -171,7 +168,7 @@ func state(s kontrol.State) func(*kontrol.Resource) bool {
 	}
 }
 
-// values returns what a target has: the value in each of its config maps, with the revision.
+// values returns the value in each of a target's config maps, with the revision.
 func (g *target) values(t testing.TB) map[string]string {
 	t.Helper()
 	var list corev1.ConfigMapList
@@ -184,8 +181,8 @@ func (g *target) values(t testing.TB) map[string]string {
 	return all
 }
 
-// becomes waits until a target has these values, as values returns them. A Resource does not change when its object is
-// mended in the same moment.
+// becomes waits until values returns want. It watches the target, because the Resource does not change when Kontrol
+// repairs its object at once.
 func (g *target) becomes(t testing.TB, want map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -211,7 +208,7 @@ func (g *target) becomes(t testing.TB, want map[string]string) {
 	t.Fatal("the watch ended")
 }
 
-// halfway waits until a target has n config maps of the value.
+// halfway waits until a target has n config maps with the value.
 func (g *target) halfway(t testing.TB, n int, value string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -230,10 +227,10 @@ func (g *target) halfway(t testing.TB, n int, value string) {
 	t.Fatal("the watch ended")
 }
 
-// TestFleet: many clusters are kept by one hub. One is cut off while it is applied to, one is silent for as long as the
-// others take; both get everything once they are back, and the others do not notice. Then all are edited, and part of
-// them rolled back while that is applied. CORACLE_TEST_FLEET=1 takes 10 clusters with 1,000 Resources, which takes
-// minutes.
+// TestFleet runs many clusters with one hub. It cuts off one cluster while Kontrol applies to it, and silences one
+// while the others finish: both get everything once they are back, and the other clusters are unaffected. Then it
+// edits all Resources and rolls back part of them meanwhile. CORACLE_TEST_FLEET=1 uses 10 clusters with 1,000
+// Resources and takes minutes.
 func TestFleet(t *testing.T) {
 	clusters, each := 4, 12
 	if os.Getenv("CORACLE_TEST_FLEET") != "" {
@@ -293,7 +290,7 @@ func TestFleet(t *testing.T) {
 	}
 	have(func(int) string { return "one@1" })
 
-	// All are edited; those of the first half are rolled back while the others are still applied.
+	// Edit all Resources, and roll back those of the first half while Kontrol applies the others.
 	patch := func(n int, text string) error {
 		r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: all[n]}}
 		return h.Patch(t.Context(), r, ctrl.RawPatch(types.MergePatchType, []byte(text)))
@@ -323,8 +320,8 @@ func TestFleet(t *testing.T) {
 	require.Len(t, r.Status.History, 2)
 }
 
-// TestTwoKontrols: of two hubs that want one object the first has it, and the second says so; when the first lets go of
-// it, the second gets it.
+// TestTwoKontrols checks two hubs that want the same object: the first keeps it and the second reports the
+// conflict. When the first lets go, the second gets it.
 func TestTwoKontrols(t *testing.T) {
 	one, two, g := newHub(t), newHub(t), newTarget(t, "shared")
 	one.add(g)
@@ -342,7 +339,7 @@ func TestTwoKontrols(t *testing.T) {
 	one.until("in sync", []string{"a"}, state(kontrol.StateSynced))
 	require.Equal(t, map[string]string{"m": "three@2"}, g.values(t))
 
-	// The first goes with its object; the second makes it.
+	// Deleting the first hub's Resource deletes the object; the second hub creates it again.
 	require.NoError(t, one.Delete(t.Context(), &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	two.until("in sync", []string{"b"}, state(kontrol.StateSynced))
 	require.Equal(t, map[string]string{"m": "two@1"}, g.values(t))

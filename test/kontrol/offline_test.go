@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/test/wire"
 )
 
-// pushed makes a target a Cluster that the hub reaches through a wire, and through a proxy that counts the requests.
+// pushed makes a target a Cluster that the hub reaches through a wire and a proxy that counts the requests.
 func (h *hub) pushed(g *target) (*counted, *wire.Wire) {
 	h.t.Helper()
 	api, err := url.Parse(g.cluster.REST().Host)
@@ -65,13 +65,12 @@ func authority(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
 
-// TestMinutesOffline: clusters that the hub reaches, and that connect themselves, are cut off or go silent for the
-// minutes that CORACLE_TEST_OFFLINE says, such as 4m (hack/nightly.sh fleet). What is desired changes meanwhile, and so
-// does what they have. Once they are back they get everything, what happened there is seen and mended, and nothing is
-// listed again.
+// TestMinutesOffline cuts off or silences clusters, pushed and pulled ones, for the duration in CORACLE_TEST_OFFLINE,
+// such as 4m (hack/nightly.sh fleet). Meanwhile the desired state and the clusters' objects change. Once they are back,
+// the clusters must get everything, Kontrol must see and repair the changes there, and must not list anything again.
 func TestMinutesOffline(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_OFFLINE") == "" {
-		t.Skip("it takes minutes: CORACLE_TEST_OFFLINE=4m, as hack/nightly.sh fleet does")
+		t.Skip("takes minutes: set CORACLE_TEST_OFFLINE=4m (hack/nightly.sh fleet does)")
 	}
 	offline, err := time.ParseDuration(os.Getenv("CORACLE_TEST_OFFLINE"))
 	require.NoError(t, err)
@@ -144,7 +143,7 @@ func TestMinutesOffline(t *testing.T) {
 	want(kontrol.ModeCorrect, "made")
 	h.until("unreachable", each("kept", "removed", "edited", "left", "made"), state(kontrol.StateUnreachable))
 
-	// Others go on there.
+	// Other clients keep writing in the target.
 	busy := time.NewTicker(time.Second)
 	defer busy.Stop()
 	for n, waits := 0, true; waits; n++ {

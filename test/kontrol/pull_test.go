@@ -24,13 +24,13 @@ import (
 	"github.com/coracle-dev/coracle/test/wire"
 )
 
-// counted counts the requests that an agent passes on, and tells when a watch begins.
+// counted counts the requests that an agent forwards, and reports when a watch begins.
 type counted struct {
 	http.RoundTripper
-	watches chan string // the versions after which config maps are watched
+	watches chan string // the resource versions from which config maps are watched
 
 	mu    sync.Mutex
-	lists int // of config maps; not those of one, which only ask for the present version
+	lists int // lists of config maps, except lists of one, which only ask for the current version
 }
 
 func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -54,7 +54,7 @@ func (c *counted) listed() int {
 	return c.lists
 }
 
-// pulled makes a Cluster that connects itself, and returns the file with its token.
+// pulled makes a Cluster that connects to the hub itself, and returns the file with its token.
 func (h *hub) pulled(name string) string {
 	h.t.Helper()
 	account := pull.Account + name
@@ -109,8 +109,8 @@ func agent(t testing.TB, g *target, w *wire.Wire, token string) *counted {
 	return c
 }
 
-// TestATunnelsWatchesGoOn: a cluster that connects itself is cut off, and changed meanwhile. When it is back, its
-// watches go on where they ended: nothing is listed again, and what was changed is seen and mended.
+// TestATunnelsWatchesGoOn cuts off a cluster that connects to the hub itself, and changes it meanwhile. When it is
+// back, its watches must resume at their last revision without a list, and Kontrol must see and repair the changes.
 func TestATunnelsWatchesGoOn(t *testing.T) {
 	h, g := newHub(t), newTarget(t, "edge")
 	u, err := url.Parse(h.cluster.REST().Host)

@@ -1,7 +1,7 @@
-// Package netns lets the tests of a package that changes interfaces, routes or nftables run in namespaces of their own.
+// Package netns runs the tests of a package that changes interfaces, routes or nftables in namespaces of their own.
 //
-// Only tests import it; it imports nothing of Coracle. Its invariant: what such tests leave in the kernel ends with
-// their process.
+// Only tests import it; it imports no package of Coracle. Its invariant: everything that such tests leave in the
+// kernel ends with their process.
 package netns
 
 import (
@@ -20,9 +20,8 @@ import (
 
 const inside = "CORACLE_TEST_NETNS"
 
-// Main is the body of a TestMain. It runs the test binary once more in a network and a mount namespace of its own, as
-// root, and fails when goroutines are left. The outer process calls each cleanup with the PID of the inner one after
-// that has ended.
+// Main is the body of a TestMain. It runs the test binary again as root in a new network and mount namespace, and
+// fails if goroutines leak. After the inner process has ended, the outer one calls each cleanup with the inner PID.
 func Main(m *testing.M, cleanup ...func(pid int)) {
 	if os.Getenv(inside) != "" {
 		goleak.VerifyTestMain(m)
@@ -48,9 +47,8 @@ func Main(m *testing.M, cleanup ...func(pid int)) {
 	}
 }
 
-// Listing returns what nft prints of all tables in this namespace, and fails if there is anything that it cannot print:
-// what nft cannot turn back into its language makes it and other programs abort (firewalld, for example), whatever they
-// are about to do.
+// Listing returns what nft prints for all tables in this namespace. It fails if nft cannot print an object: such an
+// object makes nft, firewalld and other programs abort, whatever they were asked to do.
 func Listing(t testing.TB) string {
 	t.Helper()
 	run := func(args ...string) string {
@@ -71,13 +69,13 @@ func Listing(t testing.TB) string {
 		return string(out)
 	}
 	if out := run("-j", "list", "ruleset"); !json.Valid([]byte(out)) {
-		t.Errorf("nft -j list ruleset printed what is not JSON: %s", out)
+		t.Errorf("nft -j list ruleset printed invalid JSON: %s", out)
 	}
 	text := run("list", "ruleset")
 	for line := range strings.Lines(text) {
 		for _, mark := range []string{"[invalid type]", "unknown", "@nh,", "@th,", "@ll,"} {
 			if strings.Contains(line, mark) {
-				t.Errorf("nft does not know what this is: %s", line)
+				t.Errorf("nft cannot print this object: %s", line)
 			}
 		}
 	}

@@ -1,5 +1,4 @@
-// Package nodeplugin is what the test drivers of nodes share: the sockets that they serve, and their registration with
-// the agent.
+// Package nodeplugin is shared by the test drivers of nodes: it serves their sockets and registers them with the agent.
 package nodeplugin
 
 import (
@@ -19,13 +18,14 @@ import (
 type Plugin struct {
 	registration.UnimplementedRegistrationServer
 
-	// Type is that of the registration: registration.CSIPlugin, registration.DRAPlugin.
+	// Type is the type in the registration: registration.CSIPlugin or registration.DRAPlugin.
 	Type, Name string
-	// Kubelet is the directory shared with the agent, without links; Public is its name for drivers.
+	// Kubelet is the directory shared with the agent, without symbolic links; Public is the same directory as
+	// drivers see it.
 	Kubelet, Public string
 	// Socket is the name of the driver's socket in its directory.
 	Socket string
-	// Versions are the services that it says it has.
+	// Versions are the services that it announces.
 	Versions []string
 
 	mu         sync.Mutex
@@ -40,7 +40,7 @@ func (p *Plugin) sockets() (driver, register string) {
 		p.Name+"-reg.sock")
 }
 
-// Start serves the driver, and then its registration.
+// Start serves the driver first and its registration second.
 func (p *Plugin) Start(driver *grpc.Server) error {
 	socket, registry := p.sockets()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
@@ -65,7 +65,7 @@ func (p *Plugin) Start(driver *grpc.Server) error {
 	return nil
 }
 
-// listen listens at a path of any length.
+// listen listens at a path that may be longer than a socket address (108 bytes).
 func listen(path string) (net.Listener, error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -79,7 +79,7 @@ func listen(path string) (net.Listener, error) {
 	return l, err
 }
 
-// Stop ends the driver as a crash does, but removes its sockets.
+// Stop ends the driver without a graceful shutdown and removes its sockets.
 func (p *Plugin) Stop() {
 	for _, s := range p.servers {
 		s.Stop()

@@ -14,21 +14,21 @@ import (
 	"github.com/coracle-dev/coracle/test/history"
 )
 
-// habit is how a client watches.
+// habit is how a client lists and watches.
 type habit struct {
 	name  string
 	start history.Start
 	color string
-	// cut is after at most how many events the client ends a stream; 0 for never. The next one begins where this one
-	// ended.
+	// cut is the maximum number of events after which the client ends a stream; 0 for never. The next stream
+	// resumes there.
 	cut int
-	// bookmarks asks for them, and for a short stream, which ends with one.
+	// bookmarks asks for bookmarks and a short timeout, so that the stream ends with a bookmark.
 	bookmarks bool
-	// slow is how many writes the client waits for after each event.
+	// slow is the number of writes that the client waits for after each event.
 	slow int
-	// recent asks for the newest state where it begins anywhere, instead of any.
+	// recent asks for the newest state instead of any, if the stream begins with history.Anywhere.
 	recent bool
-	// witness never stops, and says how far it is.
+	// witness never stops, and records the revision that it has reached.
 	witness bool
 }
 
@@ -49,10 +49,10 @@ var habits = []habit{
 	{name: "anywhere red", start: history.Anywhere, cut: 40, color: "red"},
 }
 
-// follow watches again and again.
+// follow opens one watch after the other.
 func (c *crowd) follow(ctx context.Context, h habit) {
 	api := c.client()
-	var from int64 // 0: it has no state to go on from
+	var from int64 // 0: no state to resume from
 	for ctx.Err() == nil {
 		generation := c.gate.pass(ctx)
 		if from == 0 && h.start == history.After {
@@ -71,7 +71,7 @@ func (c *crowd) follow(ctx context.Context, h habit) {
 	}
 }
 
-// stream is one watch. It returns the revision to go on from.
+// stream runs one watch and returns the revision to resume from.
 func (c *crowd) stream(ctx context.Context, api kubernetes.Interface, h habit,
 	from int64) (s history.Stream, again int64, err error) {
 	s = history.Stream{Client: h.name, Start: h.start, From: from, Color: h.color}
@@ -145,10 +145,10 @@ func eventOf(t watch.EventType, m *corev1.ConfigMap) (e history.Event, ours bool
 		return e, true
 	}
 	e.Key, e.State = m.Name, stateOf(m)
-	return e, e.State.ID != "" // others are not ours: the cluster's authority is in every namespace
+	return e, e.State.ID != "" // other config maps are not the test's: every namespace has the cluster's authority
 }
 
-// afterError returns the revision to go on from: none when the history is gone.
+// afterError returns the revision to resume from: 0 if the history is gone.
 func (c *crowd) afterError(err error, from int64) int64 {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		c.expired.Add(1)
@@ -164,7 +164,7 @@ func ignoreExpired(err error) error {
 	return err
 }
 
-// list lists with options, and follows pages, with writes in between. It returns the revision, or 0.
+// list lists with options and follows pages, with writes in between. It returns the revision, or 0 on failure.
 func (c *crowd) list(ctx context.Context, api kubernetes.Interface, name, color string, o metav1.ListOptions) int64 {
 	generation := c.gate.pass(ctx)
 	l := history.List{Client: name, Color: color, Items: map[string]history.Item{}}
@@ -206,7 +206,7 @@ func (c *crowd) list(ctx context.Context, api kubernetes.Interface, name, color 
 	return l.Revision
 }
 
-// readLists lists in every way, until the test is over.
+// readLists lists with all combinations of options, until the test is over.
 func (c *crowd) readLists(ctx context.Context) {
 	api := c.client()
 	var seen []int64

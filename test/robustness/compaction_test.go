@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// elsewhere is an API server over an etcd of its own, both of Coracle or both of upstream.
+// elsewhere is an API server over a separate etcd, both from Coracle or both from upstream.
 type elsewhere struct {
 	t       *testing.T
 	h       *host.Host
@@ -28,7 +28,7 @@ type elsewhere struct {
 	http    *http.Client
 }
 
-// newElsewhere starts them from the programs in a folder.
+// newElsewhere starts etcd and the API server from the programs in a folder.
 func newElsewhere(t *testing.T, programs string) *elsewhere {
 	h := host.New(t)
 	dir := t.TempDir()
@@ -60,13 +60,12 @@ func (e *elsewhere) start() {
 
 func (e *elsewhere) rest() *rest.Config { return e.running.REST() }
 
-// kill kills the API server and starts it again.
 func (e *elsewhere) kill() {
 	e.running.Kill()
 	e.start()
 }
 
-// compact discards etcd's history before a revision, as an operator may at any time.
+// compact compacts etcd up to a revision, as an operator may at any time.
 func (e *elsewhere) compact(ctx context.Context, rev int64) {
 	e.t.Helper()
 	body, err := json.Marshal(map[string]any{"revision": fmt.Sprint(rev)})
@@ -80,7 +79,7 @@ func (e *elsewhere) compact(ctx context.Context, rev int64) {
 	require.Equal(e.t, http.StatusOK, answer.StatusCode)
 }
 
-// run lets a crowd work, and compares what it saw with what etcd tells.
+// run lets a crowd work, and compares its observations with etcd's events.
 func (e *elsewhere) run() {
 	c := newCrowd(e.t, e.rest)
 	ctx, stop := context.WithCancel(e.t.Context())
@@ -89,8 +88,8 @@ func (e *elsewhere) run() {
 	c.run(e.disturb(c))
 }
 
-// disturb compacts, up to a few revisions ago, and kills in between. The history that a killed server would need is not
-// compacted: clients that come back must be told what they missed, or that they must list.
+// disturb alternates compactions, up to a few revisions ago, with kills. It does not compact the history that a
+// killed server needs: returning clients must get the events that they missed, or an error that makes them list.
 func (e *elsewhere) disturb(c *crowd) disturbance {
 	return disturbance{times: 4, every: 300, do: func(round int, down func()) {
 		if round%2 == 1 {
@@ -102,7 +101,7 @@ func (e *elsewhere) disturb(c *crowd) disturbance {
 	}}
 }
 
-// TestWatchersOverCompactions compacts etcd's history, by another's hand, between kills of the API server.
+// TestWatchersOverCompactions compacts etcd directly between kills of the API server.
 func TestWatchersOverCompactions(t *testing.T) {
 	coracle := filepath.Join(host.Root(t), "bin/coracle")
 	dir := t.TempDir()
@@ -112,7 +111,7 @@ func TestWatchersOverCompactions(t *testing.T) {
 	newElsewhere(t, dir).run()
 }
 
-// TestUpstreamWatchers is the same with upstream's programs: what the checker asks for is what upstream does.
+// TestUpstreamWatchers runs the same with upstream's programs: the checker must accept upstream's behaviour.
 func TestUpstreamWatchers(t *testing.T) {
 	newElsewhere(t, upstream.Needs(t)).run()
 }

@@ -26,22 +26,22 @@ const (
 
 var colors = []string{"red", "blue"}
 
-// crowd is writers and clients of one API server, whose acts and sights become a history.
+// crowd is the writers and clients of one API server. It records their operations and observations as a history.
 type crowd struct {
 	t    *testing.T
 	rest func() *rest.Config
 	gate gate
-	// acknowledged is the greatest revision that a writer was told.
+	// acknowledged is the greatest revision in a response to a writer.
 	acknowledged atomic.Int64
-	// expired, cuts and exact count what the run has covered: 410 answers, streams that a client ended, lists of an exact
-	// revision.
+	// expired, cuts and exact count what the run has covered: 410 answers, streams that a client ended, and lists
+	// of an exact revision.
 	expired, cuts, exact atomic.Int64
 
 	mu      sync.Mutex
 	h       history.History
 	written int
-	told    int64         // the last revision that the witness was sent
-	known   int64         // the last one of Truth, if there is any
+	told    int64         // the last revision that the witness received
+	known   int64         // the last revision of Truth, if it is recorded
 	moved   chan struct{} // closed and replaced when written or told changes
 }
 
@@ -60,14 +60,13 @@ func newCrowd(t *testing.T, config func() *rest.Config) *crowd {
 	return c
 }
 
-// client returns a client with connections of its own.
 func (c *crowd) client() kubernetes.Interface {
-	api, err := kubernetes.NewForConfig(c.rest()) // with a dialer of its own, which makes a transport of its own
+	api, err := kubernetes.NewForConfig(c.rest()) // rest() sets a new dialer, which prevents a shared transport
 	require.NoError(c.t, err)
 	return api
 }
 
-// gate holds clients back while there is no server. Its generation is the number of times that there was none.
+// gate holds clients back while the server is down. generation is the number of times that it went down.
 type gate struct {
 	mu         sync.Mutex
 	up         chan struct{}
@@ -86,7 +85,7 @@ func (g *gate) open() {
 	close(g.up)
 }
 
-// pass waits for a server and returns its generation.
+// pass waits until the server is up and returns the generation.
 func (g *gate) pass(ctx context.Context) int {
 	for {
 		g.mu.Lock()
@@ -111,7 +110,7 @@ func (c *crowd) failed(ctx context.Context, generation int, what string, err err
 	}
 }
 
-// note changes what is recorded, and wakes those who wait for it.
+// note changes the record and wakes the goroutines in until.
 func (c *crowd) note(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +119,7 @@ func (c *crowd) note(f func()) {
 	c.moved = make(chan struct{})
 }
 
-// until waits until a condition of what is recorded holds.
+// until waits until a condition on the record holds.
 func (c *crowd) until(ctx context.Context, holds func() bool) bool {
 	for {
 		c.mu.Lock()
@@ -137,7 +136,7 @@ func (c *crowd) until(ctx context.Context, holds func() bool) bool {
 	}
 }
 
-// writes waits for a number of writes more.
+// writes waits for n more writes.
 func (c *crowd) writes(ctx context.Context, n int) bool {
 	c.mu.Lock()
 	from := c.written
@@ -145,10 +144,10 @@ func (c *crowd) writes(ctx context.Context, n int) bool {
 	return c.until(ctx, func() bool { return c.written >= from+n })
 }
 
-// write changes the keys of one writer until all have written enough.
+// write changes the keys of one writer until all writers together have made enough writes.
 func (c *crowd) write(ctx context.Context, writer, enough int) {
 	maps := c.client().CoreV1().ConfigMaps(crowdNamespace)
-	have := make([]*corev1.ConfigMap, keysEach) // nil: it is gone
+	have := make([]*corev1.ConfigMap, keysEach) // nil: deleted
 	names := make([]string, keysEach)
 	for n := 0; ; n++ {
 		generation := c.gate.pass(ctx)
@@ -188,7 +187,7 @@ func (c *crowd) write(ctx context.Context, writer, enough int) {
 			c.h.Writes[name] = append(c.h.Writes[name], op)
 			c.written++
 		})
-		if err != nil { // it may have happened, and nobody writes the key again
+		if err != nil { // the write may have happened, so no later one may use this key
 			names[i], have[i] = "", nil
 			c.failed(ctx, generation, "write of "+name, err)
 		}

@@ -1,3 +1,3 @@
-// Package robustness kills the process repeatedly in the middle of its work and checks that no acknowledged write is
-// lost: `make robustness`.
+// Package robustness kills the process repeatedly while it works, and checks that no acknowledged write is lost and
+// that watches miss nothing: `make robustness`.
 package robustness

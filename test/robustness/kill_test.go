@@ -21,9 +21,9 @@ const (
 	writers = 8
 )
 
-// TestNoAcknowledgedWriteIsLost runs writers that create, update and delete while the process is killed at a random
-// moment, and compares what the next process has with what was acknowledged. A write without a response may have
-// happened or not.
+// TestNoAcknowledgedWriteIsLost kills the process at a random moment while writers create, update and delete, and
+// compares the objects of the next process with the acknowledged writes. A write without a response may or may not
+// have happened.
 func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -39,7 +39,7 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 				states[w].write(ctx, api, fmt.Sprintf("r%d-w%d", round, w))
 			}()
 		}
-		// At a random moment in the first half second of writes.
+		// Kill at a random moment in the first half second of writes.
 		after := time.NewTimer(time.Duration(rand.IntN(500)) * time.Millisecond)
 		<-after.C
 		h.Kill()
@@ -56,7 +56,7 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	require.Positive(t, total)
 }
 
-// state is what one writer knows: values of objects, and the object whose last write got no response.
+// state is the knowledge of one writer: the values of its objects, and the objects whose last write got no response.
 type state struct {
 	have         map[string]string
 	unknown      map[string]bool
@@ -80,7 +80,7 @@ func (s *state) write(ctx context.Context, api kubernetes.Interface, prefix stri
 			},
 			func() error { return maps.Delete(ctx, name, metav1.DeleteOptions{}) },
 		}
-		// Every object ends in another of the three states.
+		// Objects end created, updated or deleted, in turn.
 		for step, do := range steps[:1+i%3] {
 			if err := do(); err != nil {
 				s.unknown[name] = true
@@ -109,7 +109,6 @@ func check(t *testing.T, api kubernetes.Interface, states []state) {
 	}
 }
 
-// connect returns a client of the cluster.
 func connect(t *testing.T, h *host.Host) kubernetes.Interface {
 	t.Helper()
 	api, err := kubernetes.NewForConfig(h.REST())

@@ -20,10 +20,10 @@ import (
 const (
 	stormRounds  = 5
 	stormWriters = 32
-	// stormWrites is the number of writes before each kill: more than between two snapshots of the store, or two
-	// commits of its database.
+	// stormWrites is the number of writes before each kill: more than between two snapshots of the store, or
+	// between two commits of its database.
 	stormWrites = 20000
-	// A start should take 1 s, of which 0.5 s for the store, on an idle machine. This is the limit on any machine.
+	// On an idle machine a start takes 1 s, half of it for the store. This is the limit on any machine.
 	stormPatience = 10 * time.Second
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/test/history"
 )
 
-// etcdEvents is what etcd's gateway sends for a watch, one to a line.
+// etcdEvents is one line of the watch response of etcd's gateway.
 type etcdEvents struct {
 	Result struct {
 		Events []struct {
@@ -28,8 +28,8 @@ type etcdEvents struct {
 	}
 }
 
-// truth records the changes that etcd itself tells, until the context is done: a client that must list after a kill
-// does not see when something was deleted. It returns when etcd watches.
+// truth records the changes that etcd itself reports, until the context is done: a client that must list after a kill
+// does not see deletions. It returns when etcd has created the watch. ended is closed when the recording has ended.
 func (e *elsewhere) truth(ctx context.Context, c *crowd) (ended <-chan struct{}) {
 	prefix := "/registry/configmaps/" + crowdNamespace
 	body, err := json.Marshal(map[string]any{
@@ -41,7 +41,7 @@ func (e *elsewhere) truth(ctx context.Context, c *crowd) (ended <-chan struct{})
 	answer, err := e.http.Do(request)
 	require.NoError(e.t, err)
 	lines := bufio.NewReader(answer.Body)
-	_, err = lines.ReadBytes('\n') // it was created
+	_, err = lines.ReadBytes('\n') // etcd has created the watch
 	require.NoError(e.t, err)
 	done := make(chan struct{})
 	go func() {

@@ -20,8 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// counting counts the lists of ConfigMaps: requests for the collection other than watches, and watches that ask for
-// initial events.
+// counting counts the lists of ConfigMaps: requests for the collection without watch, and watches with initial events.
 type counting struct {
 	http.RoundTripper
 	lists atomic.Int32
@@ -35,7 +34,7 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// An informer of client-go survives kills of the server without a new list, misses no event and gets none twice.
+// An informer of client-go survives kills of the server without a new list. It misses no event and gets none twice.
 func TestInformersGoOnWithoutAList(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

@@ -14,14 +14,14 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// disturbance is what a test does to the server, after each so many writes.
+// disturbance is an action of a test on the server. It is repeated times times, after every writes each.
 type disturbance struct {
 	times, every int
-	// do disturbs; the server answers again when it returns. down says that it is about to stop answering.
+	// do disturbs, and returns when the server answers again. It calls down before the server stops answering.
 	do func(round int, down func())
 }
 
-// run lets the crowd write and read while it is disturbed, and checks what it saw.
+// run lets the crowd write and read during the disturbances, and checks the history.
 func (c *crowd) run(d disturbance) {
 	ctx, stop := context.WithCancel(c.t.Context())
 	defer stop()
@@ -73,13 +73,13 @@ func (c *crowd) check() {
 		c.written, acknowledged, len(c.h.Streams), events, c.cuts.Load(), streamed, len(c.h.Lists), c.exact.Load(),
 		c.expired.Load())
 	require.Positive(c.t, c.cuts.Load())
-	require.Positive(c.t, streamed, "no initial events ended: what they are is checked only where they do")
+	require.Positive(c.t, streamed, "no watch got the bookmark after its initial events, so none of them was checked")
 	require.Positive(c.t, c.exact.Load())
 	require.NoError(c.t, errors.Join(c.h.Check()...))
 }
 
-// TestWatchersMissNothing kills the server while clients watch and list in all ways that there are. Those that come
-// back miss nothing and see nothing twice. Short, it is two kills.
+// TestWatchersMissNothing kills the server while clients watch and list in all ways. After each kill, the clients
+// must miss nothing and see nothing twice. With -short it kills twice.
 func TestWatchersMissNothing(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// exchange is a request that both servers get. In its path and body, $UID, $RV and $CONTINUE stand for what that
-// server's last answers had.
+// exchange is a request that both servers get. In its path and body, $UID, $RV and $CONTINUE stand for values from
+// earlier answers of the server that gets it.
 type exchange struct {
 	what         string // the case, for reports
 	method, path string
@@ -32,13 +32,13 @@ type exchange struct {
 	header       []string // names and values in turn
 }
 
-// answer is what one server answered, without what differs from run to run.
+// answer is the answer of one server, without the parts that differ between runs.
 type answer struct {
 	code   int
-	fields map[string]string // of the body, by path, and of the header
+	fields map[string]string // the values of the body and the header, by path
 }
 
-// server is one of the two.
+// server is one of the two API servers.
 type server struct {
 	url    string
 	client *http.Client
@@ -51,7 +51,7 @@ func newServer(t *testing.T, config *rest.Config) *server {
 	t.Helper()
 	config = rest.CopyConfig(config)
 	config.UserAgent = "alike/1.0"
-	// the administrators have different names
+	// The names of the administrators differ.
 	config.Impersonate = rest.ImpersonationConfig{UserName: "tester", Groups: []string{"system:masters"}}
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -60,11 +60,9 @@ func newServer(t *testing.T, config *rest.Config) *server {
 	return &server{url: config.Host, client: client, uid: "no-uid", rv: "1", next: "none"}
 }
 
-// maxBody is more than any answer has.
 const maxBody = 64 << 20
 
-// answerTime is how long an answer may take. None but those that wait for a revision that does not come takes longer
-// than a moment.
+// answerTime is how long an answer may take. Only requests that wait for a future revision take more than a moment.
 const answerTime = 15 * time.Second
 
 func (s *server) send(ctx context.Context, x exchange) (answer, error) {
@@ -114,7 +112,7 @@ func (s *server) send(ctx context.Context, x exchange) (answer, error) {
 	return a, nil
 }
 
-// isProgress reports whether an event is a bookmark that says how far a watch is, which comes when its server likes.
+// isProgress reports whether an event is a progress bookmark. A server may send those at any time.
 func isProgress(event any) bool {
 	is, _ := event.(map[string]any)
 	if is["type"] != "BOOKMARK" {
@@ -124,7 +122,7 @@ func isProgress(event any) bool {
 	return !bytes.Contains(text, []byte("initial-events-end"))
 }
 
-// remember keeps what later requests refer to.
+// remember keeps the values that later requests refer to.
 func (s *server) remember(doc any) {
 	object, _ := doc.(map[string]any)
 	meta, _ := object["metadata"].(map[string]any)
@@ -141,7 +139,7 @@ func (s *server) remember(doc any) {
 	}
 }
 
-// documents decodes a body: one document, or the events of a watch. What is none of the API's encodings is a text.
+// documents decodes a body: one document, or the events of a watch. A body in an unknown encoding becomes one string.
 func documents(contentType string, raw []byte) []any {
 	var all []any
 	switch {
@@ -191,7 +189,7 @@ func documents(contentType string, raw []byte) []any {
 	return []any{string(raw)}
 }
 
-// varying are the parts of texts that differ from run to run.
+// varying matches the parts of texts that differ between runs.
 var varying = []struct {
 	is *regexp.Regexp
 	as string
@@ -212,7 +210,6 @@ var varying = []struct {
 	{regexp.MustCompile(`resourceVersion:\d+`), `resourceVersion:RV`},
 }
 
-// plain is a text without them.
 func plain(s string) string {
 	for _, v := range varying {
 		s = v.is.ReplaceAllString(s, v.as)
@@ -222,11 +219,12 @@ func plain(s string) string {
 
 var number = regexp.MustCompile(`^[1-9]\d*$`)
 
-// place is where an element of a list is: in discovery, where one server has more, by its name.
+// place returns the path element for an element of a list: its index, or in discovery, where one server has more,
+// its name.
 func place(i int, key string, element any) string {
 	m, _ := element.(map[string]any)
 	switch key {
-	case "managedFields": // sorted by time, in seconds, and then by name
+	case "managedFields": // sorted by time in seconds, then by name
 		return fmt.Sprintf("%v %v %v", m["manager"], m["operation"], m["subresource"])
 	case "groups", "resources", "subresources", "versions", "items":
 	default:
@@ -243,8 +241,8 @@ func place(i int, key string, element any) string {
 	return fmt.Sprint(i)
 }
 
-// flatten puts a document's values into fields by their path. What is empty is left out: protobuf, in which one server
-// keeps objects and the other one does not read them back at once, does not tell null, an empty list and none apart.
+// flatten puts a document's values into fields by their path. It leaves out empty values, because protobuf, in
+// which the servers store objects, does not distinguish null, an empty list and an absent one.
 func flatten(fields map[string]string, path, key string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -252,7 +250,7 @@ func flatten(fields map[string]string, path, key string, v any) {
 			flatten(fields, path+"."+k, k, e)
 		}
 	case []any:
-		if key == "finalizers" { // upstream keeps a namespace's in any order
+		if key == "finalizers" { // upstream does not keep the order of a namespace's finalizers
 			v = slices.SortedFunc(slices.Values(v), func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
 		for i, e := range v {
@@ -277,14 +275,12 @@ func flatten(fields map[string]string, path, key string, v any) {
 	}
 }
 
-// difference is a field in which two answers differ.
 type difference struct{ field, theirs, ours string }
 
 func (d difference) String() string {
 	return fmt.Sprintf("%s: upstream %s, Coracle %s", d.field, d.theirs, d.ours)
 }
 
-// mostDifferences is how many of one exchange are reported.
 const mostDifferences = 8
 
 func differences(theirs, ours answer) (all []difference) {
@@ -310,7 +306,6 @@ func differences(theirs, ours answer) (all []difference) {
 	return all
 }
 
-// brief is an answer in a line.
 func brief(a answer) string {
 	return fmt.Sprintf("%d %s", a.code, cut(a.fields["body.message"]))
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// subject is a kind that both servers serve, and an object of it.
+// subject is a kind that both servers serve, and an object of this kind.
 type subject struct {
 	stub
 	namespaced bool
@@ -38,7 +38,7 @@ func (k *subject) root() string {
 	return "/apis/" + k.gvr.Group + "/" + k.gvr.Version
 }
 
-// collection is the path of the kind's objects, object that of the stub's.
+// collection is the path of the kind's objects, object the path of the stub's object.
 func (k *subject) collection() string {
 	if k.namespaced {
 		return k.root() + "/namespaces/" + space + "/" + k.gvr.Resource
@@ -59,7 +59,7 @@ func (k *subject) can(verb string) bool {
 	return false
 }
 
-// with is the stub with changes, as JSON.
+// with returns the stub with changes, as JSON.
 func (k *subject) with(changes ...func(*unstructured.Unstructured)) string {
 	o := k.stub.object.DeepCopy()
 	for _, change := range changes {
@@ -84,7 +84,7 @@ func field(value any, path ...string) func(*unstructured.Unstructured) {
 	}
 }
 
-// mine is a query that selects the test's own objects, with more.
+// mine returns a query that selects the test's own objects, with the parameters more.
 func (k *subject) mine(more string) string {
 	if k.namespaced {
 		return "?" + more
@@ -92,7 +92,7 @@ func (k *subject) mine(more string) string {
 	return "?labelSelector=" + chosen + "&" + more
 }
 
-// creates are requests before there is an object; the last one makes it.
+// creates are requests while no object exists; the last one creates it.
 func (k *subject) creates() []exchange {
 	c, good := k.collection(), k.with()
 	post := func(what, query, body string, header ...string) exchange {
@@ -198,10 +198,9 @@ func (k *subject) creates() []exchange {
 	return all
 }
 
-// manyReads is how many of the reads, the last ones, combine the options of lists.
+// manyReads is how many of the last reads combine the options of lists.
 const manyReads = 6*4*3 - 4
 
-// reads are requests that change nothing.
 func (k *subject) reads() []exchange {
 	c, o := k.collection(), k.object(k.name())
 	get := func(what, path string, header ...string) exchange {
@@ -280,7 +279,7 @@ func (k *subject) reads() []exchange {
 		for _, match := range []string{"", "Exact", "NotOlderThan", "Nonsense"} {
 			for _, rest := range []string{"", "&limit=1", "&limit=1&continue=$CONTINUE"} {
 				if rv == "99999999" && (match == "" || match == "NotOlderThan") && rest != "" {
-					continue // each takes both seconds to give up
+					continue // both servers wait seconds before they fail each
 				}
 				q := "resourceVersion=" + rv
 				if match != "" {
@@ -293,7 +292,7 @@ func (k *subject) reads() []exchange {
 	return all
 }
 
-// watches take a second each, and may run at the same time.
+// watches take a second each and may run concurrently.
 func (k *subject) watches() []exchange {
 	var all []exchange
 	c := k.collection()
@@ -336,7 +335,6 @@ func (k *subject) watches() []exchange {
 	return all
 }
 
-// writes change the object.
 func (k *subject) writes() []exchange {
 	o := k.object(k.name())
 	put := func(what, query, body string, header ...string) exchange {
@@ -475,7 +473,7 @@ func (k *subject) writes() []exchange {
 		at := o + "/" + name
 		if name != "status" && name != "scale" && name != "approval" && name != "ephemeralcontainers" && name != "resize" &&
 			name != "finalize" {
-			continue // they have scenarios of their own
+			continue // scenarios cover these
 		}
 		for _, x := range []exchange{
 			{"get", "GET", at, "", nil},
@@ -534,7 +532,7 @@ func (k *subject) writes() []exchange {
 	return all
 }
 
-// deletes end with the object gone.
+// deletes are requests that end with the object deleted.
 func (k *subject) deletes() []exchange {
 	c, o := k.collection(), k.object(k.name())
 	del := func(what, path, body string, header ...string) exchange {
@@ -584,10 +582,10 @@ func (k *subject) deletes() []exchange {
 		del("all, dry, for metadata", c+k.mine("dryRun=All"), "", "Accept",
 			"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
 		{"hold it", "PATCH", o, `{"metadata":{"finalizers":["example.com/held"]}}`, []string{"Content-Type", merge}},
-		del("what is held", o, options(`"propagationPolicy":"Foreground"`)),
-		del("what is held again", o, ""),
-		del("what is held, not orphaning", o+"?orphanDependents=false", ""),
-		{"create what is being deleted", "POST", c, k.with(), []string{"Content-Type", jsonType}},
+		del("with a finalizer", o, options(`"propagationPolicy":"Foreground"`)),
+		del("with a finalizer, again", o, ""),
+		del("with a finalizer, not orphaning", o+"?orphanDependents=false", ""),
+		{"create while it is being deleted", "POST", c, k.with(), []string{"Content-Type", jsonType}},
 		{"put while it is being deleted", "PUT", o, k.with(), []string{"Content-Type", jsonType}},
 		{
 			"add a finalizer while it is being deleted",
@@ -604,7 +602,7 @@ func (k *subject) deletes() []exchange {
 			[]string{"Content-Type", merge},
 		},
 		{"let it go", "PATCH", o, `{"metadata":{"finalizers":null}}`, []string{"Content-Type", merge}},
-		{"get what is gone", "GET", o, "", nil},
+		{"get after the deletion", "GET", o, "", nil},
 		{"create by applying", "PATCH", o + "?fieldManager=m", k.with(), []string{"Content-Type", apply}},
 		{"get its revision", "GET", o, "", nil},
 		del("with all preconditions", o,

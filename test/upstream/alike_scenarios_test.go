@@ -2,13 +2,13 @@ package upstream_test
 
 import "strings"
 
-// scenario is requests about one thing, in order.
+// scenario is a sequence of requests about one subject.
 type scenario struct {
 	name      string
 	exchanges []exchange
 }
 
-// manifest is an object that is created first.
+// manifest is an object that is created before the requests.
 type manifest struct{ path, body string }
 
 var prepared = []manifest{
@@ -120,7 +120,7 @@ func runner(name, more string) string {
 
 var alice = []string{"Impersonate-User", "alice"}
 
-// probes succeed once what was prepared is in use.
+// probes succeed once the prepared objects are in effect.
 var probes = []exchange{
 	{"", "GET", "/apis/harbour.example.com/v1/boats", "", nil},
 	{"", "GET", "/apis/harbour.example.com/v2/boats", "", nil},
@@ -200,7 +200,7 @@ func boat(version, name, rest string) string {
 		`}`
 }
 
-// versions has custom resources that are written in one version and read in the other.
+// versions are requests that write custom resources in one version and read them in the other.
 func versions() []exchange {
 	j := []string{"Content-Type", jsonType}
 	return []exchange{
@@ -324,7 +324,7 @@ func invalidBoats() (all []exchange) {
 	return all
 }
 
-// definition is a CustomResourceDefinition of moorings with other parts.
+// definition returns a CustomResourceDefinition of moorings with other parts of its spec.
 func definition(spec string) string {
 	return `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"moorings.harbour.example.com"},"spec":{"group":"harbour.example.com","scope":"Namespaced","names":{"plural":"moorings","kind":"Mooring"}` + spec + `}}`
 }
@@ -379,7 +379,7 @@ func users() (all []exchange) {
 		{
 			"may not create", "POST", ns + "/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`, as(),
 		},
-		{"may not create what is broken", "POST", ns + "/configmaps", `{`, as()},
+		{"may not create a malformed object", "POST", ns + "/configmaps", `{`, as()},
 		{"may not list elsewhere", "GET", "/api/v1/namespaces/other/configmaps", "", as()},
 		{"may not list everywhere", "GET", "/api/v1/configmaps", "", as()},
 		{"may not get nodes", "GET", "/api/v1/nodes", "", as()},
@@ -403,11 +403,11 @@ func users() (all []exchange) {
 		{"may not read paths", "GET", "/nonsense", "", as()},
 		{"may read the version", "GET", "/version", "", as()},
 		{
-			"may apply what is there", "PATCH", ns + "/secrets/one?fieldManager=m&dryRun=All",
+			"may apply an existing object", "PATCH", ns + "/secrets/one?fieldManager=m&dryRun=All",
 			`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"one","labels":{"a":"b"}}}`, as("Content-Type", apply),
 		},
 		{
-			"may not apply what is not", "PATCH", ns + "/secrets/two?fieldManager=m",
+			"may not apply a missing object", "PATCH", ns + "/secrets/two?fieldManager=m",
 			`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"two"}}`, as("Content-Type", apply),
 		},
 		{
@@ -782,7 +782,7 @@ func scales() (all []exchange) {
 		exchange{"delete it", "DELETE", at, "", nil})
 }
 
-// fieldSelectors has every field that upstream selects by, on every kind that has such fields and some that do not.
+// fieldSelectors are lists by every field that upstream selects by, on every kind with such fields and on some without.
 func fieldSelectors() (all []exchange) {
 	labels := []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",

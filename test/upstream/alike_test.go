@@ -22,21 +22,20 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// space is the namespace of the test's objects.
 const space = "alike"
 
-// whole are the kinds with which every request is made. The others, whose lists and watches have fewer options, are
-// tried with ALIKE=. alone.
+// whole are the kinds that get every request. The other kinds, whose lists and watches have fewer options, are
+// tried only with ALIKE=. set.
 var whole = []string{"configmaps", "pods", "deployments.apps", "namespaces", "boats.harbour.example.com"}
 
-// TestUpstreamAnswersAlike sends the same requests to upstream's API server and to Coracle's, and compares the answers:
-// codes, texts, headers and bodies. What differs on purpose is in deliberate, with the reason. ALIKE, a regular
-// expression, has it try those cases of all kinds whose names match; ALIKE_LOG is a file for all of the exchanges in
-// which there is a difference that is not deliberate.
+// TestUpstreamAnswersAlike sends the same requests to the API servers of upstream and of Coracle, and compares
+// codes, texts, headers and bodies. The list deliberate has the intended differences with their reasons. ALIKE, a
+// regular expression, selects cases of all kinds by name; ALIKE_LOG names a file for all exchanges with a
+// difference that is not deliberate.
 func TestUpstreamAnswersAlike(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
-	// An upstream server under load can be late to report ready; the other one starts in the meantime.
+	// An upstream server under load can take long to become ready; Coracle's starts in the meantime.
 	theirs := upstream.New(t, h, upstream.Config{
 		Flags: map[string][]string{
 			upstream.APIServer: {"--disable-admission-plugins=ServiceAccount", "--anonymous-auth=false"},
@@ -58,7 +57,7 @@ func TestUpstreamAnswersAlike(t *testing.T) {
 	p.report()
 }
 
-// pair is both servers, and what was found.
+// pair is both servers and the differences found so far.
 type pair struct {
 	t            *testing.T
 	theirs, ours *server
@@ -67,8 +66,8 @@ type pair struct {
 
 	mu    sync.Mutex
 	sent  int
-	found map[difference][]string // the exchanges in which they differ so
-	used  map[int]bool            // the deliberate differences that there are
+	found map[difference][]string // the exchanges with this difference
+	used  map[int]bool            // the indexes of the deliberate differences that occurred
 }
 
 func newPair(t *testing.T, theirs, ours *rest.Config) *pair {
@@ -82,7 +81,6 @@ func newPair(t *testing.T, theirs, ours *rest.Config) *pair {
 
 func (p *pair) wanted(name string) bool { return p.only.MatchString(name) }
 
-// both sends one request to both servers.
 func (p *pair) both(x exchange) (theirs, ours answer) {
 	p.t.Helper()
 	var errs [2]error
@@ -90,7 +88,7 @@ func (p *pair) both(x exchange) (theirs, ours answer) {
 	wait.Go(func() { theirs, errs[0] = p.theirs.send(p.t.Context(), x) })
 	wait.Go(func() { ours, errs[1] = p.ours.send(p.t.Context(), x) })
 	wait.Wait()
-	if errs[0] != nil { // its handler panicked
+	if errs[0] != nil { // upstream's handler panicked
 		theirs = answer{fields: map[string]string{"body.message": "no answer"}}
 		p.t.Logf("upstream: %s %s: %v", x.method, x.path, errs[0])
 	}
@@ -107,7 +105,7 @@ func (p *pair) run(name string, all []exchange) {
 	}
 }
 
-// runTogether is run for requests that take their time and change nothing.
+// runTogether is run for slow requests that change nothing: it sends them concurrently.
 func (p *pair) runTogether(name string, all []exchange) {
 	const atOnce = 24
 	for page := range slices.Chunk(all, atOnce) {
@@ -138,7 +136,7 @@ func (p *pair) compare(name string, x exchange) {
 	}
 }
 
-// isDeliberate reports whether a difference is one that is on purpose, and notes that it still is one.
+// isDeliberate reports whether a difference is deliberate, and records that it occurred.
 func (p *pair) isDeliberate(where string, d difference) bool {
 	for i, known := range deliberate {
 		if known.in.MatchString(where) && known.is.MatchString(d.String()) {
@@ -149,7 +147,6 @@ func (p *pair) isDeliberate(where string, d difference) bool {
 	return false
 }
 
-// mostExamples is how many exchanges are shown for one difference.
 const mostExamples = 3
 
 func (p *pair) report() {
@@ -186,7 +183,7 @@ func (p *pair) report() {
 	}
 }
 
-// must sends a request that both have to accept.
+// must sends a request that both servers have to accept.
 func (p *pair) must(method, path, body string, header ...string) {
 	p.t.Helper()
 	theirs, ours := p.both(exchange{"", method, path, body, header})
@@ -194,7 +191,7 @@ func (p *pair) must(method, path, body string, header ...string) {
 	require.Less(p.t, ours.code, 300, "Coracle: %s %s: %s", method, path, brief(ours))
 }
 
-// prepare makes what requests are about, and waits until both serve it.
+// prepare creates the objects that requests refer to, and waits until both servers serve them.
 func (p *pair) prepare() {
 	p.t.Helper()
 	for _, m := range prepared {
@@ -208,8 +205,8 @@ func (p *pair) prepare() {
 	}
 }
 
-// subjects are the kinds that both serve and of which upstream's table has an object, and those of prepared
-// definitions.
+// subjects returns the kinds that both servers serve and upstream's table has an object for, and the kinds of the
+// prepared definitions.
 func (p *pair) subjects() (all []*subject) {
 	p.t.Helper()
 	served := [2]map[schema.GroupVersionResource]metav1.APIResource{
@@ -262,7 +259,6 @@ func resources(t *testing.T, config *rest.Config) map[schema.GroupVersionResourc
 	return all
 }
 
-// try makes the requests about one kind.
 func (p *pair) try(k *subject) {
 	name := k.gvr.GroupResource().String() + " " + k.gvr.Version
 	all := slices.Contains(whole, k.gvr.GroupResource().String())
@@ -285,7 +281,6 @@ func (p *pair) try(k *subject) {
 	p.t.Logf("%s: %d requests so far", name, p.sent)
 }
 
-// customStubs are objects of the prepared definitions.
 func customStubs() (all []stub) {
 	for _, version := range []string{"v1", "v2"} {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"colour": "red"}}}

@@ -32,30 +32,30 @@ type Config struct {
 	Programs string
 	// Dir is a folder for keys, certificates, kubeconfigs and logs.
 	Dir string
-	// Keys is a folder with a cluster's keys, as DATA/pki of a Coracle server; missing ones are generated. Default
-	// Dir/pki.
+	// Keys is a folder with a cluster's keys, laid out as DATA/pki of a Coracle server; missing keys are generated.
+	// Default Dir/pki.
 	Keys string
 	// Data is etcd's data directory. Default Dir/etcd.
 	Data string
-	// EtcdURL is an etcd that runs already, in place of one of ours.
+	// EtcdURL is the URL of a running etcd; if it is set, Start starts none.
 	EtcdURL string
-	// Address is this machine's, where the API server is reached. Default 127.0.0.1.
+	// Address is the address of this machine at which the API server listens. Default 127.0.0.1.
 	Address string
-	// Port is the API server's; default 7443, so that Coracle's can run beside it. EtcdPort is etcd's for clients, and the
-	// next one its for peers; default 2379.
+	// Port is the API server's. Default 7443, so that Coracle's can run beside it. EtcdPort is etcd's port for
+	// clients, and the next port is for peers. Default 2379.
 	Port, EtcdPort int
-	// ServiceCIDR and ClusterCIDR are the addresses of services and pods. Default Coracle's.
+	// ServiceCIDR and ClusterCIDR are the address ranges of services and pods. Default Coracle's.
 	ServiceCIDR, ClusterCIDR string
-	// NoAPIServer leaves all but etcd out. Controllers and Scheduler add those programs, without leader election.
+	// NoAPIServer starts only etcd. Controllers and Scheduler also start those programs, without leader election.
 	NoAPIServer, Controllers, Scheduler bool
-	// Bare gives the API server only flags that Coracle's link kube-apiserver has too, and pods no service accounts, so
-	// that Programs may be such links.
+	// Bare gives the API server only flags that Coracle's link kube-apiserver also has, and no service account
+	// admission, so that Programs may contain that link.
 	Bare bool
-	// Flags are more flags for a program, by its name. The last of equal flags counts.
+	// Flags are more flags for a program, by its name. They follow the flags of Start; the last of equal flags counts.
 	Flags map[string][]string
-	// Command makes a command of this machine. Default exec.CommandContext.
+	// Command makes a command on this machine. Default exec.CommandContext.
 	Command func(ctx context.Context, name string, args ...string) *exec.Cmd
-	// Dial connects to an address of this machine. Default a net.Dialer's.
+	// Dial connects to an address from this machine. Default net.Dialer.DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -63,7 +63,7 @@ type Config struct {
 type Cluster struct {
 	// Kubeconfig is the path of a kubeconfig of an administrator (system:masters).
 	Kubeconfig string
-	// EtcdURL is etcd's, for clients: without TLS, on the loopback address.
+	// EtcdURL is etcd's URL for clients: without TLS, on the loopback address.
 	EtcdURL string
 
 	config  Config
@@ -73,10 +73,10 @@ type Cluster struct {
 // Patience is how long Start waits for the API server to be ready.
 const Patience = 3 * time.Minute
 
-// interval between two questions whether the API server is ready. There is no event to wait for.
+// interval is the time between two checks whether the API server is ready. No event reports it.
 const interval = 20 * time.Millisecond
 
-// answerTime is how long the answer to one of them may take.
+// answerTime is how long the answer to one check may take.
 const answerTime = 10 * time.Second
 
 // Start starts the programs and returns when the API server is ready, with its roles and default namespaces. The caller
@@ -142,7 +142,7 @@ func (s *Cluster) start(ctx context.Context, f files) error {
 	return nil
 }
 
-// run starts a program. The context of Start does not end it; Stop does.
+// run starts a program. The end of Start's context does not end it; Stop does.
 func (s *Cluster) run(name string, flags []string) error {
 	p, err := begin(s.config, name, append(flags, s.config.Flags[name]...))
 	if err == nil {
@@ -151,7 +151,7 @@ func (s *Cluster) run(name string, flags []string) error {
 	return err
 }
 
-// ready waits until the API server is.
+// ready waits until the API server is ready.
 func (s *Cluster) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -195,7 +195,7 @@ func isReady(ctx context.Context, client *http.Client, host string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// REST returns the configuration of a client that is an administrator. It has no rate limit; the caller may change it.
+// REST returns the configuration of an administrator's client. It has no rate limit; the caller may change it.
 func (s *Cluster) REST() *rest.Config {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
@@ -206,12 +206,12 @@ func (s *Cluster) REST() *rest.Config {
 	return config
 }
 
-// KubeconfigOf returns the path of a kubeconfig of a program of the control plane, with its rights alone.
+// KubeconfigOf returns the path of a kubeconfig with the rights of one control plane program.
 func (s *Cluster) KubeconfigOf(program string) string {
 	return files{dir: s.config.Dir}.kubeconfig(program)
 }
 
-// PIDs returns the processes by program.
+// PIDs returns the process IDs by program.
 func (s *Cluster) PIDs() map[string]int {
 	pids := map[string]int{}
 	for _, p := range s.running {
@@ -220,7 +220,7 @@ func (s *Cluster) PIDs() map[string]int {
 	return pids
 }
 
-// Stop ends the programs, the one that was started last first, and returns when they have ended.
+// Stop ends the programs in reverse order of their start, and returns when they have ended.
 func (s *Cluster) Stop() error {
 	var errs []error
 	for _, p := range slices.Backward(s.running) {
@@ -230,7 +230,7 @@ func (s *Cluster) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Kill ends them with SIGKILL.
+// Kill ends the programs with SIGKILL.
 func (s *Cluster) Kill() {
 	for _, p := range slices.Backward(s.running) {
 		_ = p.cmd.Process.Kill()

@@ -2,10 +2,10 @@ package upstream
 
 import "strconv"
 
-// memberName is that of the member in a Coracle server, so that etcd takes its data as its own.
+// memberName is the member name in a Coracle server, so that etcd accepts the server's data as its own.
 const memberName = "coracle"
 
-// issuer is that of the service account tokens of a Coracle server.
+// issuer is the issuer of a Coracle server's service account tokens.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
 func etcdFlags(c *Config, url string) []string {

@@ -22,7 +22,7 @@ var (
 	documentFlag = regexp.MustCompile("`([a-z][a-z0-9-]*)(-\\*)?`")
 )
 
-// ourDefaults are the defaults of the link kube-apiserver that are not upstream's.
+// ourDefaults are the flags of the link kube-apiserver whose defaults differ from upstream's, and why.
 var ourDefaults = map[string]string{
 	"authentication-token-webhook-version": "upstream's is deprecated",
 	"requestheader-username-headers":       "usual names", "requestheader-uid-headers": "usual names",
@@ -32,8 +32,8 @@ var ourDefaults = map[string]string{
 	"service-cluster-ip-range":             "upstream's is deprecated",
 }
 
-// TestUpstreamFlagsAreInTheManual: the manual's page has every flag of upstream's kube-apiserver, and no other; what
-// the link has upstream's defaults.
+// TestUpstreamFlagsAreInTheManual checks that the manual page has exactly the flags of upstream's kube-apiserver,
+// and that the flags of the link have upstream's defaults.
 func TestUpstreamFlagsAreInTheManual(t *testing.T) {
 	programs := upstream.Needs(t)
 	root := host.Root(t)
@@ -79,7 +79,6 @@ func TestUpstreamFlagsAreInTheManual(t *testing.T) {
 	}
 }
 
-// flagsOf returns the flags of a program with their defaults.
 func flagsOf(t *testing.T, program string) map[string]string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()

@@ -28,11 +28,11 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// world is everything that an API server serves in stable versions, by resource, namespace and name.
+// world is all objects that an API server serves in stable versions, by resource, namespace and name.
 type world map[string]*unstructured.Unstructured
 
-// kinds returns the stored kinds of stable versions, and whether they are namespaced. Coracle's own have none, and
-// those of snapshots are custom resources elsewhere, whose definitions are not there.
+// kinds returns the stored kinds with a stable version, and whether each is namespaced. It skips Coracle's own
+// kinds, which have none, and snapshots, which are custom resources upstream whose definitions are missing there.
 func kinds(t *testing.T, config *rest.Config) map[schema.GroupVersionResource]bool {
 	t.Helper()
 	d, err := discovery.NewDiscoveryClientForConfig(config)
@@ -74,7 +74,6 @@ func read(t *testing.T, config *rest.Config, all map[schema.GroupVersionResource
 	return w
 }
 
-// newest is the greatest revision of an object.
 func (w world) newest(t *testing.T) (rev int64) {
 	t.Helper()
 	for _, o := range w {
@@ -85,12 +84,12 @@ func (w world) newest(t *testing.T) (rev int64) {
 	return rev
 }
 
-// rewritten are objects that a server writes for itself when it starts or ends: its identity, where it is, what it
-// repairs, and which groups it serves.
+// rewritten matches objects that a server writes for itself when it starts or stops: its identity, its address,
+// repairs, and the groups that it serves.
 var rewritten = regexp.MustCompile(
 	`Resource=(leases kube-system/apiserver-|configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking$|(endpoints|endpointslices) default/kubernetes$|events |apiservices /(v1alpha1\.(\w+\.coracle\.dev|buildbarn\.io)|v1beta1\.scheduling\.k8s\.io|v1\.(group)?snapshot\.storage\.k8s\.io)$)`)
 
-// same fails for each object that differs, but for those that the second server wrote for itself.
+// same fails for each object that differs, except for objects that the second server wrote for itself.
 func same(t *testing.T, before, after world) {
 	t.Helper()
 	was := before.newest(t)
@@ -119,8 +118,8 @@ func same(t *testing.T, before, after world) {
 	require.Positive(t, equal)
 }
 
-// withoutEmpty returns a value with null for each empty list. Protobuf does not tell them apart: upstream reads null at
-// once, Coracle what was written until it is started again.
+// withoutEmpty returns a value with null for each empty list. Protobuf does not distinguish them: upstream reads
+// null at once, Coracle the written value until it restarts.
 func withoutEmpty(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -142,7 +141,6 @@ func withoutEmpty(v any) any {
 	return v
 }
 
-// said is the message of an event.
 func said(either ...*unstructured.Unstructured) any {
 	for _, o := range either {
 		if o != nil && o.GetKind() == "Event" {
@@ -159,10 +157,10 @@ func managers(o *unstructured.Unstructured) (names []string) {
 	return names
 }
 
-// notCreated are kinds that Coracle serves, but refuses to create rather than accept and not honour.
+// notCreated are kinds that Coracle serves, but whose creation it refuses because it would not honour them.
 var notCreated = map[string]bool{"servicecidrs.networking.k8s.io": true}
 
-// create creates an object of each version of each kind that is served; and returns how many.
+// create creates an object of each served version of each kind, and returns how many it created.
 func create(t *testing.T, config *rest.Config, namespace string) int {
 	t.Helper()
 	api, err := dynamic.NewForConfig(config)
@@ -188,7 +186,7 @@ func create(t *testing.T, config *rest.Config, namespace string) int {
 		}
 		_, err := to.Create(t.Context(), s.object, metav1.CreateOptions{FieldManager: "graduation"})
 		if apierrors.IsAlreadyExists(err) && !isNamespaced || err != nil && notCreated[s.gvr.GroupResource().String()] {
-			continue // of the whole cluster: the other one made it
+			continue // cluster-scoped, and created by the earlier call
 		}
 		if err != nil {
 			t.Errorf("%s %s: %v", s.gvr, s.object.GetName(), err)
@@ -216,7 +214,7 @@ func kindNames(t *testing.T, config *rest.Config) map[schema.GroupVersionResourc
 	return names
 }
 
-// serve runs Coracle's API server alone on the host's data, until the function that it returns is called.
+// serve runs Coracle's API server alone on the host's data until the caller calls end.
 func serve(t *testing.T, h *host.Host, args ...string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -253,9 +251,9 @@ func serve(t *testing.T, h *host.Host, args ...string) (end func()) {
 	return end
 }
 
-// TestUpstreamReadsCoraclesData starts upstream's API server on the etcd data of a Coracle cluster, and Coracle on what
-// it wrote then. Every object of every stable version reads back equal: its managed fields, encrypted Secrets,
-// allocations, custom resources.
+// TestUpstreamReadsCoraclesData starts upstream's API server on the etcd data of a Coracle cluster, then Coracle on
+// the data that upstream wrote. Every object of every stable version must read back equal: managed fields,
+// encrypted Secrets, allocations, custom resources.
 func TestUpstreamReadsCoraclesData(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -269,7 +267,7 @@ func TestUpstreamReadsCoraclesData(t *testing.T) {
 	h.Ctl("rollout status deployment/web --timeout=60s")
 	h.Run("stop")
 
-	// Without controllers and a node, nothing changes by itself.
+	// Without controllers and a node, no object changes by itself.
 	end := serve(t, h, "--secrets-encryption")
 	t.Logf("%d objects created by clients of Coracle", create(t, h.REST(), "made-by-coracle"))
 	served := kinds(t, h.REST())
@@ -289,7 +287,7 @@ func TestUpstreamReadsCoraclesData(t *testing.T) {
 	theirKinds := kinds(t, theirServer.REST())
 	for gvr := range theirKinds {
 		if _, has := served[gvr]; !has && !notCreated[gvr.GroupResource().String()] {
-			t.Errorf("%s is a stable kind of upstream's that is not served", gvr)
+			t.Errorf("Coracle does not serve upstream's stable kind %s", gvr)
 		}
 	}
 	same(t, ours, read(t, theirServer.REST(), served))

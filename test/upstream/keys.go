@@ -17,17 +17,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// frontProxy is the name in the certificate with which the API server says to others who a user is.
+// frontProxy is the name in the client certificate with which the API server forwards user names to extension servers.
 const frontProxy = "front-proxy-client"
 
-// users are whose kubeconfigs are written, by the file's name.
+// users are the users whose kubeconfigs are written, by file name.
 var users = map[string]pki.Leaf{
 	"admin":    {Name: "admin", Groups: []string{"system:masters"}},
 	Controller: {Name: "system:kube-controller-manager"},
 	Scheduler:  {Name: "system:kube-scheduler"},
 }
 
-// files are those that the programs read, in a folder.
+// files are the files that the programs read, in a folder.
 type files struct{ dir string }
 
 func (f files) path(name string) string       { return filepath.Join(f.dir, name) }
@@ -37,7 +37,6 @@ func (f files) write(name string, text []byte) error {
 	return os.WriteFile(f.path(name), text, 0o600)
 }
 
-// pair writes a certificate and its key.
 func (f files) pair(name string, a *pki.Authority, leaf pki.Leaf) error {
 	cert, key, err := a.Issue(leaf)
 	if err != nil {
@@ -46,7 +45,7 @@ func (f files) pair(name string, a *pki.Authority, leaf pki.Leaf) error {
 	return errors.Join(f.write(name+".crt", cert), f.write(name+".key", key))
 }
 
-// writeKeys loads or generates the keys, and writes what the programs read.
+// writeKeys loads or generates the keys, and writes the files that the programs read.
 func (c *Config) writeKeys() (f files, err error) {
 	f = files{dir: c.Dir}
 	keys, err := pki.Load(c.Keys)
@@ -104,7 +103,6 @@ func (c *Config) writeKubeconfig(path string, keys *pki.Set, leaf pki.Leaf) erro
 	return clientcmd.WriteToFile(*k, path)
 }
 
-// firstAddress is that of the service kubernetes.
 func firstAddress(cidr string) (string, error) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {

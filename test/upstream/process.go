@@ -14,15 +14,15 @@ import (
 // grace is how long a program may take to end after SIGTERM.
 const grace = 15 * time.Second
 
-// maxTail is how much of a log is shown, in bytes.
+// maxTail is how many bytes of a log an error shows.
 const maxTail = 4000
 
-// process is a running program, whose output is in a file.
+// process is a running program. Its output goes to a file.
 type process struct {
 	name, log string
 	cmd       *exec.Cmd
 	ended     chan struct{}
-	err       error // after ended is closed
+	err       error // set before ended is closed
 }
 
 func begin(c Config, name string, flags []string) (*process, error) {
@@ -34,7 +34,8 @@ func begin(c Config, name string, flags []string) (*process, error) {
 	defer out.Close()
 	p.cmd = c.Command(context.Background(), filepath.Join(c.Programs, name), flags...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// An interrupt at the terminal is for the caller, who stops them in order. If the caller is killed, they are too.
+	// An interrupt at the terminal is for the caller, who stops the programs in order. If the caller is killed,
+	// they are killed too.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go p.run(started)
@@ -44,8 +45,8 @@ func begin(c Config, name string, flags []string) (*process, error) {
 	return p, nil
 }
 
-// run starts the program and waits for its end, in one thread: the death of a thread, not of its process, kills what it
-// started.
+// run starts the program and waits for its end in one thread: Pdeathsig fires when the thread that started the
+// program ends.
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -66,7 +67,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// failure says why a program ended that should not have.
+// failure returns the error for a program that ended by itself.
 func (p *process) failure() error {
 	return fmt.Errorf("%s ended: %w; the end of its log:\n%s", p.name, p.err, p.tail())
 }
@@ -79,7 +80,7 @@ func (p *process) tail() string {
 	return string(text[max(0, len(text)-maxTail):])
 }
 
-// stop ends the program. One that had ended by itself is an error.
+// stop ends the program. It fails if the program had ended by itself.
 func (p *process) stop() error {
 	if p.hasEnded() {
 		return p.failure()

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callerIn makes this test the caller that is killed: it starts a program in the folder, tells its process and waits.
+// callerIn makes this test the caller that is killed: it starts a program in the folder, prints its PID and waits.
 const callerIn = "CORACLE_TEST_UPSTREAM_CALLER"
 
-// Programs do not outlive a caller that is killed and cleans nothing up.
+// Programs end when their caller is killed without cleaning up.
 func TestProgramsEndWithTheirCaller(t *testing.T) {
 	if dir := os.Getenv(callerIn); dir != "" {
 		p, err := begin(Config{Programs: dir, Dir: dir, Command: exec.CommandContext}, "sleep", []string{"3600"})
@@ -41,7 +41,7 @@ func TestProgramsEndWithTheirCaller(t *testing.T) {
 	for !found && lines.Scan() {
 		text, found = strings.CutPrefix(lines.Text(), "process ")
 	}
-	require.True(t, found, "it started nothing")
+	require.True(t, found, "the caller did not print a PID")
 	pid, err := strconv.Atoi(text)
 	require.NoError(t, err)
 	program, err := unix.PidfdOpen(pid, 0)
@@ -53,7 +53,7 @@ func TestProgramsEndWithTheirCaller(t *testing.T) {
 	for n := 0; n == 0; {
 		if n, err = unix.Poll(ended, 60_000); !errors.Is(err, unix.EINTR) {
 			require.NoError(t, err)
-			require.Equal(t, 1, n, "it still runs")
+			require.Equal(t, 1, n, "the program still runs")
 		}
 	}
 }

@@ -17,14 +17,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// stub is an object of a kind, as a client creates it.
 type stub struct {
 	gvr    schema.GroupVersionResource
 	object *unstructured.Unstructured
 }
 
-// stubs reads the table of upstream's test of storage paths: an object for each version of each kind, in a namespace.
-// The table is in the module's source; it is read and not linked, since its package links the API server.
+// stubs reads the table of upstream's test of storage paths: an object in a namespace for each version of each
+// kind. It parses the table from the module's source, because linking its package would link the API server.
 func stubs(t *testing.T, namespace string) (all []stub) {
 	t.Helper()
 	command := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
@@ -68,7 +67,7 @@ func stubs(t *testing.T, namespace string) (all []stub) {
 	return all
 }
 
-// text is a string of the table: literals, the namespace, and variables that are images.
+// text evaluates a string of the table, made of literals, the namespace and variables that are images.
 func text(t *testing.T, e ast.Expr, namespace string) string {
 	t.Helper()
 	switch e := e.(type) {

@@ -10,15 +10,15 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// Variable is the environment variable with which tests that need upstream's programs run.
+// Variable is the environment variable that enables tests that need upstream's programs.
 const Variable = "CORACLE_TEST_UPSTREAM"
 
-// Needs skips the test unless Variable is set, and returns the folder with the programs, which must have been built: a
-// test in a folder two below the project's.
+// Needs skips the test unless Variable is set. It returns the folder with the programs, and fails if they are not
+// built. Only tests in a folder two levels below the project's root may call it.
 func Needs(t *testing.T) string {
 	t.Helper()
 	if os.Getenv(Variable) == "" {
-		t.Skipf("it needs upstream's programs, which compile for minutes: make upstream, and %s=1", Variable)
+		t.Skipf("needs upstream's programs, which take minutes to compile: run `make upstream` and set %s=1", Variable)
 	}
 	dir := filepath.Join(host.Root(t), "dist/upstream")
 	for _, name := range []string{Etcd, APIServer} {
@@ -27,8 +27,8 @@ func Needs(t *testing.T) string {
 	return dir
 }
 
-// New starts the programs on a machine, and stops them when the test ends. It fills in where things are; what c says
-// already stays. Call it before anything else is to be stopped later: cleanups run in reverse order.
+// New starts the programs on a machine, and stops them when the test ends. It fills in the unset fields of c. Call
+// it before starting anything that must stop earlier: cleanups run in reverse order.
 func New(t *testing.T, h *host.Host, c Config) *Cluster {
 	t.Helper()
 	c.Programs = Needs(t)

@@ -19,8 +19,8 @@ import (
 
 var pinned = regexp.MustCompile(`(?m)^\t(\S+) (v\S+)`)
 
-// What both modules pin has the same version in both: then most packages of upstream's programs are compiled already,
-// and what is compared differs in nothing else.
+// Dependencies that both modules pin must have the same version: then most packages of upstream's programs are
+// compiled already, and the compared servers do not differ in them.
 func TestModulesArePinnedAlike(t *testing.T) {
 	versions := func(file string) map[string]string {
 		text, err := os.ReadFile(filepath.Join(host.Root(t), file))
@@ -40,8 +40,7 @@ func TestModulesArePinnedAlike(t *testing.T) {
 	}
 }
 
-// TestUpstreamRuns checks the programs themselves: a Deployment's pod is made by the controllers and bound by the
-// scheduler.
+// TestUpstreamRuns checks the programs themselves: controllers create a Deployment's pod and the scheduler binds it.
 func TestUpstreamRuns(t *testing.T) {
 	upstream.Needs(t)
 	cluster := upstream.New(t, host.New(t), upstream.Config{Controllers: true, Scheduler: true})

@@ -1,7 +1,7 @@
-// Package wire gives tests a connection that can be cut, or go silent, and be mended: a TCP proxy on loopback.
+// Package wire is a TCP proxy on loopback that tests can cut, silence and mend.
 //
-// It imports nothing of Coracle; only tests import it. Its invariant: what is sent while it is silent arrives once it
-// is mended, as it would over a network, or never, if it is cut before.
+// Only tests import it; it imports no package of Coracle. Its invariant: data sent during a silence arrives after
+// Mend, as over a network, or never if the wire is cut first.
 package wire
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Wire is a way to a server. Its methods may be called at the same time.
+// Wire is a proxy to one address. Its methods may be called concurrently.
 type Wire struct {
 	to       string
 	listener net.Listener
@@ -22,10 +22,10 @@ type Wire struct {
 	conns map[net.Conn]bool
 	cut   bool
 	ended bool
-	open  chan struct{} // closed unless it is silent
+	open  chan struct{} // closed unless the wire is silent
 }
 
-// New returns a whole wire to an address, such as 127.0.0.1:6443, until the end of the test.
+// New returns a working wire to an address, such as 127.0.0.1:6443. It ends with the test.
 func New(t testing.TB, to string) *Wire {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,10 +44,10 @@ func New(t testing.TB, to string) *Wire {
 	return w
 }
 
-// Address is where clients connect to.
+// Address is the address to which clients connect.
 func (w *Wire) Address() string { return w.listener.Addr().String() }
 
-// Cut ends all connections, and every further one as soon as it is made, until Mend.
+// Cut closes all connections, and every new connection at once, until Mend.
 func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *Wire) Cut() {
 	w.pass()
 }
 
-// Silence lets connections be, but nothing through, until Mend.
+// Silence keeps connections open but forwards no data until Mend.
 func (w *Wire) Silence() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,7 +74,7 @@ func (w *Wire) Mend() {
 	w.pass()
 }
 
-// pass lets through what waits. The wire is locked.
+// pass releases the data that waits. The caller holds the lock.
 func (w *Wire) pass() {
 	select {
 	case <-w.open:
@@ -93,7 +93,6 @@ func (w *Wire) accept() {
 	}
 }
 
-// add counts a connection in, unless the wire is cut.
 func (w *Wire) add(c net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,4 +1,4 @@
-// Command schema writes the schema of Buildbarn's configurations, as the pinned modules have it, into the file that
+// Command schema writes the schema of Buildbarn's configurations in the pinned modules into the file that
 // pkg/systems/buildbarn/schema embeds: go run ./schema ../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz
 package main
 

@@ -20,8 +20,7 @@ import (
 	"github.com/buildbarn/bb-storage/pkg/proto/configuration/zstd"
 )
 
-// Set describes the configurations of all programs: the messages that can be reached from them, without comments and
-// services.
+// Set describes the configurations of all programs: the messages reachable from them, without comments and services.
 func Set() (*descriptorpb.FileDescriptorSet, error) {
 	s := &set{kept: map[protoreflect.FullName]bool{}, files: map[string]protoreflect.FileDescriptor{}}
 	for _, m := range []proto.Message{
@@ -54,7 +53,7 @@ func Set() (*descriptorpb.FileDescriptorSet, error) {
 	return out, err
 }
 
-// set are the messages and enumerations that are kept, and the files in which they are.
+// set is the messages and enumerations to keep, and the files that declare them.
 type set struct {
 	kept  map[protoreflect.FullName]bool
 	files map[string]protoreflect.FileDescriptor
@@ -95,7 +94,7 @@ func (s *set) message(m protoreflect.MessageDescriptor) {
 	}
 }
 
-// trimmed is a file without what is not kept.
+// trimmed returns a file with only the kept messages and enumerations.
 func (s *set) trimmed(f protoreflect.FileDescriptor) *descriptorpb.FileDescriptorProto {
 	from := protodesc.ToFileDescriptorProto(f)
 	to := &descriptorpb.FileDescriptorProto{Name: from.Name, Package: from.Package, Syntax: from.Syntax}
@@ -122,7 +121,7 @@ func (s *set) messages(in protoreflect.FullName,
 		m.NestedType, m.EnumType = s.messages(name, m.NestedType), s.enums(name, m.EnumType)
 		m.ReservedName, m.ReservedRange = nil, nil
 		for _, f := range m.Field {
-			f.Options, f.JsonName = nil, nil // the name in JSON is the one that the field's has by the rules
+			f.Options, f.JsonName = nil, nil // JSON names follow from the field names
 		}
 		out = append(out, m)
 	}
@@ -143,7 +142,7 @@ func (s *set) enums(in protoreflect.FullName,
 	return out
 }
 
-// browser describes the configuration of bb_browser, whose module is not at hand: the names of its fields, and their
+// browser describes the configuration of bb_browser, whose module is not a dependency: its field names and their
 // types, which are bb-storage's.
 func (s *set) browser() *descriptorpb.FileDescriptorProto {
 	m := &descriptorpb.DescriptorProto{Name: proto.String("ApplicationConfiguration")}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// TestEmbeddedSchemaIsThatOfThePinnedModules tells when the versions in go.mod have changed and the file has not.
+// The test fails when the versions in go.mod have changed and the embedded file has not.
 func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 	packed, err := os.ReadFile("../../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !proto.Equal(&have, want) {
-		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema " +
+		t.Error("the embedded schema has other versions than go.mod: in hack/buildbarn, go run ./schema " +
 			"../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	}
 }

@@ -1,5 +1,5 @@
-// Command images builds replacements for the container images of upstream's conformance suite, as one docker archive,
-// offline: agnhost, sample-apiserver and etcd from their own sources, the first with Debian's curl and dig, and small
+// Command images builds replacements for the container images of upstream's conformance suite offline, as one
+// docker archive: agnhost (with Debian's curl and dig), sample-apiserver and etcd from their sources, and small
 // servers where the suite only needs a response on a port.
 package main
 
@@ -113,7 +113,6 @@ func build(out string) error {
 	return tarball.MultiWriteToFile(out, images)
 }
 
-// compile builds the programs of the images into dir.
 func compile(dir string) error {
 	for binary, pkg := range map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
@@ -130,7 +129,7 @@ func compile(dir string) error {
 	return nil
 }
 
-// made returns an image with files above the base layer.
+// made returns an image of the base layer and a layer with files.
 func made(base v1.Layer, files map[string]content, config v1.Config) (v1.Image, error) {
 	top, err := layer(files)
 	if err != nil {
@@ -167,7 +166,7 @@ func system(shell string) (v1.Layer, error) {
 				"nobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644,
 		},
 		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},                 // for getent
-		"etc/os-release":    {text: "NAME=\"Alpine Linux\"\nID=alpine\n", mode: 0o644}, // as upstream's images
+		"etc/os-release":    {text: "NAME=\"Alpine Linux\"\nID=alpine\n", mode: 0o644}, // as upstream's images have
 		"etc/group": {
 			text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n" +
 				"nobody:x:65534:\n", mode: 0o644,
@@ -220,7 +219,7 @@ func addDynamic(files map[string]content, program string) error {
 	return nil
 }
 
-// content is a file (of this machine, or a text), a link, or a folder if the name ends in a slash.
+// content is a file (of this machine, or a text), a link, or a folder if its name ends in a slash.
 type content struct {
 	file, text, link string
 	mode             int64

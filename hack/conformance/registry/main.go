@@ -1,5 +1,5 @@
 // Command registry serves the images of an archive as a registry on one address, for tests that always pull. With
-// -forward it passes connections on to another one, from another network namespace.
+// -forward it forwards connections to another registry, from another network namespace.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	log.Fatal(serve(l, *images, *blobs))
 }
 
-// serve prints a line once all images are there.
+// serve serves the images, and prints a line once all are stored.
 func serve(l net.Listener, images, blobs string) error {
 	if err := os.MkdirAll(blobs, 0o700); err != nil {
 		return err
@@ -60,7 +60,7 @@ func serve(l net.Listener, images, blobs string) error {
 				return err
 			}
 			if _, port, _ := net.SplitHostPort(tag.RegistryStr()); port != own {
-				continue // loaded by the nodes alone
+				continue // only nodes load this image
 			}
 			image, err := tarball.Image(open, &tag)
 			if err != nil {

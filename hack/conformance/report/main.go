@@ -1,5 +1,5 @@
-// Command report reads a ginkgo report of the conformance suite, prints which tests passed, failed and were skipped,
-// with the first line of each failure, and compares it with the list of tests known to pass.
+// Command report reads a ginkgo report of the conformance suite, prints passed, failed and skipped tests with the
+// first line of each failure, and compares them with the list of tests known to pass.
 package main
 
 import (
@@ -85,7 +85,7 @@ func run(file, list, label string, update, every bool) error {
 
 type failure struct{ name, line string }
 
-// result is a run of the suite; total counts the tests with the label that exist, run or not.
+// result is a run of the suite; total counts all tests with the label, run or not.
 type result struct {
 	passed []string
 	failed []failure
@@ -111,7 +111,7 @@ func summarize(reports []types.Report, label string) (r result) {
 	return r
 }
 
-// read returns the names in the list; empty if it does not exist yet.
+// read returns the names in the list. The list is empty if the file does not exist.
 func read(file string) (map[string]bool, error) {
 	known := map[string]bool{}
 	data, err := os.ReadFile(file)

@@ -37,14 +37,14 @@ func TestListGrowsAndIsHeld(t *testing.T) {
 	require.Equal(t, []failure{{"z breaks", "first line"}, {"b fails", "first line"}}, r.failed)
 
 	err = run(file, list, true, false)
-	require.ErrorContains(t, err, "z breaks", "what has passed must pass again")
+	require.ErrorContains(t, err, "z breaks", "a test that passed before must pass")
 	require.NotContains(t, err.Error(), "b fails")
 	text, err := os.ReadFile(list)
 	require.NoError(t, err)
 	require.Equal(t, "a passes\nz breaks\nz skipped\n", string(text))
 
 	require.NoError(t, os.WriteFile(list, []byte("a passes\nz skipped\n"), 0o600))
-	require.NoError(t, run(file, list, false, false), "what was not run is not lost")
+	require.NoError(t, run(file, list, false, false), "a test that did not run does not count as failed")
 	require.ErrorContains(t, run(file, list, false, true), "z skipped (not run)")
 	require.NoError(t, os.WriteFile(list, []byte("a passes\n"), 0o600))
 	require.NoError(t, run(file, list, false, true))

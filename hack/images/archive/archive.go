@@ -1,5 +1,4 @@
-// Package archive writes container images as OCI archives, without a container engine. Archives of equal contents are
-// equal.
+// Package archive writes container images as reproducible OCI archives, without a container engine.
 package archive
 
 import (
@@ -24,11 +23,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// when is the timestamp of everything in an image.
 var when = time.Unix(0, 0).UTC()
 
-// Compile returns the static program of a Go package. It is built in the module of folder dir, with more flags of go
-// build.
+// Compile compiles a Go package to a static program, in the module of folder dir and with more flags for go build.
 func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 	out, err := os.MkdirTemp("", "coracle-image-")
 	if err != nil {
@@ -47,15 +44,15 @@ func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 	return os.ReadFile(binary)
 }
 
-// File is one entry of an image: a folder if its name ends in a slash, else a link or a file. Names have no slash in
-// front.
+// File is one entry of an image: a folder if its name ends in a slash, else a link or a file. Names do not begin
+// with a slash.
 type File struct {
 	Name, Link string
 	Mode       int64
 	Data       []byte
 }
 
-// layer returns a tar of the files and their folders.
+// layer returns a tar of the files and their parent folders.
 func layer(files []File) ([]byte, error) {
 	have := map[string]bool{}
 	for _, f := range files {
@@ -96,8 +93,8 @@ func layer(files []File) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// Write writes an archive of an image with one layer. The layer is not compressed, because it is loaded from the same
-// disk, which is faster without.
+// Write writes an archive of an image with one layer. The layer is not compressed, because loading it from the same
+// disk is faster that way.
 func Write(out string, config v1.Config, files []File, names ...string) error {
 	data, err := layer(files)
 	if err != nil {

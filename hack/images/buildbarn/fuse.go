@@ -1,6 +1,6 @@
 package main
 
-// noFUSE takes the place of the worker's FUSE mounts, which do not compile without Buildbarn's patches of go-fuse.
+// noFUSE replaces the worker's FUSE mounts, which do not compile without Buildbarn's patches of go-fuse.
 const noFUSE = `package configuration
 
 import (

@@ -1,7 +1,7 @@
-// Command buildbarn builds the images of Buildbarn for tests as OCI archives, without internet once the modules are
-// there: upstream's programs at the versions that hack/buildbarn/go.mod pins. Two places differ from upstream, which
-// builds with Bazel: the worker has no FUSE mounts, because these need a patched go-fuse, and a call of bb_storage has
-// the type that the newest bytestream wants.
+// Command buildbarn builds the images of Buildbarn for tests as OCI archives: upstream's programs at the versions
+// in hack/buildbarn/go.mod. It needs no network once the modules are downloaded. It differs from upstream, which
+// builds with Bazel, in two places: the worker has no FUSE mounts, because these need a patched go-fuse, and a call
+// in bb_storage has the type that the newest bytestream needs.
 package main
 
 import (
@@ -51,7 +51,7 @@ func build(out string) error {
 	if err != nil {
 		return err
 	}
-	// The installer embeds the runner, which upstream's own build puts beside its source.
+	// The installer embeds the runner. Upstream's build puts the runner beside the installer's source.
 	if err := os.WriteFile(filepath.Join(b.source(execution), "cmd/bb_runner_installer/bb_runner"), runner, 0o755); err !=
 		nil {
 		return err
@@ -73,13 +73,13 @@ func build(out string) error {
 	return nil
 }
 
-// builder has copies of the modules, in which it may change files, and a go.mod that uses them.
+// builder has modifiable copies of the modules and a go.mod that uses them.
 type builder struct{ dir string }
 
 func (b *builder) modfile() string             { return filepath.Join(b.dir, "go.mod") }
 func (b *builder) source(module string) string { return filepath.Join(b.dir, path.Base(module)) }
 
-// prepare makes the copies in a place that stays, so that what did not change is not compiled again.
+// prepare copies the modules into a fixed place, so that the build cache stays valid for unchanged files.
 func prepare() (*builder, error) {
 	dir, err := filepath.Abs("dist/buildbarn")
 	if err != nil {
@@ -122,14 +122,14 @@ func prepare() (*builder, error) {
 	return b, err
 }
 
-// edit replaces a text that a file has once.
+// edit replaces a text that must occur exactly once in a file.
 func edit(file, old, new string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	if n := strings.Count(string(data), old); n != 1 {
-		return fmt.Errorf("%s has the text to change %d times", file, n)
+		return fmt.Errorf("%s contains the text to replace %d times instead of once", file, n)
 	}
 	return os.WriteFile(file, []byte(strings.Replace(string(data), old, new, 1)), 0o644)
 }
@@ -142,7 +142,6 @@ func (b *builder) program(pkg string) ([]byte, error) {
 	return data, nil
 }
 
-// command runs a command in the module and returns its standard output.
 func command(name string, args ...string) ([]byte, error) {
 	c := exec.Command(name, args...)
 	c.Dir, c.Stderr = module, os.Stderr
@@ -153,7 +152,7 @@ func command(name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// image writes an image that runs a program, named and tagged as upstream's.
+// image writes an image of a program with upstream's name and tag.
 func image(out, name, from, binary string, program []byte) error {
 	m, err := find(from)
 	if err != nil {
@@ -171,7 +170,7 @@ func image(out, name, from, binary string, program []byte) error {
 
 type pinned struct{ Version, Dir string }
 
-// find returns what go.mod pins a module to, and where it is, downloading it if need be.
+// find returns the version of a module in go.mod and its folder. It downloads the module if necessary.
 func find(module string) (pinned, error) {
 	text, err := command("go", "mod", "download", "-json", module)
 	if err != nil {
@@ -187,7 +186,7 @@ var pseudo = regexp.MustCompile(`-(\d{8})(\d{6})-([0-9a-f]{7})[0-9a-f]{5}$`)
 func tag(version string) (string, error) {
 	m := pseudo.FindStringSubmatch(version)
 	if m == nil {
-		return "", fmt.Errorf("the version %s is not a pseudo-version", version)
+		return "", fmt.Errorf("version %s is not a pseudo-version of a commit", version)
 	}
 	return m[1] + "T" + m[2] + "Z-" + m[3], nil
 }

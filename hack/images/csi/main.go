@@ -1,7 +1,7 @@
-// Command csi builds the images of CSI's sidecars for tests as OCI archives, without internet once the modules are
-// there: upstream's programs at the versions that hack/csi/go.mod pins, and the tests' driver. In one place they differ
-// from upstream: this csi-provisioner cannot follow CSIStorageCapacities of v1beta1, for which its newest release that
-// can be had does not compile with client-go 0.37.
+// Command csi builds the images of CSI's sidecars for tests as OCI archives: upstream's programs at the versions in
+// hack/csi/go.mod, and the tests' driver. It needs no network once the modules are downloaded. One thing differs
+// from upstream: this csi-provisioner cannot watch CSIStorageCapacities of v1beta1, because that part of its newest
+// release does not compile with client-go 0.37.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	provisioner = "github.com/kubernetes-csi/external-provisioner/v6"
 )
 
-// commands are the sidecars' packages. Images are named after them, as upstream's are.
+// commands are the sidecars' packages. As upstream, images have the names of the commands.
 var commands = []string{
 	"github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
 	provisioner + "/cmd/csi-provisioner",
@@ -58,8 +58,8 @@ func main() {
 	}
 }
 
-// prepare copies the module that differs from upstream and changes it, and returns a go.mod that uses the copy. They
-// are in a place that stays, so that what did not change is not compiled again.
+// prepare copies and changes the module that differs from upstream, and returns a go.mod that uses the copy. The
+// place is fixed, so that the build cache stays valid for unchanged files.
 func prepare() (modfile string, err error) {
 	dir, err := filepath.Abs("dist/csi")
 	if err != nil {
@@ -90,7 +90,7 @@ func prepare() (modfile string, err error) {
 	const call = "cInformer = " +
 		"capacity.NewV1beta1InformerBridge(factoryForNamespace.Storage().V1beta1().CSIStorageCapacities())"
 	if n := strings.Count(string(data), call); n != 1 {
-		return "", fmt.Errorf("%s has the call to change %d times", main, n)
+		return "", fmt.Errorf("%s contains the call to replace %d times instead of once", main, n)
 	}
 	text := strings.Replace(string(data), call, `klog.Fatal("this build cannot follow CSIStorageCapacities of v1beta1")`,
 		1)
@@ -110,7 +110,7 @@ func prepare() (modfile string, err error) {
 	return modfile, exec.Command("go", "mod", "edit", "-replace", provisioner+"="+source, modfile).Run()
 }
 
-// build writes the image of a program, a package of the module in folder dir, built with more flags of go build.
+// build writes the image of a program: a package of the module in folder dir, compiled with more flags for go build.
 func build(out, dir, pkg, image string, flags ...string) error {
 	program, err := archive.Compile(dir, pkg, flags...)
 	if err != nil {

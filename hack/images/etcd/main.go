@@ -1,6 +1,6 @@
-// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose name
-// and peers follow from the variables POD_NAME, SERVICE and MEMBERS; "etcd put KEY VALUE", "etcd get KEY" and "etcd
-// leader" are a client of the server at ENDPOINT.
+// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose
+// name and peers follow from the variables POD_NAME, SERVICE and MEMBERS. "etcd put KEY VALUE", "etcd get KEY" and
+// "etcd leader" are clients of the server at ENDPOINT.
 package main
 
 import (
@@ -48,7 +48,6 @@ func run(ctx context.Context, args []string) error {
 	return errors.New(usage)
 }
 
-// serve runs a member until ctx is done.
 func serve(ctx context.Context) error {
 	c, err := config(os.Getenv("POD_NAME"), os.Getenv("SERVICE"), os.Getenv("MEMBERS"))
 	if err != nil {
@@ -69,7 +68,6 @@ func serve(ctx context.Context) error {
 	}
 }
 
-// config is the configuration of the member in a StatefulSet's pod.
 func config(pod, service, members string) (*embed.Config, error) {
 	count, err := strconv.Atoi(members)
 	dash := strings.LastIndexByte(pod, '-')
@@ -93,7 +91,7 @@ func config(pod, service, members string) (*embed.Config, error) {
 	return c, nil
 }
 
-// with calls a function with a client, for at most half a minute.
+// with calls a function with a client and a timeout of half a minute.
 func with(ctx context.Context, call func(context.Context, *clientv3.Client) error) error {
 	endpoint := os.Getenv("ENDPOINT")
 	if endpoint == "" {
@@ -115,13 +113,12 @@ func get(ctx context.Context, c *clientv3.Client, key string) error {
 		return err
 	}
 	if len(answer.Kvs) == 0 {
-		return fmt.Errorf("there is no %q", key)
+		return fmt.Errorf("key %q does not exist", key)
 	}
 	fmt.Printf("%s\n", answer.Kvs[0].Value)
 	return nil
 }
 
-// leader prints the name of the member that leads.
 func leader(ctx context.Context, c *clientv3.Client) error {
 	status, err := c.Status(ctx, c.Endpoints()[0])
 	if err != nil {
@@ -137,5 +134,5 @@ func leader(ctx context.Context, c *clientv3.Client) error {
 			return nil
 		}
 	}
-	return errors.New("no member leads")
+	return errors.New("the cluster has no leader")
 }

@@ -1,5 +1,5 @@
 // Command guestbook is the program of the guestbook example: "guestbook store" keeps entries in a file, "guestbook
-// store URL" follows the store at URL, and "guestbook web" is the page in front of them.
+// store URL" replicates the store at URL, and "guestbook web" serves the page.
 package main
 
 import (

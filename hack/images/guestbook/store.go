@@ -18,7 +18,7 @@ import (
 const (
 	maxEntry   = 1 << 10 // bytes of an entry
 	maxEntries = 10_000
-	patience   = 20 * time.Second // for which a follower's request waits for the next entry
+	patience   = 20 * time.Second // how long a follower's request waits for the next entry
 )
 
 var (
@@ -26,17 +26,17 @@ var (
 	errFollower = errors.New("this is a replica: write to the store that it follows")
 )
 
-// store is a list of entries, one to a line. Safe for concurrent use.
+// store is a list of entries of one line each. It is safe for concurrent use.
 type store struct {
 	mu      sync.Mutex
 	entries [][]byte
-	more    chan struct{} // closed when there are more
+	more    chan struct{} // closed when entries were added
 	file    *os.File      // nil in a follower
 }
 
 func newStore() *store { return &store{more: make(chan struct{})} }
 
-// open returns the store in a file. What follows the last whole line was never acknowledged, and is cut off.
+// open opens the store in a file. It cuts off a trailing partial line, which was never acknowledged.
 func open(path string) (*store, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -62,7 +62,7 @@ func open(path string) (*store, error) {
 	return s, err
 }
 
-// add adds a line, on disk before it returns.
+// add adds a line and syncs it to disk before it returns.
 func (s *store) add(line []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *store) add(line []byte) error {
 		if _, err = s.file.Write(line); err == nil {
 			err = s.file.Sync()
 		}
-		if err != nil { // such as a full disk
+		if err != nil { // for example a full disk
 			_ = s.file.Truncate(at)
 			_, _ = s.file.Seek(at, io.SeekStart)
 			return err
@@ -89,14 +89,15 @@ func (s *store) add(line []byte) error {
 	return nil
 }
 
-// since returns the entries from one on, and a channel that is closed when there are more.
+// since returns the entries from index from on, and a channel that is closed when entries are added.
 func (s *store) since(from int) ([][]byte, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.entries[min(max(from, 0), len(s.entries)):], s.more
 }
 
-// ServeHTTP lists the entries from one on (GET /?from=N, with &wait=true at least one), and adds one (POST).
+// ServeHTTP lists the entries from index N on (GET /?from=N; with &wait=true it waits for one), and adds an entry
+// (POST).
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		s.post(w, r)
@@ -141,7 +142,7 @@ func (s *store) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// follow copies the store at a URL until ctx is done, and comes back to it when it was away.
+// follow replicates the store at a URL until ctx is done, and reconnects after errors.
 func (s *store) follow(ctx context.Context, url string) {
 	client := &http.Client{Timeout: patience + 10*time.Second}
 	for ctx.Err() == nil {

@@ -17,7 +17,7 @@ var page = template.Must(template.New("page").Parse(`<!doctype html>
 
 var client = &http.Client{Timeout: 5 * time.Second}
 
-// web is the page: it writes to the store and reads from its replicas.
+// web is the page. It writes to the store and reads from the store's replicas.
 type web struct{ write, read string }
 
 func (s web) ServeHTTP(w http.ResponseWriter, r *http.Request) {

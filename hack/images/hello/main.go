@@ -1,5 +1,5 @@
-// Command hello is the server of the example image: it answers every request
-// with its pod's name and the text of a file.
+// Command hello is the server of the example image: it answers every request with its pod's name and the text of a
+// file.
 package main
 
 import (
@@ -25,14 +25,14 @@ func main() {
 	server := &http.Server{
 		Addr: ":8080", ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			text, err := os.ReadFile(file) // each time: a mounted ConfigMap changes
+			text, err := os.ReadFile(file) // read at each request: a mounted ConfigMap changes
 			if err != nil {
 				text = []byte("hello")
 			}
 			fmt.Fprintf(w, "%s: %s\n", name, strings.TrimSpace(string(text)))
 		}),
 	}
-	stop := make(chan os.Signal, 1) // as first process of its namespace it must ask for the signal
+	stop := make(chan os.Signal, 1) // PID 1 of a namespace gets only signals that it handles
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		<-stop

@@ -1,5 +1,5 @@
-// Command postgres builds an image of PostgreSQL from the Debian packages of this machine's release, as an OCI archive.
-// The packages are downloaded with apt-get and unpacked, not installed.
+// Command postgres builds an image of PostgreSQL as an OCI archive from Debian packages of this machine's release.
+// It downloads the packages with apt-get and unpacks them without installing them.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/hack/images/archive"
 )
 
-// entrypoint makes a database in $PGDATA if there is none, in one step, and serves it.
+// entrypoint creates a database in $PGDATA atomically if there is none, and serves it.
 const entrypoint = `#!/bin/sh
 set -eu
 if [ ! -e "$PGDATA" ]; then
@@ -91,7 +91,7 @@ func build(out string) error {
 	for _, applet := range []string{"sh", "cat", "chmod", "echo", "mv", "rm", "sync", "seq", "sleep"} {
 		files = append(files, archive.File{Name: "bin/" + applet, Link: "busybox"})
 	}
-	for _, dir := range []string{"lib", "lib64"} { // newer releases have them below usr only
+	for _, dir := range []string{"lib", "lib64"} { // newer releases have these only below usr
 		if _, err := os.Lstat(filepath.Join(root, dir)); err != nil {
 			files = append(files, archive.File{Name: dir, Link: "usr/" + dir})
 		}
@@ -108,14 +108,13 @@ func build(out string) error {
 	return archive.Write(out, config, files, "docker.io/coracle/postgres:latest", "docker.io/coracle/postgres:"+version)
 }
 
-// library matches packages of shared libraries.
 var library = regexp.MustCompile(`^(lib|zlib)([^l]|l[^l])`)
 
 var server = regexp.MustCompile(`(?m)^ +Depends: postgresql-([0-9]+)$`)
 
-// resolve returns the release's version of PostgreSQL, and the packages with its programs and with the libraries that
-// they need. Those that install them, such as perl and debconf, are not needed, nor is LLVM (libllvm), which only
-// compiles queries.
+// resolve returns the release's version of PostgreSQL, and the packages with its programs and the libraries that
+// they need. It leaves out packages needed only for installation, such as perl and debconf, and LLVM (libllvm),
+// which only compiles queries.
 func resolve() (version string, packages []string, err error) {
 	text, err := apt("apt-cache", "depends", "postgresql")
 	if err != nil {
@@ -123,7 +122,7 @@ func resolve() (version string, packages []string, err error) {
 	}
 	found := server.FindStringSubmatch(text)
 	if found == nil {
-		return "", nil, errors.New("the package postgresql names no version: apt-get update")
+		return "", nil, errors.New("package postgresql depends on no postgresql-VERSION: run apt-get update")
 	}
 	version = found[1]
 	programs := []string{"postgresql-" + version, "postgresql-client-" + version}
@@ -131,7 +130,7 @@ func resolve() (version string, packages []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	needs, of := map[string][]string{}, "" // each package's heading, and indented below it what it depends on
+	needs, of := map[string][]string{}, "" // a package, and indented below it its dependencies
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if name, is := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); is {
@@ -182,11 +181,10 @@ func apt(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// unused are parts of the packages that a server does not need.
 var unused = regexp.MustCompile(
 	`/bitcode/|/llvmjit|/share/(doc|man|locale|lintian|bug|perl)/|/share/postgresql/[0-9]+/man/|/gconv/|^etc/|^var/`)
 
-// collect returns what the image has of the unpacked packages.
+// collect returns the needed files of the unpacked packages.
 func collect(root, version string) ([]archive.File, error) {
 	var files []archive.File
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -218,12 +216,12 @@ func collect(root, version string) ([]archive.File, error) {
 		!slices.ContainsFunc(files, func(f archive.File) bool {
 			return f.Name == "usr/lib/postgresql/"+version+"/bin/postgres"
 		}) {
-		err = errors.New("the packages have no postgres")
+		err = errors.New("the downloaded packages do not contain the program postgres")
 	}
 	return files, err
 }
 
-// libraries returns the folders of shared libraries, since the image has no cache of the dynamic linker.
+// libraries returns the folders of shared libraries: the image has no cache of the dynamic linker.
 func libraries(root string) []string {
 	var dirs []string
 	for _, pattern := range []string{"lib/*-linux-gnu", "usr/lib/*-linux-gnu"} {

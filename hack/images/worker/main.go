@@ -1,5 +1,4 @@
-// Command worker is the program of the image coracle/worker: it serves the built-in function that WORKER_FUNCTION
-// names.
+// Command worker is the program of the image coracle/worker: it serves the built-in function named in WORKER_FUNCTION.
 package main
 
 import (

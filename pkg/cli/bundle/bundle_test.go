@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// planted are secrets that tests put where a bundle reads.
+// planted are secrets that the tests put into the sources of a bundle.
 var planted = []string{
 	"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.c2lnbmF0dXJl", "coracle2.c2hhMjU2.abcde.c3VwZXJzZWNyZXQ", "hunter2hunter2",
 	"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "s3cr3t-of-the-annotation", "s3cr3t-of-the-header", "s3cr3t-of-the-environment",
@@ -76,7 +76,6 @@ func (process) Debug() http.Handler {
 	})
 }
 
-// entries unpacks an archive.
 func entries(t *testing.T, raw []byte) map[string]string {
 	t.Helper()
 	zip, err := gzip.NewReader(bytes.NewReader(raw))

@@ -42,7 +42,6 @@ func exported(t *testing.T, c *testcluster.Cluster, o export.Options) string {
 	return b.String()
 }
 
-// apply applies the documents of a stream in their order.
 func apply(t *testing.T, c *testcluster.Cluster, manifests string) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(c.REST())
@@ -136,7 +135,6 @@ func TestSecretsNeedTheOption(t *testing.T) {
 	require.Contains(t, text, "settings")
 }
 
-// shop is a namespace with an object, and an object of no namespace.
 const shop = `
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
 ---
@@ -213,7 +211,8 @@ func TestDirectory(t *testing.T) {
 	require.ErrorContains(t, to(t.Context(), true), "is not empty: name a directory that does not exist")
 }
 
-// TestDirectoriesThatCannotBeReplaced are refused before anything is read; a relative one is made where it is meant.
+// TestDirectoriesThatCannotBeReplaced checks that they are refused before anything is read, and that a relative
+// directory is created below the current one.
 func TestDirectoriesThatCannotBeReplaced(t *testing.T) {
 	t.Chdir(t.TempDir())
 	_, err := export.ToDirectory(".")
@@ -251,7 +250,6 @@ func TestFileIsReplacedWhenTheExportIsWhole(t *testing.T) {
 	}
 }
 
-// files returns the files below a directory with their content.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPagesAreShortAndLinked: a page has at most 300 lines of at most 120 columns, a title and a summary, and its links
-// lead to pages; so do README's.
+// TestPagesAreShortAndLinked checks that a page has at most 300 lines of at most 120 columns, a title and a
+// summary, and that its links and README's lead to existing pages.
 func TestPagesAreShortAndLinked(t *testing.T) {
 	const root = "../../.."
 	files, err := filepath.Glob(root + "/pkg/systems/*/manual/*/*.md")
@@ -103,7 +103,7 @@ Name  What
 	require.NotContains(t, coloured.String(), "`")
 }
 
-// FuzzRender: no Markdown makes the renderer fail or write control characters of its own.
+// FuzzRender checks that no Markdown makes the renderer fail or emit control characters from its input.
 func FuzzRender(f *testing.F) {
 	f.Add("# A\n\n| a |\n|---|\n| b | c |\n", 30)
 	f.Add("- a\n  - b\n\n> c\n\n1. d\n", 0)

@@ -109,7 +109,7 @@ func TestControl(t *testing.T) {
 	_, err := client.Status(t.Context())
 	require.ErrorIs(t, err, ErrNotRunning)
 
-	// A socket left by a killed process.
+	// A killed process left its socket.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o600))
 	b := &backend{}
 	server := NewServer(dir, b)
@@ -202,7 +202,7 @@ func (*slow) Status(ctx context.Context) Status {
 	return Status{}
 }
 
-// However long the pods take, the client waits for a process that is alive, and not for one that is silent.
+// The client waits for a live process for as long as its pods take, but not for a silent one.
 func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Sockets would stop the bubble's clock, so a pipe is used.
@@ -229,7 +229,6 @@ func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 	})
 }
 
-// one is a listener with a single connection.
 type one struct {
 	conn   net.Conn
 	closed chan struct{}

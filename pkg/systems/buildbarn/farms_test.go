@@ -27,14 +27,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// writes counts the writes of Buildbarn's reconcilers, events aside.
+// writes counts the writes of Buildbarn's reconcilers, except events.
 type writes struct {
 	mu    sync.Mutex
 	count map[string]int
 }
 
-// note counts a write as "verb Kind/name"; that of a status has the verb status. It counts before others see the write,
-// and not what fails.
+// note counts a successful write as "verb Kind/name", a write of a status with the verb status. It counts before
+// other clients can see the write.
 func (w *writes) note(verb string, o ctrl.Object, write func() error) error {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 	name := verb + " " + kind[strings.LastIndex(kind, ".")+1:] + "/" + o.GetName()
@@ -56,8 +56,8 @@ func (w *writes) note(verb string, o ctrl.Object, write func() error) error {
 	return err
 }
 
-// take returns what was counted and begins anew; statuses, and copies of configurations that are deleted when no pod
-// has them any more, only if all is asked for.
+// take returns the counts and resets them. Only with all it includes statuses and the deletion of configuration
+// copies that no pod uses.
 func (w *writes) take(all bool) map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,6 @@ func (w *writes) take(all bool) map[string]int {
 	return got
 }
 
-// counted is a client whose writes are counted.
 type counted struct {
 	ctrl.WithWatch
 	cache ctrlcache.Cache
@@ -101,7 +100,6 @@ func (w *writes) through(name string, c client.Interface) client.Interface {
 	}), c.Cache()}
 }
 
-// reconciled returns how often Buildbarn's reconcilers have been called.
 func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -122,7 +120,7 @@ func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	return count
 }
 
-// volumes are bound to the claims of two pods of storage, as nothing here provisions any.
+// volumes creates volumes for the claims of two storage pods, since these tests have no provisioner.
 func (c *cluster) volumes(class string, pods int) {
 	for i := range pods * 2 {
 		c.Make(&corev1.PersistentVolume{
@@ -138,8 +136,8 @@ func (c *cluster) volumes(class string, pods int) {
 	}
 }
 
-// TestBuildbarnFarm: a farm comes up over HTTP, with the rights of its reconcilers' roles alone; a change of one field
-// is one write for each object that has it, and a reconciliation of what is as it should be is none.
+// TestBuildbarnFarm creates a farm over HTTP with only the rights of its reconcilers' roles. A change of one field
+// must cost one write for each object that has the field, and reconciling a farm without changes must cost none.
 func TestBuildbarnFarm(t *testing.T) {
 	for name, farmTLS := range map[string]*buildbarn.FarmTLS{"plain": nil, "TLS": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +184,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			require.Equal(t, map[string]int{"update BuildbarnFrontend/farm-frontend": 1, "update Deployment/farm-frontend": 1},
 				count.take(false))
 
-			// What storage persists is in its configuration, of which each part has a copy of its own files.
+			// Storage's persistence is in its configuration. Each part has a copy of only its own files.
 			var storage appsv1.StatefulSet
 			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-storage"}, &storage))
 			change(`{"spec":{"config":{"persistSeconds":60}}}`)
@@ -202,7 +200,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			}
 			require.ElementsMatch(t, []string{"create ConfigMap/", "update ConfigMap/", "update StatefulSet/"}, kinds)
 
-			// Once all has settled, all are reconciled again and nothing is written, not even a status.
+			// Once the farm has settled, a reconciliation of all parts writes nothing, not even a status.
 			for round := 0; ; round++ {
 				require.Less(t, round, 50, "each reconciliation writes something: %v", count.take(true))
 				count.take(true)
@@ -219,7 +217,7 @@ func TestBuildbarnFarm(t *testing.T) {
 				}
 				require.Eventually(t, func() bool {
 					now := reconciled(t, metrics)
-					delete(now, "buildbarnbrowser") // the farm has none
+					delete(now, "buildbarnbrowser") // this farm has no browser
 					for name := range now {
 						if now[name] == before[name] {
 							return false
@@ -232,7 +230,6 @@ func TestBuildbarnFarm(t *testing.T) {
 				}
 			}
 
-			// Children that are deleted or changed by hand come back.
 			var d appsv1.Deployment
 			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-scheduler"}, &d))
 			uid := d.UID
@@ -252,7 +249,7 @@ func TestBuildbarnFarm(t *testing.T) {
 	}
 }
 
-// touch changes nothing that matters of the objects of a kind.
+// touch makes an irrelevant change to all objects of a kind.
 func (c *cluster) touch(list ctrl.ObjectList, round int) {
 	c.T.Helper()
 	require.NoError(c.T, c.List(c.Ctx, list, ctrl.InNamespace("default")))

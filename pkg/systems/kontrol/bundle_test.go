@@ -36,8 +36,8 @@ func (c *cluster) bundleIn(name string, p kontrol.BundlePhase) *kontrol.Bundle {
 	})
 }
 
-// TestKontrolBundle: the objects of a Bundle come to the clusters in order and in waves; what a cluster refuses stops
-// it; it can be paused, waits for approval, and takes its objects along when it is deleted.
+// TestKontrolBundle checks that a Bundle's objects reach the clusters in order and in waves, that an object which a
+// cluster refuses stops the rollout, and pausing, approval and deletion.
 func TestKontrolBundle(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
@@ -75,7 +75,7 @@ func TestKontrolBundle(t *testing.T) {
 		target.has("second", map[string]string{"a": "1", "on": name})
 	}
 
-	// What the first cluster refuses stops all, before its second wave.
+	// An object that the first cluster refuses stops the rollout before its second wave.
 	bad := strings.Replace(bundleOf("2", ""), `data: {a: "2"}`, `data: {"not a key": "2"}`, 1)
 	c.Change(&kontrol.Bundle{}, "web", fmt.Sprintf(`{"spec":{"source":{"inline":%q}}}`, bad))
 	failed := c.bundleIn("web", kontrol.BundleFailed)
@@ -84,7 +84,7 @@ func TestKontrolBundle(t *testing.T) {
 	other.has("second", map[string]string{"a": "1", "on": "there"})
 	c.has("first", map[string]string{"a": "1"})
 
-	// The next content goes on once it is no longer paused, and approved; what it lacks is deleted.
+	// The next content waits until it is resumed and approved. Objects that it lacks are deleted.
 	c.Change(&kontrol.Bundle{}, "web",
 		fmt.Sprintf(`{"spec":{"source":{"inline":%q},"rollout":{"paused":true,"approval":"Manual"}}}`,
 			strings.SplitN(bundleOf("3", ""), "---\n", 2)[0]))
@@ -93,7 +93,7 @@ func TestKontrolBundle(t *testing.T) {
 	waits := c.bundleIn("web", kontrol.BundleWaiting)
 	require.Contains(t, waits.Status.Message, "coracle kontrol approve bundle/web")
 	c.has("first", map[string]string{"a": "1"})
-	for { // its counts may be written meanwhile
+	for { // Kontrol may update the status meanwhile
 		waits = waits.DeepCopy()
 		waits.Status.Approved = waits.Status.Content
 		err := c.Status().Update(c.Ctx, waits)
@@ -109,7 +109,7 @@ func TestKontrolBundle(t *testing.T) {
 		target.Gone(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "second"}})
 	}
 
-	// A Resource of it that somebody deletes is made again; with the Bundle all go.
+	// A deleted Resource is created again. Deleting the Bundle deletes all.
 	var list kontrol.ResourceList
 	require.NoError(t, c.List(c.Ctx, &list, ctrl.MatchingLabels{kontrol.LabelBundle: "web"}))
 	require.Len(t, list.Items, 2)
@@ -125,8 +125,8 @@ func TestKontrolBundle(t *testing.T) {
 	}
 }
 
-// TestKontrolBundleSources: content comes from a ConfigMap and from a registry, follows them, and what cannot be read
-// changes nothing.
+// TestKontrolBundleSources checks that content from a ConfigMap and from a registry is followed, and that
+// unreadable content changes nothing.
 func TestKontrolBundleSources(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})

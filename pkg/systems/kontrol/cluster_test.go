@@ -10,7 +10,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is a control plane with what these tests ask it.
 type cluster struct{ *controlplane.Cluster }
 
 func start(t testing.TB, o controlplane.Options) *cluster {

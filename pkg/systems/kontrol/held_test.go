@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestKontrolApproval: each generation waits until it is approved.
+// TestKontrolApproval checks that each generation waits for its approval.
 func TestKontrolApproval(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -30,7 +30,7 @@ func TestKontrolApproval(t *testing.T) {
 	}
 	approve := func(r *kontrol.Resource) {
 		t.Helper()
-		for { // its summary may be written meanwhile
+		for { // Kontrol may update the status meanwhile
 			r.Status.Approved = r.Generation
 			err := c.Status().Update(c.Ctx, r)
 			if err == nil {
@@ -52,8 +52,8 @@ func TestKontrolApproval(t *testing.T) {
 	c.has("careful", map[string]string{"a": "c"})
 }
 
-// TestKontrolWindows: outside its windows a Resource is neither applied nor corrected; its drift is reported, and its
-// deletion does not wait.
+// TestKontrolWindows checks that outside its windows a Resource is neither applied nor corrected. Its drift is
+// reported, and its deletion does not wait.
 func TestKontrolWindows(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})

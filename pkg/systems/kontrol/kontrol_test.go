@@ -34,7 +34,7 @@ func configMapTemplate(name, value string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"a":%q}}`, name, value)
 }
 
-// in waits for a Resource to be in a state that is about its present generation.
+// in waits until a Resource has a state for its current generation.
 func (c *cluster) in(name string, s kontrol.State) *kontrol.Resource {
 	c.T.Helper()
 	return controlplane.Until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
@@ -52,7 +52,6 @@ func (c *cluster) configMap(name string) (*corev1.ConfigMap, bool) {
 	return &m, err == nil
 }
 
-// has waits for a config map to have the data.
 func (c *cluster) has(name string, data map[string]string) {
 	c.T.Helper()
 	controlplane.Until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool {
@@ -60,8 +59,7 @@ func (c *cluster) has(name string, data map[string]string) {
 	})
 }
 
-// beside starts a second cluster, which this one knows by the name, and the Secret of that name in the namespace
-// default.
+// beside starts a second cluster and registers it under the name, with a Secret of that name in the namespace default.
 func (c *cluster) beside(name string) *cluster {
 	c.T.Helper()
 	other := start(c.T, controlplane.Options{Log: slog.LevelError, HTTP: true, Bare: true})
@@ -88,8 +86,8 @@ func kubeconfigSecret(t testing.TB, name string, of *cluster, change func(*clien
 	}
 }
 
-// TestKontrolModes: drift is reported, corrected, or also pruned, as the mode says, on the local cluster and on
-// another; the object goes with its Resource, or is left.
+// TestKontrolModes checks each mode on the local and a remote cluster: drift is reported, corrected, or corrected
+// and pruned. The object is deleted with its Resource or stays, as the deletion policy says.
 func TestKontrolModes(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -127,12 +125,11 @@ func TestKontrolModes(t *testing.T) {
 			require.Equal(t, ".data.more", current.State.Drift[1].Path)
 			require.Equal(t, kontrol.DriftAdded, current.State.Drift[1].Type)
 
-			// An object that somebody deletes is made again.
 			require.NoError(t,
 				target.Delete(c.Ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
 			target.has("correct", map[string]string{"a": "b"})
 
-			// A new content is applied, and the revision goes up, or back by hand.
+			// New content is applied. The revision increases, or can be set back.
 			c.Change(&kontrol.Resource{}, "correct-"+name, `{"spec":{"template":{"data":{"a":"c"}}}}`)
 			require.EqualValues(t, 2, *c.in("correct-"+name, kontrol.StateSynced).Spec.Revision)
 			c.Change(&kontrol.Resource{}, "correct-"+name, `{"spec":{"revision":1,"template":{"data":{"a":"b"}}}}`)
@@ -158,8 +155,8 @@ func TestKontrolModes(t *testing.T) {
 	}
 }
 
-// TestKontrolOrder: a kind that a cluster lacks is waited for, and so are dependencies and lower waves; a cycle is
-// named.
+// TestKontrolOrder checks that a Resource waits for a missing kind, for dependencies and for lower waves, and that
+// the error names a cycle.
 func TestKontrolOrder(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -196,8 +193,8 @@ func TestKontrolOrder(t *testing.T) {
 	require.NoError(t, c.Delete(c.Ctx, after2))
 }
 
-// TestKontrolConflicts: two Resources on one object, an object of another Kontrol, and fields of others, are conflicts,
-// which are not forced.
+// TestKontrolConflicts checks that a second Resource for the same object, another Kontrol's object and foreign
+// fields are conflicts, which Kontrol does not force.
 func TestKontrolConflicts(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -219,19 +216,19 @@ func TestKontrolConflicts(t *testing.T) {
 		m, _ := c.configMap(name)
 		require.Equal(t, want, m.Data["a"])
 	}
-	// What has never been applied is left when it goes.
+	// The object of a Resource that was never applied stays when the Resource is deleted.
 	require.NoError(t, c.Delete(c.Ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}))
 	c.Gone(&kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 	_, ok := c.configMap("theirs")
 	require.True(t, ok)
-	// Once the first is gone, the second has the object.
+	// Once the first Resource is deleted, the second one gets the object.
 	require.NoError(t, c.Delete(c.Ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "one"}}))
 	c.Change(&kontrol.Resource{}, "two", `{"spec":{"template":{"data":{"a":"3"}}}}`)
 	c.has("m", map[string]string{"a": "3"})
 }
 
-// TestKontrolUnrecorded: what was applied without being recorded, as the answer was lost, is taken back from who
-// changed it, as what is recorded is. The annotations alone, which anybody can write, say nothing.
+// TestKontrolUnrecorded checks that an apply whose answer was lost is treated like a recorded one: drift from it is
+// corrected. The annotations alone, which anyone can write, prove nothing.
 func TestKontrolUnrecorded(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -255,7 +252,7 @@ func TestKontrolUnrecorded(t *testing.T) {
 	c.has("forged", map[string]string{"a": "drift"})
 }
 
-// TestKontrolIgnores: ignored fields have their first values, and are then left to others.
+// TestKontrolIgnores checks that ignored fields are set once and then left to other managers.
 func TestKontrolIgnores(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -274,7 +271,7 @@ func TestKontrolIgnores(t *testing.T) {
 	c.in("m", kontrol.StateSynced)
 }
 
-// TestKontrolBadClusters: each says what is wrong with it, and others work meanwhile.
+// TestKontrolBadClusters checks that each broken Cluster reports its error, and that others work meanwhile.
 func TestKontrolBadClusters(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
@@ -314,7 +311,7 @@ func TestKontrolBadClusters(t *testing.T) {
 	c.in("fine", kontrol.StateSynced)
 	require.Contains(t, c.in("lost", kontrol.StateUnreachable).Status.Message, "127.0.0.1:1")
 	require.Contains(t, c.in("nowhere", kontrol.StateUnreachable).Status.Message, "there is no cluster of that name")
-	// Without its Secret a cluster is lost, and found again with it.
+	// Without its Secret a cluster is unreachable. It recovers with the Secret.
 	var secret corev1.Secret
 	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "there"}, &secret))
 	require.NoError(t, c.Delete(c.Ctx, &secret))
@@ -326,7 +323,7 @@ func TestKontrolBadClusters(t *testing.T) {
 	other.has("m", map[string]string{"a": "b"})
 }
 
-// TestKontrolWrites: an edit costs one AppliedState, one CurrentState and one summary.
+// TestKontrolWrites checks that an edit costs one write each of AppliedState, CurrentState and the Resource's status.
 func TestKontrolWrites(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}},

@@ -23,8 +23,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestKontrolLostRequests: an object whose requests are lost on the way, while others arrive, is tried again after a
-// longer time each time, and holds up no other object of its cluster.
+// TestKontrolLostRequests checks that an object whose requests are lost, while others arrive, is retried after
+// growing pauses and delays no other object of its cluster.
 func TestKontrolLostRequests(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := start(t, controlplane.Options{Log: slog.LevelError, HTTP: true, Bare: true})

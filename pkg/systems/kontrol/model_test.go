@@ -29,10 +29,10 @@ import (
 	"github.com/coracle-dev/coracle/test/wire"
 )
 
-// modelChecks is how many interleavings TestKontrolNeverLies tries, unless -rapid.checks says otherwise.
+// modelChecks is how many interleavings TestKontrolNeverLies tries without -rapid.checks.
 const modelChecks = "10"
 
-// past is everything that was ever there, as watches that are never cut have seen it.
+// past is all object versions that ever existed, as seen by watches that are never cut.
 type past struct {
 	mu      sync.Mutex
 	objects map[string][]corev1.ConfigMap // of the target, by name
@@ -42,7 +42,6 @@ type past struct {
 	desired map[string]string // by Resource's UID and generation
 }
 
-// record follows a kind until the test ends.
 func record[T any, P interface {
 	*T
 	ctrl.Object
@@ -69,7 +68,7 @@ func (p *past) noted(f func()) {
 
 func generationOf(r *kontrol.Resource) string { return fmt.Sprint(r.UID, "/", r.Generation) }
 
-// had reports whether the target ever had an object of the name for which ok is true.
+// had reports whether the target ever had an object of the name for which ok returns true.
 func (p *past) had(name string, ok func(*corev1.ConfigMap) bool) bool {
 	for i := range p.objects[name] {
 		if ok(&p.objects[name][i]) {
@@ -79,7 +78,7 @@ func (p *past) had(name string, ok func(*corev1.ConfigMap) bool) bool {
 	return false
 }
 
-// lies returns what was said that never was so.
+// lies returns the reports in statuses and records that were never true.
 func (p *past) lies(of map[string]bool) (list []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +125,7 @@ func texts(m map[string]string) map[string]any {
 	return out
 }
 
-// model is a hub whose Kontrol is killed and started again, and a cluster behind a wire.
+// model is a hub whose Kontrol is killed and restarted, and a cluster behind a wire.
 type model struct {
 	*cluster
 	*past
@@ -166,7 +165,7 @@ func newModel(t *testing.T) *model {
 	return m
 }
 
-// run starts Kontrol; stop ends it in the middle of whatever it does.
+// run starts Kontrol; stop ends it at any point of its work.
 func (m *model) run() {
 	ctx, cancel := context.WithCancel(m.Ctx)
 	ended := make(chan error, 1)
@@ -180,7 +179,7 @@ func (m *model) run() {
 	}
 }
 
-// user changes something that may not be there.
+// user accepts the error of a user's change to an object that may not exist.
 func (m *model) user(err error) {
 	m.T.Helper()
 	if !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {
@@ -188,12 +187,12 @@ func (m *model) user(err error) {
 	}
 }
 
-// wants creates or edits a Resource, and notes what is desired since.
+// wants creates or edits a Resource, and records the desired value.
 func (m *model) wants(name string, mode kontrol.Mode, value string) {
 	m.T.Helper()
 	r := managed(name, "there", configMapTemplate(name, value))
 	r.Spec.Mode = mode
-	m.mu.Lock() // before anybody can say that it is in sync
+	m.mu.Lock() // before Kontrol can report it in sync
 	defer m.mu.Unlock()
 	err := m.Create(m.Ctx, r)
 	if apierrors.IsAlreadyExists(err) {
@@ -219,10 +218,10 @@ func (m *model) suspend(yes bool) {
 		ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
 }
 
-// TestKontrolNeverLies: real Kontrol, with a real cluster behind a connection that is cut. From any interleaving of
-// edits, deletions, drift, lost labels, removed objects, cuts, silence, suspension and kills its states converge to
-// what is desired. Whatever it said of what was applied, what is there and what is in sync was so: the cluster had that
-// very object.
+// TestKontrolNeverLies runs real Kontrol with a real cluster behind a connection that is cut. Its states must
+// converge to the desired ones from any interleaving of edits, deletions, drift, lost labels, removed objects,
+// cuts, silence, suspension and kills. Every report of an applied, current or synced object must have been true at
+// some time: the cluster had that very object.
 func TestKontrolNeverLies(t *testing.T) {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "rapid.checks" })
@@ -293,7 +292,7 @@ func TestKontrolNeverLies(t *testing.T) {
 		m.suspend(false)
 		m.converges(rt, corrected, last[corrected], modes[corrected])
 		m.tells(rt, reported, last[reported])
-		// What the target had may be recorded after what was said of it.
+		// The test may record the target's object after Kontrol's report about it.
 		if of := map[string]bool{corrected: true, reported: true}; !assert.Eventually(t, func() bool {
 			return len(m.lies(of)) == 0
 		}, time.Minute, time.Millisecond) {
@@ -302,7 +301,7 @@ func TestKontrolNeverLies(t *testing.T) {
 	})
 }
 
-// converges waits until a Resource is in sync and its object is as desired. One that was deleted is created again.
+// converges waits until a Resource is in sync and its object is as desired. It creates a deleted Resource again.
 func (m *model) converges(rt *rapid.T, name, want string, mode kontrol.Mode) {
 	m.follows(rt, name, func(r *kontrol.Resource, o *corev1.ConfigMap) bool {
 		if r == nil {
@@ -315,7 +314,7 @@ func (m *model) converges(rt *rapid.T, name, want string, mode kontrol.Mode) {
 	})
 }
 
-// tells waits until a Resource that is only reported says truly whether its object is as desired.
+// tells waits until a Resource with mode Report reports correctly whether its object is as desired.
 func (m *model) tells(rt *rapid.T, name, want string) {
 	m.follows(rt, name, func(r *kontrol.Resource, o *corev1.ConfigMap) bool {
 		if o.Data["a"] == want && o.Labels[kontrol.LabelID] != "" {
@@ -325,8 +324,8 @@ func (m *model) tells(rt *rapid.T, name, want string) {
 	})
 }
 
-// follows waits until ok of a Resource that is about its generation, nil if it is gone, and the object on the target,
-// which is empty if it is gone.
+// follows waits until ok returns true for a Resource whose status is current (nil if it is deleted) and the
+// target's object (empty if it is deleted).
 func (m *model) follows(rt *rapid.T, name string, ok func(*kontrol.Resource, *corev1.ConfigMap) bool) {
 	ctx, cancel := context.WithTimeout(m.Ctx, controlplane.Patience)
 	defer cancel()

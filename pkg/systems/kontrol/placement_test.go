@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestKontrolOverrides: clusters of one Resource differ by overrides and labels; one that lacks a label fails alone; a
-// label's change is applied; a cluster that no longer matches is left as the deletion policy says.
+// TestKontrolOverrides checks overrides and labels for the clusters of one Resource. A cluster without a needed label
+// fails alone, a changed label is applied, and a cluster that no longer matches is handled as the deletion policy says.
 func TestKontrolOverrides(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
@@ -51,12 +51,12 @@ func TestKontrolOverrides(t *testing.T) {
 	other.has("color", map[string]string{"a": "blue", "on": "there"})
 	c.in("color", kontrol.StateSynced)
 
-	// What a label gave stays if the label is taken away, and is said.
+	// A value from a label stays when the label is removed, and the state reports it.
 	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":null}}}`)
 	c.in("color", kontrol.StateOutOfSync)
 	other.has("color", map[string]string{"a": "blue", "on": "there"})
 
-	// Without its label the cluster is no longer one of the Resource's.
+	// Without the label the selector no longer matches the cluster.
 	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"name":null}}}`)
 	controlplane.Until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool {
 		return r.Status.Clusters.Total == 1

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestConflicts: a change is made again after a pause, for as long as the client waits.
+// TestConflicts checks that a change is retried after a pause until the client gives up.
 func TestConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conflict, other := apierrors.NewConflict(schema.GroupResource{}, "x", nil), errors.New("other")
@@ -36,8 +36,8 @@ func TestConflicts(t *testing.T) {
 	})
 }
 
-// TestConflictsDoNotSpin: whatever changes objects pauses after conflicts, which last until the cache has what others
-// wrote.
+// TestConflictsDoNotSpin checks that every handler pauses after conflicts, which last until the cache has the other
+// writer's change.
 func TestConflictsDoNotSpin(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// read writes what the reconciler would once it has read the content of a bundle.
+// read sets the status that the reconciler sets after it has read a bundle's content.
 func (w *world) read(name, content string) {
 	w.t.Helper()
 	var b kontrol.Bundle
@@ -27,7 +27,8 @@ func (w *world) read(name, content string) {
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
 }
 
-// TestABundle from creation to deletion: with an ID that stays, its content approved as it was read.
+// TestABundle follows a bundle from creation to deletion. Its ID stays the same, and the approval is for the
+// content that was read.
 func TestABundle(t *testing.T) {
 	w := newWorld(t)
 	a := w.do("POST", "/api/v1/bundles",

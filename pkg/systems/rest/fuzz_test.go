@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// FuzzDecode: whatever a client sends, decoding and conversion end with an error or an object, and no panic.
+// FuzzDecode checks that decoding and conversion of any input return an error or an object, without panic.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"name":"a","image":"i","env":{"A":"1"},"ports":[{"containerPort":80,"hostPort":8080}],"resources":{"limits":{"cpu":1}}}`,

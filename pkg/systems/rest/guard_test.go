@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTheTokenIsNeeded: as a bearer token or a password; it changes with its file, and without the file nobody gets in.
+// TestTheTokenIsNeeded checks the token as a bearer token and as a password. It changes with its file; without the
+// file all requests are refused.
 func TestTheTokenIsNeeded(t *testing.T) {
 	w := newWorld(t, secure)
 	get := func(headers ...string) int { return w.do("GET", "/api/v1/tasks", nil, headers...).status }
@@ -41,7 +42,7 @@ func TestTheTokenIsNeeded(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, get("Authorization", "Bearer another token of some length"))
 }
 
-// TestATokenFileIsReadOnlyWhenItChanges: an old file is compared by its metadata.
+// TestATokenFileIsReadOnlyWhenItChanges checks that an old file is compared by its metadata.
 func TestATokenFileIsReadOnlyWhenItChanges(t *testing.T) {
 	path := t.TempDir() + "/token"
 	require.NoError(t, os.WriteFile(path, []byte(token), 0o600))
@@ -54,7 +55,8 @@ func TestATokenFileIsReadOnlyWhenItChanges(t *testing.T) {
 	require.Same(t, seen, f.seen)
 }
 
-// TestPagesOfOthersAreRefused: by origin always, and by host on loopback, where a page's name may have been rebound.
+// TestPagesOfOthersAreRefused checks the refusal by Origin always, and by Host on loopback, where DNS rebinding is
+// possible.
 func TestPagesOfOthersAreRefused(t *testing.T) {
 	w := newWorld(t)
 	for _, host := range []string{"localhost", "localhost:8070", "127.0.0.1:1", "127.1.2.3", "[::1]:8070"} {
@@ -87,7 +89,7 @@ func TestPreflightNeedsNoToken(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, w.do("OPTIONS", "/api/v1/tasks", nil).status)
 }
 
-// TestWrongMethodsAndPaths have Podling's answers.
+// TestWrongMethodsAndPaths checks for Podling's answers.
 func TestWrongMethodsAndPaths(t *testing.T) {
 	w := newWorld(t)
 	a := w.do("DELETE", "/api/v1/tasks/x", nil)

@@ -48,7 +48,6 @@ func TestMain(m *testing.M) {
 
 const token = "a-token-of-some-length"
 
-// world is a facade over a real registry.
 type world struct {
 	t      *testing.T
 	admin  client.Interface
@@ -60,13 +59,13 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client that creates nothing while err is set, and until changes is full, finds that somebody else has
-// written what it would change.
+// broken is a client whose creates fail while err is set, and whose changes fail with a conflict until the channel
+// changes is full.
 type broken struct {
 	client.Interface
 	mu      sync.Mutex
 	err     error
-	changes chan time.Time // when it was tried
+	changes chan time.Time // the times of the attempts
 }
 
 func (b *broken) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
@@ -110,7 +109,7 @@ func (b *broken) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.Creat
 	return b.Interface.Create(ctx, obj, opts...)
 }
 
-// contend has the next n changes fail, and returns when they were tried.
+// contend makes the next n changes fail with a conflict. The channel returns the times of the attempts.
 func (b *broken) contend(n int) chan time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,14 +123,13 @@ func (b *broken) fail(err error) {
 	b.err = err
 }
 
-// agent is the log API of a node's agent.
 type agent struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	down   bool
-	old    bool // it has no logs of tasks whose pods are gone
+	old    bool // it has no logs of tasks whose pods are deleted
 	asked  []string
-	more   chan string // lines of a log that is followed
+	more   chan string // lines of a followed log
 }
 
 func newAgent(t *testing.T) *agent {
@@ -186,14 +184,13 @@ func (a *agent) fail(down bool) {
 	a.down = down
 }
 
-// secure makes a facade need the token, with TLS.
 func secure(c *Config) { c.RESTInsecure = false }
 
-// newWorld starts a facade, insecure unless that is changed.
+// newWorld starts a facade, which is insecure by default.
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
-	// The API server brings the authorizer; the facade has the rights of its role and no others.
+	// The API server sets up the authorizer. The facade has only the rights of its role.
 	_, err := apiserver.New(apiserver.Config{
 		Registry: e.Registry,
 		Cache:    e.Cache,
@@ -245,20 +242,17 @@ func (w *world) create(o ctrl.Object) {
 	require.NoError(w.t, w.admin.Create(w.t.Context(), o))
 }
 
-// answer is what the facade answered.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// into decodes the body.
 func (a answer) into(t *testing.T, v any) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal([]byte(a.body), v), a.body)
 }
 
-// says returns the error of an answer.
 func (a answer) says(t *testing.T) string {
 	t.Helper()
 	var e wire.Error
@@ -266,7 +260,7 @@ func (a answer) says(t *testing.T) string {
 	return e.Error
 }
 
-// do sends a request; body is JSON text, a value to encode, or nil. Headers are given in pairs.
+// do sends a request; body is JSON text, a value to encode, or nil. headers are pairs of names and values.
 func (w *world) do(method, path string, body any, headers ...string) answer {
 	w.t.Helper()
 	var r io.Reader
@@ -299,7 +293,6 @@ func (w *world) do(method, path string, body any, headers ...string) answer {
 	return answer{resp.StatusCode, resp.Header, string(data)}
 }
 
-// node creates a Ready node with an agent.
 func (w *world) node(name string) {
 	w.t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -307,7 +300,7 @@ func (w *world) node(name string) {
 	w.create(n)
 }
 
-// run puts a task on a node, as scheduler and reconciler do, and returns the pod of its attempt.
+// run puts a task on a node, like the scheduler and the reconciler, and returns its attempt's pod.
 func (w *world) run(id, node string, number int32) *corev1.Pod {
 	w.t.Helper()
 	var t taskapi.Task
@@ -328,7 +321,6 @@ func (w *world) run(id, node string, number int32) *corev1.Pod {
 	return p
 }
 
-// task creates a task and returns its ID.
 func (w *world) task(name string) string {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/tasks", wire.CreateTask{Name: name, Image: "busybox"})
@@ -338,7 +330,6 @@ func (w *world) task(name string) string {
 	return t.TaskID
 }
 
-// register registers a worker on loopback and returns its ID.
 func (w *world) register(port int) string {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/nodes/register", wire.RegisterNode{
@@ -350,7 +341,6 @@ func (w *world) register(port int) string {
 	return n.NodeID
 }
 
-// bind schedules a pod to a node.
 func (w *world) bind(pod, node string) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}}

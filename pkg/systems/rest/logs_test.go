@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// TestLogsOfOurNodes: a client that reads logs from the address of the node it is told reads them here.
+// TestLogsOfOurNodes checks that a client that reads logs at the address of the task's node reaches the facade.
 func TestLogsOfOurNodes(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")
@@ -40,7 +40,7 @@ func TestLogsOfOurNodes(t *testing.T) {
 	}
 }
 
-// TestLogsAreFollowed: each line is an event, as soon as it is written.
+// TestLogsAreFollowed checks that each line is sent as an event as soon as it is written.
 func TestLogsAreFollowed(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")
@@ -78,8 +78,8 @@ func TestLogsAreFollowed(t *testing.T) {
 	require.Error(t, err, "the log has ended")
 }
 
-// TestLogsOfExternalWorkers are read from the worker, which can answer what it likes, but not send the server elsewhere
-// nor fill its memory.
+// TestLogsOfExternalWorkers checks that logs are read from the worker. Its answers cannot redirect the server or
+// fill its memory.
 func TestLogsOfExternalWorkers(t *testing.T) {
 	w := newWorld(t)
 	answer := func(rw http.ResponseWriter, _ *http.Request) {

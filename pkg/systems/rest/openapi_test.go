@@ -58,7 +58,7 @@ func (other) Routes() []Route {
 	}}
 }
 
-// TestOtherSystemsAddRoutes with one line, under the same guard and in the same description.
+// TestOtherSystemsAddRoutes adds routes with one line. They have the same guard and the same OpenAPI document.
 func TestOtherSystemsAddRoutes(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Resources = append(c.Resources, other{}) })
 	require.JSONEq(t, `{"phase":"waxing"}`, w.do("GET", "/api/v1/moons/ours", nil).body)
@@ -67,8 +67,8 @@ func TestOtherSystemsAddRoutes(t *testing.T) {
 	require.True(t, w.operations()["GET /api/v1/moons/{id}"].Has("200"))
 }
 
-// TestTheDescriptionIsTrue sends requests to every route until each status that its description has was answered, and
-// none that it has not.
+// TestTheDescriptionIsTrue sends requests to every route until each documented status has occurred, and fails on
+// any undocumented one.
 func TestTheDescriptionIsTrue(t *testing.T) {
 	w := newWorld(t)
 	s := newWorld(t, secure)
@@ -104,7 +104,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		return a
 	}
 
-	// What every route has.
+	// The statuses of every route.
 	for _, r := range w.server.router.routes {
 		path := strings.NewReplacer("{id}", "nothing").Replace(r.Path)
 		expect(http.StatusForbidden, r.Method, path, nil, "Origin", "https://evil.example")
@@ -213,7 +213,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", ptr+"/logs", nil)
 	expect(http.StatusOK, "GET", ptr+"/logs/stream", nil)
 
-	// Logs that cannot be had.
+	// Unavailable logs.
 	w.agent.fail(true)
 	for _, path := range []string{at + "/logs", at + "/logs/stream", ptr + "/logs", ptr + "/logs/stream"} {
 		expect(http.StatusBadGateway, "GET", path, nil)

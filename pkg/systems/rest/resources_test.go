@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// resource creates a resource over REST.
 func (w *world) resource(body string) wire.Resource {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/resources", body)
@@ -26,7 +25,7 @@ func (w *world) resource(body string) wire.Resource {
 	return r
 }
 
-// synced writes what reconciler and watcher would for a resource that is in sync on a cluster.
+// synced writes the status of a resource in sync on a cluster, like reconciler and watcher.
 func (w *world) synced(name, cluster string) {
 	w.t.Helper()
 	var r kontrol.Resource
@@ -66,7 +65,7 @@ func (w *world) synced(name, cluster string) {
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
 }
 
-// TestAResourceHasTheSeedsColumns from creation to deletion, and an ID that stays.
+// TestAResourceHasTheSeedsColumns follows a resource from creation to deletion. Its ID stays the same.
 func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	w := newWorld(t)
 	made := w.resource(`{"cluster_id":"edge","namespace":"shop","kind":"ConfigMap","name":"greeting","desired_spec":{"data":{"hello":"world","n":"1"}}}`)
@@ -101,7 +100,7 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 		require.EqualValues(t, 1, state["revision"])
 	}
 
-	// The revision rises, or is set, also back; the generation always rises.
+	// The revision increases, or can be set, even back. The generation always increases.
 	var r wire.Resource
 	put := func(body string) {
 		t.Helper()
@@ -122,7 +121,7 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world"}}`,
 		string(r.DesiredSpec))
 
-	// Windows and approval: each edit waits for its own.
+	// Windows and approval: each edit needs its own approval.
 	put(`{"approval":"Manual","windows":[{"kind":"Allow","schedule":"0 22 * * 1-5","duration":"90m","time_zone":"Europe/Berlin"},{"kind":"Deny","schedule":"0 0 24 12 *","duration":"72h"}]}`)
 	require.Equal(t,
 		[]wire.SyncWindow{
@@ -143,7 +142,7 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	require.Equal(t, http.StatusConflict, stale.status)
 	require.Contains(t, stale.says(t), "generation 7")
 
-	// What was read can be sent back.
+	// A client can send back the object that it has read.
 	whole, err := json.Marshal(r)
 	require.NoError(t, err)
 	put(string(whole))

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// TestATaskIsPodlings: a task that is created over REST is a Task, with the fields and words that Podling's clients
-// expect.
+// TestATaskIsPodlings checks that a task created over REST is a Task, with the fields and words that Podling's
+// clients expect.
 func TestATaskIsPodlings(t *testing.T) {
 	w := newWorld(t)
 	a := w.do("POST", "/api/v1/tasks", `{"name":"My Task!","image":"nginx:alpine","env":{"B":"2","A":"1"},"unknown":1,
@@ -82,8 +82,8 @@ func TestBadTasksAreRefused(t *testing.T) {
 	require.Contains(t, plain.says(t), "application/json")
 }
 
-// TestAnIdempotencyKeyHasOneTask: a request that is repeated is answered with the first one's task; another one with
-// its key is refused.
+// TestAnIdempotencyKeyHasOneTask checks that a repeated request returns the first request's task, and that a
+// different request with the same key is refused.
 func TestAnIdempotencyKeyHasOneTask(t *testing.T) {
 	w := newWorld(t)
 	send := func(body string) answer { return w.do("POST", "/api/v1/tasks", body, idempotencyHeader, "order 7") }
@@ -103,7 +103,7 @@ func TestAnIdempotencyKeyHasOneTask(t *testing.T) {
 	require.Len(t, all, 1)
 }
 
-// TestListsHavePages: pages are complete, in the order of IDs, and have no duplicates.
+// TestListsHavePages checks that pages are complete, ordered by ID, and without duplicates.
 func TestListsHavePages(t *testing.T) {
 	w := newWorld(t)
 	want := map[string]bool{}
@@ -136,7 +136,8 @@ func TestListsHavePages(t *testing.T) {
 	}
 }
 
-// TestACreateIsAnsweredWithTheNode if the scheduler finds one at once, and with its reasons if it does not.
+// TestACreateIsAnsweredWithTheNode checks that the answer has the node if the scheduler finds one at once, or else
+// its reasons.
 func TestACreateIsAnsweredWithTheNode(t *testing.T) {
 	w := newWorld(t)
 	w.server.schedulePatience = time.Minute
@@ -145,7 +146,7 @@ func TestACreateIsAnsweredWithTheNode(t *testing.T) {
 		"fits":    {Phase: taskapi.TaskScheduled, Node: "n1"},
 		"too big": {Phase: taskapi.TaskPending, Error: "0/1 nodes are available: 1 Insufficient cpu"},
 	} {
-		// The scheduler and the task's reconciler.
+		// This goroutine acts as the scheduler and the task's reconciler.
 		tasks, err := w.admin.Watch(t.Context(), &taskapi.TaskList{}, ctrl.InNamespace("default"))
 		require.NoError(t, err)
 		done := make(chan error, 1)

@@ -56,8 +56,8 @@ func TestAWorkersLife(t *testing.T) {
 	require.True(t, view.Online(get()), "a heartbeat brings it back")
 }
 
-// TestRegistrationsAreFenced: an address has one registration, whose ID alone may report; a heartbeat that is replayed
-// for an earlier one, or forged for another address or for one of our own nodes, is refused.
+// TestRegistrationsAreFenced checks that only the ID of an address's latest registration may report. A heartbeat that
+// is replayed for an earlier registration, or forged for another address or for one of our own nodes, is refused.
 func TestRegistrationsAreFenced(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")
@@ -79,7 +79,6 @@ func TestRegistrationsAreFenced(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, w.do("POST", "/api/v1/nodes/"+second+"/deregister", nil).status)
 }
 
-// move changes the address that a worker registered from.
 func (w *world) move(id, address string) {
 	w.t.Helper()
 	var node corev1.Node
@@ -89,7 +88,8 @@ func (w *world) move(id, address string) {
 	require.NoError(w.t, w.admin.Update(w.t.Context(), next))
 }
 
-// TestWorkersAreWhereTheyAre: a registration cannot make the server send requests to another address, nor to itself.
+// TestWorkersAreWhereTheyAre checks that a registration cannot make the server send requests to another address, or
+// to itself.
 func TestWorkersAreWhereTheyAre(t *testing.T) {
 	w := newWorld(t)
 	own := w.url[strings.LastIndex(w.url, ":")+1:]
@@ -115,8 +115,8 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestHowLongAWorkerMayBeSilent: Podling's workers send a heartbeat every 30 s, and its design has them do so every 10
-// s.
+// TestHowLongAWorkerMayBeSilent checks the timeouts: Podling's workers send a heartbeat every 30 s, its design says
+// every 10 s.
 func TestHowLongAWorkerMayBeSilent(t *testing.T) {
 	w := newWorld(t)
 	for path, seconds := range map[string]time.Duration{"/api/v1/nodes/register": 90, "/api/v1/nodes": 30} {
@@ -132,8 +132,8 @@ func TestHowLongAWorkerMayBeSilent(t *testing.T) {
 	}
 }
 
-// TestTheOwnerReports: the worker that runs a task reports its progress and end; reports of others, for an attempt that
-// is over, or that contradict what was reported, are refused.
+// TestTheOwnerReports checks that the worker that runs a task reports its progress and end. Reports from other
+// workers, for an ended attempt, or that contradict earlier reports are refused.
 func TestTheOwnerReports(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")
@@ -170,7 +170,7 @@ func TestTheOwnerReports(t *testing.T) {
 	require.Equal(t, int32(3), end.ExitCode)
 	require.Equal(t, "podling://c1", end.ContainerID)
 
-	// The first attempt was given up; the worker that ran it cannot report over the second one.
+	// The first attempt has ended. Its worker cannot report for the second one.
 	now := int64(0)
 	require.NoError(t, w.admin.Delete(t.Context(), pod, &ctrl.DeleteOptions{GracePeriodSeconds: &now}))
 	var task taskapi.Task
@@ -182,7 +182,7 @@ func TestTheOwnerReports(t *testing.T) {
 		report("/api/v1/tasks/"+unknown+"/status", `{"status":"running"}`, http.StatusNotFound)
 	}
 
-	// Tasks on our own nodes are reported by their agents alone.
+	// Only agents report tasks on our own nodes.
 	other := w.task("b")
 	w.run(other, "ours", 1)
 	report("/api/v1/tasks/"+other+"/status", `{"status":"completed"}`, http.StatusForbidden)
@@ -231,8 +231,8 @@ func TestTheOwnerReportsOnPods(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, w.do("PUT", status, `{"status":"failed","containers":[{"name":"z"}]}`).status)
 }
 
-// TestTasksOfANodeThatIsGone: their logs and reports are refused by name of what is missing, and the tasks are still
-// shown.
+// TestTasksOfANodeThatIsGone checks that requests for their logs and reports fail with the node's name, and that
+// the tasks are still listed.
 func TestTasksOfANodeThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	worker := w.register(8081)

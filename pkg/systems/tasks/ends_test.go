@@ -30,8 +30,8 @@ func (c *cluster) taskEnds(name string) *tasks.Task {
 	})
 }
 
-// TestTasksLetGoOfTheirPods: the end of an attempt is recorded, and then its pod goes, also where reconcilers reach the
-// API over HTTP, and when somebody else deletes the pod first.
+// TestTasksLetGoOfTheirPods checks that the end of an attempt is recorded before its pod is deleted, also over
+// HTTP, and if another client deletes the pod first.
 func TestTasksLetGoOfTheirPods(t *testing.T) {
 	for name, http := range map[string]bool{"in process": false, "over HTTP": true} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 	}
 }
 
-// BenchmarkTasks is what the control plane spends on a task whose container ends at once, of 500 that wait for one node
-// with room for 110.
+// BenchmarkTasks measures the control plane's cost of a task whose container ends at once, with 500 tasks waiting
+// for one node with 110 places.
 func BenchmarkTasks(b *testing.B) {
 	c := start(b, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	c.Node("a")

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// TestExternalWorkersAreExternalNodes: the core and this system mean the same nodes.
+// TestExternalWorkersAreExternalNodes checks that the core and this system use the same label.
 func TestExternalWorkersAreExternalNodes(t *testing.T) {
 	require.Equal(t, tasks.External, nodestate.LabelExternal)
 }

@@ -45,7 +45,7 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 	require.ErrorContains(t, err, "it is Pending: attempt 2 failed")
 }
 
-// An attempt that the status does not list any more is asked of the nodes on which others ran, by the name of its pod.
+// If the status no longer lists an attempt, the nodes of other attempts are asked for its log by its pod's name.
 func TestTheLogOfAnAttemptThatIsNotListed(t *testing.T) {
 	at := int32(99)
 	task := &tasks.Task{

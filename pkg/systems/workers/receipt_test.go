@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// sealed is a connection to a service, of a server that has a key.
+// sealed is a connection to a service through a server with a receipt key.
 type sealed struct {
 	kind.Connection
 	key, namespace, service string
@@ -38,14 +38,13 @@ func (c *sealed) LocalNode(string) localNode { return c }
 
 func (*sealed) Accept([]*workers.Delivery) {}
 
-// RoundTrip accepts a message for a node.
 func (c *sealed) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.got = req
 	return &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(""))}, nil
 }
 
-// TestNodesSendOnWhatTheyWereGiven: a node cannot forge a message, nor send one to another service than those of its
-// worker.
+// TestNodesSendOnWhatTheyWereGiven checks that a node can neither forge a message nor send one to a service outside
+// its worker's.
 func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Annotations: map[string]string{
 		workers.AnnotationQueue: (&workers.Queue{Worker: "w", DeadLetter: "dead"}).Annotation()}}}

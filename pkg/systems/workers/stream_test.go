@@ -23,7 +23,7 @@ import (
 	streams "github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
-// streaming is a connection to a service whose pods are on the node here ("local") and on another one.
+// streaming is a connection to a service with pods on this node ("local") and on another one.
 type streaming struct {
 	sealed
 	mu   sync.Mutex
@@ -152,7 +152,7 @@ func TestStream(t *testing.T) {
 	on.most = 1 << 20
 	on.mu.Unlock()
 
-	on.full = true // the node refuses, so the message is sent as a request of its own
+	on.full = true // the node refuses, so the message is sent as a separate request
 	require.NoError(t, s.Send(t.Context(), streams.Message{Payload: []byte("elsewhere")}))
 	require.NotNil(t, on.got)
 	on.full = false
@@ -168,7 +168,7 @@ func TestStream(t *testing.T) {
 	require.Zero(t, on.held)
 }
 
-// TestStreamEnds: when a sender is gone, nobody waits for the replies.
+// TestStreamEnds checks that the replies of a disconnected sender are abandoned.
 func TestStreamEnds(t *testing.T) {
 	on := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100)}
 	who := &user.DefaultInfo{Name: "ann"}

@@ -1,4 +1,4 @@
-// Package assembled gives tests the kinds and roles of a server with all systems.
+// Package assembled provides tests with the kinds and roles of a server with all systems.
 package assembled
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// Systems are all systems, without a server.
+// Systems returns all systems, without a server.
 var Systems = sync.OnceValue(func() systems.List { return systems.All(system.Host{}) })
 
-// Kinds returns the Table, which is made on first use.
+// Kinds returns the table of all kinds, created on first use.
 var Kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(Systems().Extensions()...) })
 
-// Roles returns new copies of the roles and bindings.
+// Roles returns new copies of the roles and bindings of all systems.
 func Roles() []client.Object { return builtin.Roles(systems.All(system.Host{}).Extensions()...) }

@@ -1,5 +1,5 @@
-// Package controlplane gives tests a control plane: a registry with all reconcilers, the systems' included, the
-// scheduler, and an agent that makes bound pods run.
+// Package controlplane provides tests with a control plane: a registry, all reconcilers including the systems', the
+// scheduler, and an agent that simulates running pods.
 //
 // Its invariant: everything that it starts has ended when the test ends.
 package controlplane
@@ -46,30 +46,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
-// Cluster is a real registry with the reconcilers and the scheduler, and an agent of the test's own
-// that makes bound pods run and lets deleted ones go.
+// Cluster is a real registry with the reconcilers and the scheduler, and a fake agent that makes bound pods run and
+// removes deleted ones.
 type Cluster struct {
 	T testing.TB
 	client.Interface
 	Ctx    context.Context
 	Engine *registrytest.Engine
 	RootCA *rootca.Bundle
-	// REST returns the configuration with which a user reaches the API server, if there is one.
+	// REST returns a client configuration for a user of the API server; nil without HTTP.
 	REST func(name string, groups ...string) *rest.Config
 }
 
 type Options struct {
 	Agent bool
 	Log   slog.Level
-	// HTTP lets each reconciler, and the scheduler, reach the cluster through a client of its own over HTTP, with
-	// no more rights than its bootstrap role gives it.
+	// HTTP gives each reconciler and the scheduler its own HTTP client with only the rights of its bootstrap role.
 	HTTP    bool
-	CIDR    string // of the pods; empty is 10.42.0.0/16
+	CIDR    string // the pod range; empty means 10.42.0.0/16
 	Signers map[string]certificates.Signer
 	RootCA  []byte // nil: no certificate
 	Sign    tokensecret.Sign
 	Bare    bool // without reconcilers and scheduler
-	// Client, if not nil, wraps the client of each reconciler. Metrics, if not nil, has the reconcilers'.
+	// Client, if not nil, wraps the client of each reconciler. Metrics, if not nil, registers the reconcilers' metrics.
 	Client  func(name string, c client.Interface) client.Interface
 	Metrics prometheus.Registerer
 	Balance *loadbalancer.Config
@@ -144,7 +143,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// serve starts an API server on loopback and gives clients of it.
+// serve starts an API server on loopback and returns a function that makes clients for it.
 func (c *Cluster) serve() func(string) client.Interface {
 	t := c.T
 	keys, err := pki.Load(t.TempDir())
@@ -184,7 +183,7 @@ func (c *Cluster) serve() func(string) client.Interface {
 		if name == scheduler.Identity {
 			return readers[name]
 		}
-		// As upstream: all read as the controller manager, from one cache, and each writes as itself.
+		// As upstream, all components read as the controller manager through one cache, and each writes as itself.
 		return split{dial(name), readers[user.KubeControllerManager].Cache()}
 	}
 }
@@ -223,8 +222,8 @@ func (r *ready) Run(ctx context.Context) error {
 	return r.run(ctx)
 }
 
-// agent acts for all nodes: a bound pod becomes Running and Ready, a deleted one goes. Pods with the label
-// exit end with that code; those with the label stuck are left alone.
+// agent acts for all nodes: it reports a bound pod as Running and Ready, and deletes a terminating one. Pods with
+// the label exit end with that exit code; pods with the label stuck are ignored.
 func (c *Cluster) agent(ctx context.Context) error {
 	w, err := c.Watch(ctx, &corev1.PodList{})
 	if err != nil && ctx.Err() == nil {
@@ -239,7 +238,7 @@ func (c *Cluster) agent(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e, ok := <-w.ResultChan():
-			if !ok { // it fell behind
+			if !ok { // the watch was closed because it fell behind
 				return c.agent(ctx)
 			}
 			p, ok := e.Object.(*corev1.Pod)
@@ -285,7 +284,7 @@ func (c *Cluster) agent(ctx context.Context) error {
 	}
 }
 
-// Make creates objects.
+// Make creates objects, and fails the test on an error.
 func (c *Cluster) Make(objs ...ctrl.Object) {
 	c.T.Helper()
 	for _, o := range objs {
@@ -293,23 +292,23 @@ func (c *Cluster) Make(objs ...ctrl.Object) {
 	}
 }
 
-// Holder is a Cluster, or a type of a test that embeds it.
+// Holder is a Cluster, or a test's type that embeds it.
 type Holder interface{ held() *Cluster }
 
 func (c *Cluster) held() *Cluster { return c }
 
-// Change changes an object as a user would.
+// Change patches an object as another field manager.
 func (c *Cluster) Change(o ctrl.Object, name, text string) {
 	c.T.Helper()
 	o.SetName(name)
 	require.NoError(c.T, c.Patch(c.Ctx, o, ctrl.RawPatch(types.MergePatchType, []byte(text)), ctrl.FieldOwner("somebody")))
 }
 
-// Patience is how long a test waits for what should come at once.
+// Patience is the timeout for a change that should come at once.
 const Patience = 5 * time.Minute
 
-// Until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an
-// event.
+// Until waits until ok returns true for an object of the list's kind, and returns the object. An empty name means
+// any object. It checks at each event of the kind.
 func Until[T ctrl.Object](h Holder, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
 	c := h.held()
 	c.T.Helper()
@@ -324,7 +323,7 @@ func Until[T ctrl.Object](h Holder, list ctrl.ObjectList, namespace, name string
 		case <-ctx.Done():
 			require.FailNow(c.T, "it did not come so far", "%s/%s: last seen %+v", namespace, name, last)
 		case e, open := <-w.ResultChan():
-			if !open && ctx.Err() == nil { // it fell behind
+			if !open && ctx.Err() == nil { // the watch was closed because it fell behind
 				w, err = c.Watch(ctx, list, ctrl.InNamespace(namespace))
 				require.NoError(c.T, err)
 			}
@@ -340,7 +339,7 @@ func Until[T ctrl.Object](h Holder, list ctrl.ObjectList, namespace, name string
 	}
 }
 
-// Edit changes an object that others write meanwhile, and returns it.
+// Edit changes an object and repeats that on a conflict. It returns the stored object.
 func Edit[T ctrl.Object](h Holder, o T, change func(T)) T {
 	c := h.held()
 	c.T.Helper()
@@ -355,10 +354,10 @@ func Edit[T ctrl.Object](h Holder, o T, change func(T)) T {
 	}
 }
 
-// gone waits until an object is not there any more.
+// Gone waits until an object no longer exists.
 func (c *Cluster) Gone(o ctrl.Object) {
 	c.T.Helper()
-	into := o.DeepCopyObject().(ctrl.Object) // o may be the cache's own, from a watch
+	into := o.DeepCopyObject().(ctrl.Object) // o may be shared with the cache
 	require.Eventually(c.T, func() bool {
 		return apierrors.IsNotFound(c.Get(c.Ctx, ctrl.ObjectKeyFromObject(o), into))
 	}, Patience, 2*time.Millisecond)

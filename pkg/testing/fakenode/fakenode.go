@@ -1,7 +1,7 @@
-// Package fakenode registers nodes that run nothing: their pods are reported as Running and, where they end, as
-// Succeeded or Failed. They serve to measure and to test schedulers and controllers at sizes that no machine has.
+// Package fakenode registers nodes that run no containers. It reports their pods as Running and, when their time is
+// over, as Succeeded or Failed. It serves to measure and test schedulers and controllers at sizes that no machine has.
 //
-// Its invariant: memory is proportional to the number of pods that run for a limited time, whatever the number of
+// Its invariant: memory is proportional to the number of pods that run for a limited time, not to the number of
 // nodes and other pods.
 package fakenode
 
@@ -22,14 +22,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Label is on fake nodes and their leases; its value is the prefix of their names.
+// Label is a label of fake nodes and their leases. Its value is the prefix of their names followed by "0".
 const Label = "coracle.dev/fake-node"
 
 // Annotations of a pod with restartPolicy Never or OnFailure.
 const (
-	// DurationAnnotation is how long the pod runs, such as 5s. By default it succeeds at once.
+	// DurationAnnotation is how long the pod runs, such as 5s. Without it the pod succeeds at once.
 	DurationAnnotation = "coracle.dev/fake-duration"
-	// ExitCodeAnnotation is the exit code of its containers, from 0 to 255. With another one than 0 the pod fails.
+	// ExitCodeAnnotation is the exit code of its containers, from 0 to 255. With any other code than 0 the pod fails.
 	ExitCodeAnnotation = "coracle.dev/fake-exit-code"
 )
 
@@ -38,13 +38,12 @@ const MostNodes = 20_000
 
 const (
 	leaseSeconds = 40
-	// renewPeriod is the time in which all leases are renewed once. A missed renewal does not make a node NotReady.
+	// renewPeriod is the time in which each lease is renewed once. One missed renewal does not make a node NotReady.
 	renewPeriod = 15 * time.Second
-	// timeout limits one request.
-	timeout = 30 * time.Second
+	timeout     = 30 * time.Second
 	// cleanupTimeout is the time for removing nodes and pods at the end.
 	cleanupTimeout = 5 * time.Minute
-	// registerWorkers, renewWorkers and podWorkers write at the same time.
+	// registerWorkers, renewWorkers and podWorkers are the numbers of concurrent writers.
 	registerWorkers, renewWorkers, podWorkers = 16, 16, 32
 )
 
@@ -61,7 +60,7 @@ type Config struct {
 	Pods        int64
 	Labels      map[string]string
 	Taints      []corev1.Taint
-	// Progress is called with what happens, in a sentence; may be nil.
+	// Progress, if not nil, is called with a sentence about each step.
 	Progress func(string)
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -84,7 +83,6 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// label is the value of Label.
 func (c Config) label() string { return c.Prefix + "0" }
 
 // Nodes are the fake nodes of one process.
@@ -92,8 +90,8 @@ type Nodes struct {
 	Config
 	client kubernetes.Interface
 
-	ours      []atomic.Bool // by number: registered, and not deleted by another client since
-	failures  atomic.Uint64 // of requests, since the last report
+	ours      []atomic.Bool // by number: registered, and not deleted since by another client
+	failures  atomic.Uint64 // failed requests since the last report
 	timers    timers
 	tasks     chan task
 	relist    chan struct{} // capacity 1
@@ -138,7 +136,7 @@ func New(c Config) (*Nodes, error) {
 	return n, nil
 }
 
-// Run registers the nodes, plays their part until ctx is done, and then deletes them and their pods.
+// Run registers the nodes and simulates them until ctx is done. Then it deletes them and their pods.
 func (n *Nodes) Run(ctx context.Context) error {
 	began := time.Now()
 	err := n.register(ctx)
@@ -170,7 +168,7 @@ func (n *Nodes) play(ctx context.Context) {
 	n.follow(ctx)
 }
 
-// failed counts a request that failed, to be reported.
+// failed counts a failed request for the next report, and logs the first one.
 func (n *Nodes) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil && n.failures.Add(1) == 1 {
 		n.Log.Warn("request of a fake node failed", "request", what, "error", err)

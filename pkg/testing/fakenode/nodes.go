@@ -20,12 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errForeign means that a node of that name exists that is not fake.
 var errForeign = errors.New("exists and is not a fake node: use another prefix")
 
 func (n *Nodes) name(i int) string { return n.Prefix + strconv.Itoa(i) }
 
-// number returns the number of a node by its name; false if it is not one of these.
+// number returns the number of a node by its name. It returns false for any other node.
 func (n *Nodes) number(name string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, n.Prefix)
 	if !ok || digits == "" || digits[0] == '+' || digits[0] == '-' || digits[0] == '0' && digits != "0" {
@@ -37,8 +36,8 @@ func (n *Nodes) number(name string) (int, bool) {
 
 func (n *Nodes) selector() string { return Label + "=" + n.label() }
 
-// each calls f with the numbers of all nodes, by several workers, until one fails or ctx is done. Calls that have begun
-// are waited for: what an abandoned request does, it may do after the nodes have been removed.
+// each calls f with the numbers of all nodes from several workers, until a call fails or ctx is done. It waits for
+// calls that have begun, because an abandoned request could take effect after the nodes have been removed.
 func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -63,8 +62,8 @@ func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Contex
 	return context.Cause(ctx)
 }
 
-// register creates the nodes and their leases. Nodes of an earlier process with the same prefix, which could not delete
-// them, are adopted.
+// register creates the nodes and their leases. It adopts nodes with the same prefix that an earlier process could
+// not delete.
 func (n *Nodes) register(ctx context.Context) error {
 	return n.each(ctx, registerWorkers, func(ctx context.Context, i int) error {
 		node, err := n.client.CoreV1().Nodes().Create(ctx, n.node(i), metav1.CreateOptions{})
@@ -98,7 +97,7 @@ func (n *Nodes) lease(ctx context.Context, node *corev1.Node) error {
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node.Name, LeaseDurationSeconds: &seconds, RenewTime: &now},
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // it is renewed from now on
+		return nil // renew keeps it from now on
 	}
 	return err
 }
@@ -141,9 +140,9 @@ func (n *Nodes) node(i int) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: n.name(i), Labels: labels},
 		Spec:       corev1.NodeSpec{Taints: n.Taints},
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: conditions,
-			// Without an IP address: nothing can connect to it, and routes to it would lead nowhere.
+			// No IP address: nothing can connect to the node, and routes to it would lead nowhere.
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name(i)}},
-			// What a pod may need of a node (KEP-5328), they have: no container runs there.
+			// The nodes declare all features that a pod may require (KEP-5328), since no container runs there.
 			DeclaredFeatures: []string{
 				"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 				"RestartAllContainersOnContainerExits",
@@ -158,7 +157,7 @@ func (n *Nodes) node(i int) *corev1.Node {
 	}
 }
 
-// renew renews the leases of all nodes again and again, evenly over renewPeriod.
+// renew renews the leases of all nodes repeatedly, evenly spread over renewPeriod.
 func (n *Nodes) renew(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()

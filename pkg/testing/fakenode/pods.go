@@ -13,22 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// pageSize is the number of pods in one page of a list.
 const pageSize = 500
 
-// retryPeriod is the pause after the cluster could not be reached.
+// retryPeriod is the pause after a failed list or watch.
 const retryPeriod = time.Second
 
-// podKey identifies a pod.
 type podKey struct {
 	namespace, name string
 	uid             types.UID
 }
 
-// task is a request for a pod.
 type task struct {
 	podKey
-	patch []byte // of its status; nil: delete it
+	patch []byte // of the status; nil deletes the pod
 }
 
 // timers end pods that run for a limited time.
@@ -69,10 +66,10 @@ func (t *timers) stop() {
 	}
 }
 
-// bound selects the pods that have a node.
+// bound selects the pods that are bound to a node.
 const bound = "spec.nodeName!="
 
-// follow watches the pods that are on nodes, and hands the pods of fake nodes to the workers, until ctx is done.
+// follow watches bound pods and gives the fake nodes' pods to the workers, until ctx is done.
 func (n *Nodes) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.listAndWatch(ctx); err != nil {
@@ -91,7 +88,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listAndWatch returns nil if the pods have to be listed again.
+// listAndWatch lists the pods once and watches them. It returns nil if they must be listed again.
 func (n *Nodes) listAndWatch(ctx context.Context) error {
 	version, err := n.list(ctx, func(p *corev1.Pod) { n.see(ctx, p) })
 	if err != nil {
@@ -120,7 +117,7 @@ func (n *Nodes) listAndWatch(ctx context.Context) error {
 	return nil
 }
 
-// read reads a watch until it ends; again means that the pods have to be listed.
+// read reads a watch until it ends. It returns again if the pods must be listed again.
 func (n *Nodes) read(ctx context.Context, w watch.Interface, version *string) (again bool, err error) {
 	for {
 		select {
@@ -151,7 +148,7 @@ func (n *Nodes) read(ctx context.Context, w watch.Interface, version *string) (a
 	}
 }
 
-// list calls f for all pods that have a node, and returns the version of the list.
+// list calls f for all bound pods, and returns the resource version of the list.
 func (n *Nodes) list(ctx context.Context, f func(*corev1.Pod)) (version string, err error) {
 	for page := (metav1.ListOptions{FieldSelector: bound, Limit: pageSize}); ; {
 		list, err := n.client.CoreV1().Pods("").List(ctx, page)
@@ -168,13 +165,12 @@ func (n *Nodes) list(ctx context.Context, f func(*corev1.Pod)) (version string, 
 	}
 }
 
-// has reports whether the pod is on one of these nodes.
 func (n *Nodes) has(p *corev1.Pod) bool {
 	i, ok := n.number(p.Spec.NodeName)
 	return ok && n.ours[i].Load()
 }
 
-// see does what a pod's node has to do about it. It blocks while all workers are busy.
+// see does the next step for a pod. It blocks while all workers are busy.
 func (n *Nodes) see(ctx context.Context, p *corev1.Pod) {
 	if !n.has(p) {
 		return
@@ -194,7 +190,6 @@ func (n *Nodes) hand(ctx context.Context, t task) {
 	}
 }
 
-// work carries out tasks until ctx is done.
 func (n *Nodes) work(ctx context.Context) {
 	for {
 		select {
@@ -209,12 +204,12 @@ func (n *Nodes) work(ctx context.Context) {
 func (n *Nodes) do(ctx context.Context, t task) {
 	err := n.write(ctx, t)
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // it is gone, or another pod has its name
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // the pod is gone, or another pod has its name
 		n.timers.clear(t.podKey)
 	case err != nil:
 		n.failed(ctx, "write pod "+t.namespace+"/"+t.name, err)
 		select {
-		case n.relist <- struct{}{}: // see it again
+		case n.relist <- struct{}{}: // see gets the pod again
 		default:
 		}
 	case t.patch == nil:
@@ -233,14 +228,14 @@ func (n *Nodes) write(ctx context.Context, t task) error {
 	return err
 }
 
-// gone deletes a pod at once, as its node does when its containers have ended.
+// gone returns the options that delete a pod at once, as its node does when its containers have ended.
 func gone(uid types.UID) metav1.DeleteOptions {
 	now := int64(0)
 	return metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// removePods deletes the pods on the nodes, until there are none: the scheduler may still bind some to nodes that are
-// just gone.
+// removePods deletes the pods on the nodes until none is left: the scheduler may still bind pods to nodes that have
+// just been deleted.
 func (n *Nodes) removePods(ctx context.Context) error {
 	for {
 		found, err := n.removePodsOnce(ctx)

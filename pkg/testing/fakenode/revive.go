@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// revive reports nodes ready again that were marked as lost, as the kubelet does: heartbeats alone do not, and on a
-// busy machine they can be late. It returns when ctx is done.
+// revive reports lost nodes ready again, as the kubelet does: heartbeats alone do not, and they can be late on a
+// busy machine. It returns when ctx is done.
 func (n *Nodes) revive(ctx context.Context) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]())
 	seen := func(o any) {
@@ -47,7 +47,7 @@ func (n *Nodes) revive(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// lostOnly reduces a node to its name, and to its Ready condition if that is not true.
+// lostOnly reduces a cached node to its name, and to its Ready condition if that is not true.
 func lostOnly(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {

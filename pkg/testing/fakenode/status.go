@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// plan returns what a pod's node has to write, and how long it has to wait before; false if nothing.
+// plan returns the next write for a pod and how long to wait before it; false if there is none.
 func (n *Nodes) plan(p *corev1.Pod, now time.Time) (t task, after time.Duration, ok bool) {
 	t.podKey = podKey{p.Namespace, p.Name, p.UID}
 	over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
@@ -23,9 +23,9 @@ func (n *Nodes) plan(p *corev1.Pod, now time.Time) (t task, after time.Duration,
 	}
 	lasts, result := life(p)
 	switch {
-	case p.DeletionTimestamp != nil && !over && len(p.Finalizers) > 0: // who holds the pod wants to see that it ended
+	case p.DeletionTimestamp != nil && !over && len(p.Finalizers) > 0: // finalizers wait for the end
 		t.patch = patch(p, ended(p, begin, now, exit{code: 137, reason: "Error"}))
-	case p.DeletionTimestamp != nil: // with a period of 0 it only waits for its finalizers
+	case p.DeletionTimestamp != nil: // a pod with a grace period of 0 waits only for its finalizers
 		return t, 0, p.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds > 0
 	case over:
 		return t, 0, false
@@ -43,13 +43,12 @@ func (n *Nodes) plan(p *corev1.Pod, now time.Time) (t task, after time.Duration,
 	return t, 0, true
 }
 
-// exit is how a pod's containers end.
 type exit struct {
 	code            int32
 	reason, message string
 }
 
-// life returns how long a pod runs, negative for ever, and how it ends.
+// life returns how long a pod runs (negative means for ever) and how it ends.
 func life(p *corev1.Pod) (time.Duration, exit) {
 	if p.Spec.RestartPolicy != corev1.RestartPolicyNever && p.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return -1, exit{}
@@ -80,7 +79,7 @@ func life(p *corev1.Pod) (time.Duration, exit) {
 	return d, result
 }
 
-// patch is a merge patch of a pod's status, for this pod alone.
+// patch returns a merge patch of a pod's status. Its UID precondition protects a new pod of the same name.
 func patch(p *corev1.Pod, s corev1.PodStatus) []byte {
 	s.ObservedGeneration = p.Generation
 	out, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": s})
@@ -90,7 +89,6 @@ func patch(p *corev1.Pod, s corev1.PodStatus) []byte {
 	return out
 }
 
-// running is the status of a pod whose containers run.
 func running(p *corev1.Pod, begin time.Time) corev1.PodStatus {
 	at := metav1.NewTime(begin)
 	s := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at, Conditions: conditions(p, true, begin)}
@@ -109,7 +107,6 @@ func running(p *corev1.Pod, begin time.Time) corev1.PodStatus {
 	return s
 }
 
-// ended is the status of a pod whose containers ended.
 func ended(p *corev1.Pod, begin, finish time.Time, result exit) corev1.PodStatus {
 	at := metav1.NewTime(begin)
 	s := corev1.PodStatus{Phase: corev1.PodSucceeded, StartTime: &at, Conditions: conditions(p, false, finish)}
@@ -149,7 +146,7 @@ func container(p *corev1.Pod, c *corev1.Container, state corev1.ContainerState) 
 	}
 }
 
-// initialized is an init container that has ended, as it should.
+// initialized returns the status of an init container that has succeeded.
 func initialized(p *corev1.Pod, c *corev1.Container, at time.Time) corev1.ContainerStatus {
 	s := container(p, c, terminated(at, at, exit{reason: "Completed"}))
 	s.Ready = true
@@ -181,7 +178,7 @@ func conditions(p *corev1.Pod, runs bool, at time.Time) []corev1.PodCondition {
 	}
 }
 
-// ready reports whether a pod that runs is ready: its readiness gates are open.
+// ready reports whether a running pod is ready: whether all its readiness gates are true.
 func ready(p *corev1.Pod) bool {
 	for _, gate := range p.Spec.ReadinessGates {
 		if !is(p, gate.ConditionType) {
@@ -199,10 +196,10 @@ func is(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	})
 }
 
-// addresses are pods' addresses: the range of carriers, which no cluster uses.
+// addresses is the range of pod addresses: the carrier-grade NAT range (RFC 6598), which no cluster uses.
 var addresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// address gives a pod an address, unless it has one or shares its node's, which has none.
+// address adds a pod IP to a status, unless the pod has one or uses the host network, whose node has no address.
 func (n *Nodes) address(p *corev1.Pod, s corev1.PodStatus) corev1.PodStatus {
 	if p.Spec.HostNetwork || p.Status.PodIP != "" {
 		return s

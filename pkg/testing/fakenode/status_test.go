@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestPlan: what a fake node writes about a pod, from whatever state it finds it in.
+// TestPlan checks the writes for a pod in each state.
 func TestPlan(t *testing.T) {
 	now := time.Unix(1000, 0)
 	at := metav1.NewTime(now)
@@ -34,7 +34,7 @@ func TestPlan(t *testing.T) {
 	gated := func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x"}} }
 	for name, c := range map[string]struct {
 		change []func(*corev1.Pod)
-		want   corev1.PodPhase // to write; empty with deletes: delete
+		want   corev1.PodPhase // the phase to write; empty to delete
 		after  time.Duration
 		none   bool
 	}{
@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 		"ends in a while": {
 			change: []func(*corev1.Pod){lasts("3s"), runs}, want: corev1.PodSucceeded, after: 2 * time.Second,
 		},
-		"ended while nobody looked":     {change: []func(*corev1.Pod){lasts("10ms"), runs}, want: corev1.PodSucceeded},
+		"end was not yet written":       {change: []func(*corev1.Pod){lasts("10ms"), runs}, want: corev1.PodSucceeded},
 		"a readiness gate closed":       {change: []func(*corev1.Pod){runs, gated}, want: corev1.PodRunning},
 		"over":                          {change: []func(*corev1.Pod){over}, none: true},
 		"deleted":                       {change: []func(*corev1.Pod){runs, deleted(&grace)}},

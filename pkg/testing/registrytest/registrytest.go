@@ -22,15 +22,15 @@ import (
 
 // Options configures Start. The zero value is a registry with the default admission plugins.
 type Options struct {
-	// Kinds are what the registry serves; nil: the built-in kinds, without systems.
+	// Kinds are the kinds that the registry serves; nil means the built-in kinds, without systems.
 	Kinds    *kind.Table
-	RingSize int // of the cache; 0 means its default
-	// NoPlugins disables all plugins; otherwise Plugins selects them.
+	RingSize int // of the cache; 0 means the default
+	// NoPlugins disables all admission plugins; otherwise Plugins selects them.
 	NoPlugins bool
 	Plugins   admission.Plugins
 }
 
-// Engine is a running store and cache with a registry over them. It starts without namespaces.
+// Engine is a running store and cache with a registry. It starts without namespaces.
 type Engine struct {
 	Kinds    *kind.Catalog
 	Store    *store.Store
@@ -39,7 +39,7 @@ type Engine struct {
 	Clients  *local.Clients
 }
 
-// Start runs an engine until the end of the test. Its cache is loaded when it returns.
+// Start runs an engine until the end of the test, and returns when its cache is loaded.
 func Start(t testing.TB, o Options) *Engine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-registry-")
@@ -66,7 +66,7 @@ func Start(t testing.TB, o Options) *Engine {
 	return e
 }
 
-// As returns the client of a user with all permissions.
+// As returns a client for a user with all permissions.
 func (e *Engine) As(name string) client.Interface {
 	return e.Clients.For(&user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}})
 }

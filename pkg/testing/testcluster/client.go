@@ -9,7 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ownedClient gives its callers objects that are their own. The in-process client's are shared with the cache.
+// ownedClient returns objects that the caller may modify. The in-process client's are shared with the cache.
 type ownedClient struct{ ctrl.WithWatch }
 
 // Get implements client.Reader.
@@ -45,7 +45,7 @@ func (c *ownedClient) Watch(ctx context.Context, list ctrl.ObjectList,
 	}), nil
 }
 
-// own replaces what obj points at by a deep copy.
+// own replaces the contents of obj by a deep copy.
 func own(obj runtime.Object) {
 	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(obj.DeepCopyObject()).Elem())
 }

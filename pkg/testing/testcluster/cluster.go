@@ -16,29 +16,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
-// Cluster is a running cluster. Its methods may be called at the same time; after Stop they return what no longer
-// answers.
+// Cluster is a running cluster. Its methods may be called concurrently; after Stop the clients that they return fail.
 type Cluster struct {
 	form
 	dir  string
 	stop func() error
 }
 
-// form is what differs between a control plane in this process and a program beside it.
+// form is the difference between a control plane in this process and one in a separate process.
 type form interface {
 	// Kubeconfig is the path of a kubeconfig of an administrator (system:masters).
 	Kubeconfig() string
-	// As returns a configuration for clients that are a user in groups.
+	// As returns a client configuration for a user in groups.
 	As(user string, groups ...string) (*rest.Config, error)
-	// Client returns a client of an administrator that is fast, and reads what was written before. What it returns belongs
-	// to the caller. It knows the types of Kubernetes and of Coracle, and any kind as unstructured.
+	// Client returns an administrator's client with read-your-writes consistency. The caller may modify the objects
+	// that it returns. It knows the types of Kubernetes and of Coracle, and all other kinds as unstructured.
 	Client() ctrl.WithWatch
-	// run serves until ctx is done; ready is called once the cluster can be used.
+	// run serves until ctx is done. It calls ready once the cluster is usable.
 	run(ctx context.Context, ready func()) error
 }
 
-// New starts a cluster that is stopped when the test and its subtests have ended. The test fails if it does not start
-// or stop.
+// New starts a cluster, and stops it when the test and its subtests have ended. The test fails if either fails.
 func New(t testing.TB, c Config) *Cluster {
 	t.Helper()
 	cluster, err := Start(c)
@@ -53,7 +51,7 @@ func New(t testing.TB, c Config) *Cluster {
 	return cluster
 }
 
-// Start is New for a TestMain or an example: the caller must call Stop.
+// Start is New for a TestMain or an example. The caller must call Stop.
 func Start(c Config) (*Cluster, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -109,20 +107,19 @@ func (c *Cluster) start(config Config) error {
 	return nil
 }
 
-// Stop stops the cluster and removes its data. It may be called more than once.
+// Stop stops the cluster and removes its data. It may be called repeatedly.
 func (c *Cluster) Stop() error { return c.stop() }
 
-// REST returns the configuration of a client that is an administrator. It has no rate limit; the caller may change it.
+// REST returns the configuration of an administrator's client. It has no rate limit; the caller may change it.
 func (c *Cluster) REST() *rest.Config {
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
-		panic(fmt.Sprintf("testcluster: %v", err)) // the file was written by this package, and is there until Stop
+		panic(fmt.Sprintf("testcluster: %v", err)) // this package wrote the file, which exists until Stop
 	}
 	cfg.QPS = -1
 	return cfg
 }
 
-// fakeNodes starts the fake nodes and returns a function that ends them.
 func (c *Cluster) fakeNodes(config Config) (end func() error, err error) {
 	if config.FakeNodes == 0 {
 		return func() error { return nil }, nil
@@ -130,7 +127,7 @@ func (c *Cluster) fakeNodes(config Config) (end func() error, err error) {
 	registered := make(chan struct{})
 	once := sync.OnceFunc(func() { close(registered) })
 	nodes, err := fakenode.New(fakenode.Config{REST: c.REST(), Count: config.FakeNodes, Log: config.Log,
-		Progress: func(string) { once() }}) // the first is said when they are registered
+		Progress: func(string) { once() }}) // the first call follows the registration
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func TestClustersAreSeparate(t *testing.T) {
 				require.NoError(t, err)
 				_, err = api.CoreV1().ConfigMaps("default").Create(t.Context(), settings("mine"), metav1.CreateOptions{})
 				require.NoError(t, err, "another cluster has the object")
-				// The in-process client reads what was written over HTTPS.
+				// The in-process client reads an object written over HTTPS.
 				var read corev1.ConfigMap
 				require.NoError(t, c.Client().Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "mine"}, &read))
 				require.Equal(t, "b", read.Data["a"])
@@ -146,7 +146,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkIdle reports the memory of an idle cluster in use by this process, in MiB.
+// BenchmarkIdle reports the memory in MiB that this process uses for an idle cluster.
 func BenchmarkIdle(b *testing.B) {
 	used := func() float64 {
 		runtime.GC()
@@ -155,7 +155,7 @@ func BenchmarkIdle(b *testing.B) {
 		return float64(m.HeapInuse+m.StackInuse) / (1 << 20)
 	}
 	for b.Loop() {
-		first := testcluster.New(b, testcluster.Config{}) // with what the process has once
+		first := testcluster.New(b, testcluster.Config{}) // the process's one-time allocations
 		before := used()
 		const count = 10
 		for range count {

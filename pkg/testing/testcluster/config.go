@@ -9,42 +9,40 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
-// Parts is what runs beside the API.
+// Parts are the parts of a cluster.
 type Parts int
 
 const (
-	// API is the API server alone, as with envtest: nothing happens to objects unless the test does it. Pods need no
-	// service account.
+	// API is only the API server, as with envtest: only the test changes objects. Pods need no service account.
 	API Parts = iota
 	// Reconcilers adds the controllers and the scheduler.
 	Reconcilers
-	// Pods is a whole cluster, with a node that runs pods in containers: the program `coracle`, in a network namespace of
-	// its own. It needs root on Linux. A test that is killed leaves it running, which `coracle delete` with its
-	// directories removes.
+	// Pods is a complete cluster with a node that runs pods in containers: the program `coracle` in a network
+	// namespace. It needs root on Linux. A killed test leaves it running; `coracle delete` with its directories
+	// removes it.
 	Pods
 )
 
-// mostFakes is the maximum of Config.FakeNodes.
 const mostFakes = 1000
 
-// Config configures a Cluster. The zero value is the API alone.
+// Config configures a Cluster. The zero value is only the API server.
 type Config struct {
 	Parts Parts
-	// FakeNodes is a number of nodes, up to 1,000, that run nothing and report the pods bound to them as Running
+	// FakeNodes is the number of nodes, up to 1,000, that run no containers and report their pods as Running
 	// (pkg/testing/fakenode). It requires Reconcilers.
 	FakeNodes int
-	// Images are files with images, as docker save and ctr export write them, that the node of Pods has.
+	// Images are image archives, as docker save and ctr export write them, to load on the node of Pods.
 	Images []string
-	// Coracle is the program that Pods runs; if empty, the one that the variable CORACLE names, or `coracle` in PATH.
+	// Coracle is the program for Pods; default $CORACLE, then `coracle` in PATH.
 	Coracle string
-	// Options, if set, changes the options of the control plane before it starts, such as its admission plugins.
-	// Directories and addresses are the package's.
+	// Options, if set, changes the control plane's options before the start, such as its admission plugins. This
+	// package sets directories and addresses.
 	Options func(*config.Config)
 	// Log receives the log; nil for none.
 	Log *slog.Logger
 }
 
-// Validate reports what cannot be.
+// Validate reports invalid fields.
 func (c Config) Validate() error {
 	switch {
 	case c.Parts < API || c.Parts > Pods:
@@ -59,15 +57,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// options returns the options of the control plane, without directories and addresses.
+// options returns the control plane's options without directories and addresses.
 func (c Config) options() config.Config {
 	o := config.Default()
 	o.MergeKubeconfig = false
-	// The host's ports are not the tests'.
+	// Ingresses would listen on the host's ports.
 	o.Disable = []string{config.Ingresses}
 	if c.Parts == API {
 		o.Disable = append(o.Disable, config.Controllers, config.Scheduler)
-		// Nothing makes the service account that it demands of pods.
+		// Without controllers no service account exists, which the plugin requires for pods.
 		o.DisableAdmissionPlugins = []string{"ServiceAccount"}
 	}
 	if c.Options != nil {

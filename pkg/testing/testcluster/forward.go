@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forward connects what listener accepts to an address in another network namespace, until ctx is done. It returns when
-// no connection is left.
+// forward forwards connections from listener to an address in another network namespace until ctx is done. It
+// returns when all connections have ended.
 func forward(ctx context.Context, listener net.Listener, netns, address string) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -35,7 +35,6 @@ func forward(ctx context.Context, listener net.Listener, netns, address string) 
 	}
 }
 
-// join copies in both directions until either ends.
 func join(near, far net.Conn) {
 	done := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {
@@ -49,13 +48,12 @@ func join(near, far net.Conn) {
 	<-done
 }
 
-// dialIn connects to an IP address and port in a network namespace. A socket belongs to the namespace of the thread
-// that makes it.
+// dialIn connects to an IP address and port in a network namespace. A socket belongs to its creator thread's namespace.
 func dialIn(ctx context.Context, netns, address string) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The thread is not unlocked, so it ends with this goroutine and no other runs in the namespace.
+		// The thread stays locked, so that it ends with this goroutine and no other goroutine runs in the namespace.
 		runtime.LockOSThread()
 		var file *os.File
 		if file, err = os.Open(netns); err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
-// inside is a control plane in this process.
 type inside struct {
 	*server.Embedded
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// outside is the program coracle in a network namespace of its own, and a listener on the loopback interface of this
-// one that leads to its API.
+// outside is the program coracle in a network namespace, and a listener on this namespace's loopback interface that
+// forwards to its API.
 type outside struct {
 	config     Config
 	program    string
@@ -28,10 +28,9 @@ type outside struct {
 }
 
 const (
-	// patience bounds each command of the program.
 	patience = 90 * time.Second
-	// nodeIP is the address of the node in its namespace (RFC 5737: for documentation), and gateway its default route,
-	// at which no machine answers.
+	// nodeIP is the node's address in its namespace (RFC 5737), and gateway its default route, where no machine
+	// answers.
 	nodeIP, gateway = "198.51.100.2", "198.51.100.1"
 	apiPort         = "6443"
 )
@@ -60,7 +59,7 @@ func newOutside(c Config, dir string) (*outside, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The name of a network namespace is a file name; the directory's name is unique.
+	// The base name of the temporary directory is unique and valid as a namespace name.
 	return &outside{config: c, program: program, dir: dir, netns: filepath.Base(dir), listener: listener}, nil
 }
 
@@ -84,7 +83,7 @@ func (o *outside) Client() ctrl.WithWatch {
 			return c
 		}
 	}
-	panic(fmt.Sprintf("testcluster: %v", err)) // the file was written by this package, and is there until Stop
+	panic(fmt.Sprintf("testcluster: %v", err)) // this package wrote the file, which exists until Stop
 }
 
 func (o *outside) run(ctx context.Context, ready func()) (err error) {
@@ -120,7 +119,7 @@ func (o *outside) run(ctx context.Context, ready func()) (err error) {
 	return nil
 }
 
-// network makes a namespace in which the machine has one address and a default route, to nowhere.
+// network creates a namespace with one address and a default route to a missing machine.
 func (o *outside) network() error {
 	if err := system("ip", "netns", "add", o.netns); err != nil {
 		return err
@@ -137,7 +136,7 @@ func (o *outside) network() error {
 	return nil
 }
 
-// writeKubeconfig writes the administrator's kubeconfig with the address of this side.
+// writeKubeconfig writes the administrator's kubeconfig with the address of the listener.
 func (o *outside) writeKubeconfig() error {
 	c, err := clientcmd.LoadFromFile(filepath.Join(o.dir, "data", "kubeconfig"))
 	if err != nil {
@@ -151,7 +150,7 @@ func (o *outside) writeKubeconfig() error {
 
 // coracle runs a command of the program.
 func (o *outside) coracle(args ...string) error {
-	// `ip netns exec` would mount another /sys, without cgroups.
+	// `ip netns exec` would mount a new /sys, without cgroups.
 	c := append([]string{"--net=/run/netns/" + o.netns, "--", o.program}, args...)
 	return system("nsenter",
 		append(c, "--data-dir", filepath.Join(o.dir, "data"), "--run-dir", filepath.Join(o.dir, "run"))...)

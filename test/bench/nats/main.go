@@ -1,6 +1,6 @@
 // Command nats measures request-reply and publishing through a NATS server on this machine, as the yardstick for
-// messages to workers (test/bench, group messages). Server, echo and sender are processes of their own, so that the CPU
-// of each is known. Nothing is encrypted or authorized, unlike in a cluster.
+// messages to workers (test/bench, group messages). Server, echo and sender are separate processes, so that the
+// processor time of each is known. Unlike in a cluster, nothing is encrypted or authorized.
 //
 //	go -C test/bench/nats run . [-senders 32] [-time 4s] [-size 5]
 package main
@@ -56,7 +56,7 @@ func serve() error {
 	}
 	go s.Start()
 	if !s.ReadyForConnections(5 * time.Second) {
-		return errors.New("the server does not start")
+		return errors.New("the NATS server did not start")
 	}
 	fmt.Println(s.ClientURL())
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
@@ -85,7 +85,7 @@ func echo(url string) error {
 	return nil
 }
 
-// start runs this program in a role, and returns the first line that it prints.
+// start runs this program in a role, and returns its first line of output.
 func start(args ...string) (line string, stop func() time.Duration, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -130,7 +130,8 @@ func measure(senders int, length time.Duration, payload []byte) error {
 			"request and reply", senders,
 			func(c *nats.Conn) error { _, err := c.Request(subject, payload, time.Second); return err },
 		},
-		// A publish without a flush would only fill a buffer: the server has accepted it when it answers the ping.
+		// A publish without a flush would only fill a buffer. The server has accepted the message when it answers
+		// the ping.
 		{
 			"publish, flushed", senders, func(c *nats.Conn) error { return errors.Join(c.Publish(subject, payload), c.Flush()) },
 		},
@@ -159,7 +160,7 @@ func measure(senders int, length time.Duration, payload []byte) error {
 	return nil
 }
 
-// load sends from n connections at once, and returns how long each message took, in order of length.
+// load sends from n connections concurrently, and returns the sorted durations of the messages.
 func load(url string, n int, length time.Duration,
 	send func(*nats.Conn) error) (took []time.Duration, elapsed time.Duration, err error) {
 	var mu sync.Mutex
@@ -188,7 +189,7 @@ func load(url string, n int, length time.Duration,
 	wg.Wait()
 	slices.Sort(took)
 	if err == nil && len(took) == 0 {
-		err = errors.New("nothing was sent")
+		err = errors.New("no message was sent")
 	}
 	return took, time.Since(began), err
 }

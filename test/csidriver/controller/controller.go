@@ -1,6 +1,6 @@
-// Package controller is the controller's part of a CSI driver for tests, on the machine with the volumes. They are
-// directories; block volumes are device files of loop devices over files. What it knows is in names of files, so that
-// it can be killed at any time.
+// Package controller is the controller service of a CSI driver for tests. It runs on the machine with the volumes.
+// A volume is a directory; a block volume is a device file of a loop device over an image file. All state is in
+// file names, so the process may be killed at any time.
 package controller
 
 import (
@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Suffixes of names of what is not a volume.
+// Suffixes of the names of files that are not volumes.
 const (
 	image    = ".image" // the file of a block volume
 	attached = ".attached"
@@ -29,7 +29,8 @@ const (
 	building = ".building" // a copy that is not complete
 )
 
-// Server serves volumes below Data, which has Capacity bytes in all, to one node.
+// Server serves volumes below Data to one node. Capacity is the largest size of a volume, in bytes; it is also the
+// free capacity that GetCapacity always reports.
 type Server struct {
 	csi.UnimplementedControllerServer
 
@@ -38,7 +39,6 @@ type Server struct {
 	Topology map[string]string
 }
 
-// path returns the path of a volume or snapshot.
 func (s *Server) path(id string) (string, error) {
 	if !filepath.IsLocal(id) || strings.Contains(id, "/") {
 		return "", status.Errorf(codes.InvalidArgument, "invalid name %q", id)
@@ -99,7 +99,7 @@ func (s *Server) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	}, nil
 }
 
-// source returns what a volume is a copy of, "" for nothing.
+// source returns the path of the volume or snapshot that a new volume copies, "" for an empty volume.
 func (s *Server) source(c *csi.VolumeContentSource) (string, error) {
 	id := c.GetVolume().GetVolumeId()
 	if c.GetSnapshot() != nil {
@@ -119,7 +119,6 @@ func (s *Server) source(c *csi.VolumeContentSource) (string, error) {
 	return path, nil
 }
 
-// contents returns the file or directory with a volume's contents.
 func contents(path string) string {
 	if exists(path + image) {
 		return path + image
@@ -142,7 +141,7 @@ func createDirectory(path, from string) error {
 	return copyTo(path, from)
 }
 
-// copyTo copies a file or directory so that it is there whole or not at all.
+// copyTo copies a file or directory. An interrupted copy leaves only a file with the suffix building.
 func copyTo(path, from string) error {
 	if exists(path) {
 		return nil
@@ -180,7 +179,8 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// createDevice makes a device file for a loop device over a file.
+// createDevice makes a device file for a loop device over a file of size bytes. The file begins as a copy of from,
+// if that is set.
 func createDevice(path, from string, size int64) error {
 	if exists(path) {
 		return nil
@@ -205,14 +205,14 @@ func createDevice(path, from string, size int64) error {
 	return unix.Mknod(path, unix.S_IFBLK|0o600, number)
 }
 
-// attachLoop attaches a file to a free loop device, and returns the device's number.
+// attachLoop attaches a file to a free loop device and returns the device's number.
 func attachLoop(file *os.File) (int, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer control.Close()
-	for range 100 { // others take free devices, too
+	for range 100 { // another process may take the device first
 		free, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return 0, fmt.Errorf("find a loop device: %w", err)
@@ -237,7 +237,7 @@ func attachLoop(file *os.File) (int, error) {
 	return 0, errors.New("no loop device is free")
 }
 
-// loop does something to the loop device of a block volume. Other volumes have none.
+// loop sends an ioctl request to the loop device of a block volume. It does nothing for other volumes.
 func loop(path string, request uint) error {
 	if !exists(path) || !exists(path+image) {
 		return nil

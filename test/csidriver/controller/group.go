@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// group is the suffix of the name of an empty file: all snapshots of the group are there.
+// group is the suffix of an empty file that marks a group whose snapshots are all complete.
 const group = ".group"
 
-// GroupServer takes groups of snapshots of the volumes of a Server.
+// GroupServer takes group snapshots of the volumes of a Server.
 type GroupServer struct {
 	csi.UnimplementedGroupControllerServer
 
@@ -33,7 +33,7 @@ func (s *GroupServer) GroupControllerGetCapabilities(context.Context,
 	}, nil
 }
 
-// CreateVolumeGroupSnapshot implements csi.GroupControllerServer. Without one of the volumes it takes no snapshot.
+// CreateVolumeGroupSnapshot implements csi.GroupControllerServer. If a volume is missing, it takes no snapshot.
 func (s *GroupServer) CreateVolumeGroupSnapshot(_ context.Context,
 	r *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	for _, id := range r.SourceVolumeIds {

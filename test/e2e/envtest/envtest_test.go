@@ -1,4 +1,4 @@
-// Package envtest runs a suite that is written for controller-runtime's envtest with Coracle's programs.
+// Package envtest runs a test suite for controller-runtime's envtest with Coracle's programs.
 package envtest
 
 import (
@@ -29,14 +29,13 @@ import (
 
 var boat = schema.GroupVersionKind{Group: "harbour.example.com", Version: "v1", Kind: "Boat"}
 
-// assets returns a folder made by `coracle envtest`.
 func assets(t *testing.T) string {
 	t.Helper()
 	coracle, err := filepath.Abs("../../../bin/coracle")
 	require.NoError(t, err)
 	require.FileExists(t, coracle, "run `make build` first")
 	dir := filepath.Join(t.TempDir(), "assets")
-	for range 2 { // again replaces the links
+	for range 2 { // the second run replaces the links
 		out, err := exec.Command(coracle, "envtest", dir).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, "export KUBEBUILDER_ASSETS="+dir+"\n", string(out))
@@ -92,7 +91,7 @@ func newBoat(name, colour string) *unstructured.Unstructured {
 	return b
 }
 
-// paint reconciles a Boat to a ConfigMap of its name with its colour.
+// paint reconciles a Boat to a ConfigMap of the same name with its colour.
 type paint struct{ client.Client }
 
 func (p paint) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
@@ -107,7 +106,6 @@ func (p paint) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, erro
 	return ctrl.Result{}, client.IgnoreAlreadyExists(err)
 }
 
-// refuseRed refuses red boats.
 func refuseRed(_ context.Context, r admission.Request) admission.Response {
 	var b unstructured.Unstructured
 	if err := b.UnmarshalJSON(r.Object.Raw); err != nil {
@@ -119,7 +117,7 @@ func refuseRed(_ context.Context, r admission.Request) admission.Response {
 	return admission.Allowed("")
 }
 
-// patience replaces the bounds of envtest, some of which a busy machine exceeds.
+// patience replaces envtest's timeouts, some of which are too short for a busy machine.
 const patience = 2 * time.Minute
 
 func TestSuiteRunsUnchanged(t *testing.T) {
@@ -181,7 +179,7 @@ func TestSuiteRunsUnchanged(t *testing.T) {
 	t.Fatal("the watch ended")
 }
 
-// A user of an environment has the rights that the suite gives, not more.
+// An environment's user has only the rights that the suite grants.
 func TestUsersOfAnEnvironment(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", assets(t))
 	environment := &envtest.Environment{ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
@@ -199,7 +197,7 @@ func TestUsersOfAnEnvironment(t *testing.T) {
 		ContentConfig: rest.ContentConfig{NegotiatedSerializer: clientscheme.Codecs.WithoutConversion()},
 	})
 	require.NoError(t, err)
-	err = nobody.Get().AbsPath("/api/v1/secrets").Do(t.Context()).Error() // without discovery, which is not for everybody
+	err = nobody.Get().AbsPath("/api/v1/secrets").Do(t.Context()).Error() // no discovery: anonymous users may not use it
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, `User "system:anonymous" cannot list resource "secrets"`)
 	kubectl, err := alice.Kubectl()

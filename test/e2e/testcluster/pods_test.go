@@ -1,4 +1,4 @@
-// Package testcluster tests the clusters of pkg/testing/testcluster that have pods.
+// Package testcluster tests pkg/testing/testcluster's clusters with real pods.
 package testcluster
 
 import (

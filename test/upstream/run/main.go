@@ -1,4 +1,4 @@
-// Command run runs upstream's programs until it is interrupted, for trials by hand and for scripts:
+// Command run runs upstream's programs until it is interrupted, for scripts and trials by hand:
 //
 //	go run ./test/upstream/run -dir /tmp/up [-controllers] [-scheduler]
 //
@@ -30,7 +30,7 @@ func main() {
 	flag.BoolVar(&c.Controllers, "controllers", false, "run kube-controller-manager")
 	flag.BoolVar(&c.Scheduler, "scheduler", false, "run kube-scheduler")
 	bare := flag.Bool("without-service-accounts", false,
-		"admit pods without service accounts, which nobody makes without controllers")
+		"admit pods without service accounts, which do not exist without controllers")
 	flag.Parse()
 	if *bare {
 		c.Flags = map[string][]string{upstream.APIServer: {"--disable-admission-plugins=ServiceAccount"}}

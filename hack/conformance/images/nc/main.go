@@ -1,5 +1,5 @@
-// Command nc is as much of netcat as the conformance suite asks of it: what comes in is sent, what is answered is
-// printed, and -w bounds the waiting, in seconds. busybox's own, as Debian builds it, has neither -u nor -v.
+// Command nc implements the part of netcat that the conformance suite uses: it sends its input and prints the
+// answer, and -w limits the waiting, in seconds. Debian's busybox nc has neither -u nor -v.
 package main
 
 import (

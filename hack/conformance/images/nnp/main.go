@@ -1,4 +1,4 @@
-// Command nnp is installed setuid root and tells whether that took effect.
+// Command nnp is installed setuid root and prints whether that took effect.
 package main
 
 import (

@@ -1,7 +1,7 @@
-// Command sh is dash under the name it was called by, except that `sh -c env` prints variables such as "data-1" too:
-// the shell of upstream's image passes them on, Debian's shells drop them. Where /etc/busybox-shell exists it is
-// busybox's shell, because a test reads what busybox says about a read-only file system; for most of the suite that is
-// no use, since Debian's static busybox prefers its own applets, such as nc, to those in PATH.
+// Command sh is dash under its own name, except that `sh -c env` also prints variables such as "data-1": the shell
+// of upstream's image passes them on, Debian's shells drop them. If /etc/busybox-shell exists, it is busybox's
+// shell, because a test reads busybox's error for a read-only file system. The rest of the suite cannot use that
+// shell: Debian's static busybox prefers its own applets, such as nc, to programs in PATH.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command web answers every request on port 80 with its argument, in a page.
+// Command web answers every request on port 80 with a page that contains its argument.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command driver is the tests' CSI driver as a program in a pod, for upstream's sidecars. It refuses calls in an order
-// that the specification forbids.
+// Command driver is the tests' CSI driver as a program in a pod, for upstream's sidecars. It refuses calls in an
+// order that the CSI specification forbids.
 package main
 
 import (

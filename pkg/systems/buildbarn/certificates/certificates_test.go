@@ -98,7 +98,8 @@ func TestParseAuthority(t *testing.T) {
 	require.ErrorContains(t, err, "tls.crt has expired on ")
 }
 
-// TestHandshake: a server and a client with issued certificates know each other, those of another farm do not.
+// TestHandshake checks that a server and a client with certificates of one farm trust each other, and not another
+// farm's.
 func TestHandshake(t *testing.T) {
 	a, b := authority(t), authority(t)
 	config := func(a *Authority, l Leaf) *tls.Config {

@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// example are the files of manifests/examples/buildbarn.
 func example(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../../../manifests/examples/buildbarn/config.yaml")
@@ -29,7 +28,7 @@ func example(t *testing.T) map[string]string {
 	return c.Data
 }
 
-// files checks files, and returns those that the programs read.
+// files checks files and returns the files that the programs read.
 func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string,
 	fields bool) (map[string]string, error) {
 	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})
@@ -56,8 +55,8 @@ func TestExampleIsAccepted(t *testing.T) {
 	}
 }
 
-// TestRenderedIsAccepted: what pkg/systems/buildbarn/config renders, as its tests keep it, passes the check that files
-// of users pass.
+// TestRenderedIsAccepted checks that the rendered files of pkg/systems/buildbarn/config (in its testdata) pass the
+// same check as users' files.
 func TestRenderedIsAccepted(t *testing.T) {
 	c := New(packed.Open)
 	folders, err := filepath.Glob("../config/testdata/*")
@@ -108,7 +107,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 			"storage.jsonnet", "putAuthorizer: common.allow", "// no",
 			": contentAddressableStorage: the field putAuthorizer is required",
 		},
-		// not used, so not evaluated
+		// It is not used and so not evaluated.
 		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""},
 		{
 			"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes",
@@ -142,7 +141,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 	require.EqualError(t, err, "runner-shell.jsonnet:1: grpcServers: must be a list, not 1")
 }
 
-// TestFactsHaveTheirLines: what files say about the farm, with where they say it, if they are not too many.
+// TestFactsHaveTheirLines checks the facts about the farm and their locations in the files, up to the limit.
 func TestFactsHaveTheirLines(t *testing.T) {
 	c, files := New(packed.Open), example(t)
 	v, err := c.verdict(t.Context(), Request{All: files, Component: "worker", Instance: "shell", Fields: true})
@@ -185,7 +184,8 @@ func TestFactsHaveTheirLines(t *testing.T) {
 	require.Nil(t, v.Facts[0], "of fields that are not compared nothing is known")
 }
 
-// TestFieldsOfOtherVersions are accepted where they are not to be compared; what cannot be evaluated is not.
+// TestFieldsOfOtherVersions checks that unknown fields are accepted if fields are not checked, and that files which
+// cannot be evaluated are refused.
 func TestFieldsOfOtherVersions(t *testing.T) {
 	c, files := New(packed.Open), map[string]string{"storage.jsonnet": "{ ofTomorrow: 1 }"}
 	_, err := c.files(t.Context(), files, "storage", "", true)
@@ -197,7 +197,8 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 	require.EqualError(t, err, "storage.jsonnet:1: no")
 }
 
-// TestHostileFilesEnd: none of them takes more than the limits of its process, and each is told what it exceeds.
+// TestHostileFilesEnd checks that no file exceeds the limits of the checking process, and that the error names the
+// limit.
 func TestHostileFilesEnd(t *testing.T) {
 	c := New(packed.Open)
 	for name, test := range map[string]struct{ text, want string }{
@@ -226,7 +227,7 @@ func TestHostileFilesEnd(t *testing.T) {
 			require.True(t, strings.HasPrefix(invalid.Problem, "storage.jsonnet"), invalid.Problem)
 		})
 	}
-	// The parser is recursive, and this is deep without brackets. Which limit ends it does not matter.
+	// The parser is recursive, and this nests deeply without brackets. Any limit may end it.
 	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"},
 		"storage", "", true)
 	var invalid *Invalid
@@ -250,7 +251,7 @@ func TestVerdictsAreRemembered(t *testing.T) {
 	require.Equal(t, 1, opened, "of files that the program does not read nothing is remembered")
 }
 
-// TestFailuresAreNoVerdict: what happens to the process that checks is not held against the files.
+// TestFailuresAreNoVerdict checks that a failure of the checking process does not make the files invalid.
 func TestFailuresAreNoVerdict(t *testing.T) {
 	open := func() (*os.File, error) { return os.Open("/bin/true") }
 	c := New(func() (*os.File, error) { return open() })

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExcess: only what files do to the process is held against them, since the verdict is kept.
+// TestExcess checks that only failures that the files cause become a verdict, since verdicts are cached.
 func TestExcess(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	require.NoError(t, ended.Run())

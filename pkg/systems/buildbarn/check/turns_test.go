@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTurns: one namespace never has all turns, those that wait take turns, and who gives up is not waited for.
+// TestTurns checks that one namespace never gets all turns, that waiting namespaces alternate, and that a cancelled
+// wait is skipped.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns, got := newTurns(3, 2), []string{}
@@ -29,7 +30,7 @@ func TestTurns(t *testing.T) {
 		require.Equal(t, []string{"a", "a", "b"}, got)
 		ask(ctx, "b")
 		ask(t.Context(), "c")
-		turns.give("a") // the next is a's, since it waits the longest
+		turns.give("a") // the next turn is a's, which has waited longest
 		synctest.Wait()
 		cancel()
 		synctest.Wait()

@@ -23,7 +23,7 @@ func newFarm(change func(*buildbarn.BuildbarnSpec)) *buildbarn.Buildbarn {
 
 var testTrust = &Trust{Authorities: "-----BEGIN CERTIFICATE-----\n", TokenKeys: map[string]any{"keys": []any{}}}
 
-// parsed is a rendered file with the worker's own name filled in.
+// parsed returns a rendered file as JSON, with values for its variables.
 func parsed(t *testing.T, files map[string]string, name string) map[string]any {
 	t.Helper()
 	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`,
@@ -64,7 +64,8 @@ func TestRender(t *testing.T) {
 	require.Equal(t, files, again, "the same farm has the same files")
 }
 
-// TestRenderedIsValid: what is rendered from any valid farm is accepted, and files fit into the claims.
+// TestRenderedIsValid checks that the configuration of any valid farm is accepted, and that its files fit into the
+// claims.
 func TestRenderedIsValid(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		b := newFarm(func(s *buildbarn.BuildbarnSpec) {
@@ -95,7 +96,7 @@ func TestRenderedIsValid(t *testing.T) {
 	})
 }
 
-// TestRenderedTLS: each server lets in who belongs there, and no program connects without TLS.
+// TestRenderedTLS checks that each server accepts only its intended clients, and that all connections use TLS.
 func TestRenderedTLS(t *testing.T) {
 	tls := func(clients buildbarn.ClientPolicy) map[string]string {
 		files, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.TLS = &buildbarn.FarmTLS{Clients: clients} }),
@@ -211,7 +212,7 @@ func TestHash(t *testing.T) {
 	require.NotEqual(t, Hash(map[string]string{"a": "1b:"}), Hash(map[string]string{"a": "1", "b": ""}))
 }
 
-// FuzzCheck: files come from users.
+// FuzzCheck: users write the files.
 func FuzzCheck(f *testing.F) {
 	f.Add("{ a: import 'b' }")
 	f.Add("|||")

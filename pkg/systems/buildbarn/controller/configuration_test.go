@@ -28,7 +28,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// verdictOf has the files of a ConfigMap checked for a part.
 func verdictOf(t *testing.T, c *check.Checker, source *corev1.ConfigMap, p buildbarn.Part) check.Verdict {
 	t.Helper()
 	r := requestOf(source, defaulted(p))
@@ -42,7 +41,7 @@ func verdictOf(t *testing.T, c *check.Checker, source *corev1.ConfigMap, p build
 	return v
 }
 
-// settleParts plans parts until they are ready, with each other's services.
+// settleParts plans all parts, with each other's services, until they are ready.
 func settleParts(t *testing.T, c *check.Checker, source *corev1.ConfigMap, parts []buildbarn.Part) {
 	t.Helper()
 	worlds, named, storage := map[string]*world{}, map[string]*corev1.Service{}, map[string]int32{}
@@ -86,7 +85,7 @@ func settleParts(t *testing.T, c *check.Checker, source *corev1.ConfigMap, parts
 	}
 }
 
-// TestExampleFits: of the example nothing is refused, and nothing in doubt.
+// TestExampleFits checks that the example causes neither errors nor warnings.
 func TestExampleFits(t *testing.T) {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(filepath.Join("../../../../manifests/examples/buildbarn", name))
@@ -112,7 +111,7 @@ func TestExampleFits(t *testing.T) {
 	settleParts(t, check.New(packed.Open), source, parts)
 }
 
-// TestRenderedFits: what is rendered for farms fits the parts that are made of them.
+// TestRenderedFits checks that a farm's rendered configuration fits the farm's parts.
 func TestRenderedFits(t *testing.T) {
 	for _, mirrored := range []bool{false, true} {
 		b := &buildbarn.Buildbarn{
@@ -143,8 +142,8 @@ func TestRenderedFits(t *testing.T) {
 	}
 }
 
-// TestDoubts: what cannot work is refused, and the pods keep what they have; what may be meant is said once the part is
-// ready, and taken back when it is right.
+// TestDoubts checks that an impossible configuration is refused while the pods keep theirs, and that a possible
+// mistake is a warning once the part is ready, which disappears when it is corrected.
 func TestDoubts(t *testing.T) {
 	at := protocol.Place{Field: "f", Line: "storage.jsonnet:7"}
 	w := newWorld("storage")
@@ -166,7 +165,7 @@ func TestDoubts(t *testing.T) {
 	require.Contains(t, c.Message, "the pods keep the last valid one")
 	require.Equal(t, hash, w.Part.Observed().ConfigHash)
 
-	// A claim that was enlarged, or is about to be, is large enough.
+	// A claim that was enlarged, or is being enlarged, is large enough.
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "cas-x-0"}}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Ti")}
 	w.Claims = []*corev1.PersistentVolumeClaim{claim}
@@ -210,8 +209,8 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// TestDoubtsWaitForOthersFiles: a worker keeps what is said of it until it is known what the files of its farm say,
-// which it has found out.
+// TestDoubtsWaitForOthersFiles checks that a worker keeps its warnings until the files of its farm's other parts have
+// been checked, and that it starts those checks.
 func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	w := newWorld("worker")
 	queue := protocol.Queue{Place: protocol.Place{Field: "f", Line: "worker.jsonnet:7"}, Prefix: "gpu"}
@@ -256,7 +255,8 @@ func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status)
 }
 
-// TestChecking: while files are checked the pods keep what they have, and nothing is said about them.
+// TestChecking checks that pods keep their configuration, and that its condition does not change, while files are
+// checked.
 func TestChecking(t *testing.T) {
 	w := newWorld("scheduler")
 	w.Checking = true
@@ -273,7 +273,7 @@ func TestChecking(t *testing.T) {
 	require.Equal(t, *w.Part.Observed(), a.Status)
 }
 
-// testChecks are checks of which woken gets the parts, as namespace/name.
+// testChecks returns checks. woken receives the parts that they wake, as namespace/name.
 func testChecks(t *testing.T, open func() (*os.File, error)) (c *checks, woken chan string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -286,8 +286,8 @@ func testChecks(t *testing.T, open func() (*os.File, error)) (c *checks, woken c
 	}, woken
 }
 
-// TestChecksWaitForNobodyElse: a namespace whose checks do not end delays no others, and each part has one check at a
-// time, of its latest files.
+// TestChecksWaitForNobodyElse checks that a namespace whose checks do not end does not delay others, and that each
+// part has one check at a time, of its latest files.
 func TestChecksWaitForNobodyElse(t *testing.T) {
 	held, opened := make(chan struct{}), make(chan struct{}, 100)
 	var free atomic.Bool
@@ -315,7 +315,7 @@ func TestChecksWaitForNobodyElse(t *testing.T) {
 		ask("evil", i, "2")
 	}
 	<-opened
-	<-opened // that is all that one namespace gets
+	<-opened // one namespace gets no more checks
 	free.Store(true)
 	r := ask("good", 9, "1")
 	require.Equal(t, "good/9", <-woken)
@@ -330,7 +330,7 @@ func TestChecksWaitForNobodyElse(t *testing.T) {
 	require.Empty(t, c.asked)
 }
 
-// TestFailedChecks are told, and tried again after a while or for another version.
+// TestFailedChecks checks that failures are reported, and that the check is repeated later or for another version.
 func TestFailedChecks(t *testing.T) {
 	c, woken := testChecks(t, func() (*os.File, error) { return nil, os.ErrPermission })
 	r, part := check.Request{All: map[string]string{"storage.jsonnet": "{}"}, Component: "storage"}, engine.RequestFor(

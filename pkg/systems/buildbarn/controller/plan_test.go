@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestChildren: exactly what the seed draws.
+// TestChildren checks that each kind has exactly the children in the seed's diagram.
 func TestChildren(t *testing.T) {
 	for kind, want := range map[string]map[string]int{
 		"scheduler": {"ConfigMap": 1, "Deployment": 1, "Service": 1, "Ingress": 1},
@@ -92,7 +92,7 @@ func TestDrawn(t *testing.T) {
 	require.Nil(t, w.Ingress)
 }
 
-// TestOneUpdate: a change of one field is one update of the workload, and nothing else.
+// TestOneUpdate checks that a change of one field is one update of the workload.
 func TestOneUpdate(t *testing.T) {
 	three := int32(3)
 	for name, change := range map[string]func(*buildbarn.PodSpec){
@@ -117,7 +117,7 @@ func TestOneUpdate(t *testing.T) {
 	}
 }
 
-// TestConverges: whatever is changed or lost, a few plans later nothing is left to do, and the part is ready.
+// TestConverges checks that after any change or loss a few plans suffice until the part is ready and no write is left.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := newWorld(rapid.SampledFrom(components).Draw(r, "kind"))
@@ -154,8 +154,8 @@ func TestConverges(t *testing.T) {
 	})
 }
 
-// TestUncheckedConfig: while the configuration cannot be checked, the rest of the part is looked after, and the check
-// is tried again.
+// TestUncheckedConfig checks that the rest of the part is reconciled while the configuration cannot be checked, and
+// that the check is retried.
 func TestUncheckedConfig(t *testing.T) {
 	w := newWorld("scheduler")
 	w.settle(t)
@@ -173,7 +173,7 @@ func TestUncheckedConfig(t *testing.T) {
 		"no memory; the pods keep the last valid one")
 }
 
-// TestBadConfig: a bad configuration never reaches the pods, which keep the last good one.
+// TestBadConfig checks that pods never get an invalid configuration and keep the last valid one.
 func TestBadConfig(t *testing.T) {
 	w := newWorld("scheduler")
 	w.Source = nil
@@ -194,7 +194,7 @@ func TestBadConfig(t *testing.T) {
 		require.Equal(t, good, w.Deployment.Spec.Template.Annotations[buildbarn.AnnotationConfig])
 		require.Equal(t, buildbarn.NotReady, w.Part.Observed().State)
 		require.Contains(t, conditionOf(w.Part, buildbarn.ConditionReady).Message, "the pods keep the last valid one")
-		// A child that is lost meanwhile is made with the last good one.
+		// A lost child is created with the last valid configuration.
 		w.Deployment = nil
 		require.Equal(t, map[string]int{"Deployment": 1}, w.settle(t))
 		require.Equal(t, good, w.Deployment.Spec.Template.Annotations[buildbarn.AnnotationConfig])
@@ -218,7 +218,7 @@ func TestForeignChildrenAreLeftAlone(t *testing.T) {
 	require.Equal(t, buildbarn.Ready, w.Part.Observed().State)
 }
 
-// TestHosts: of two that want a host, the older Ingress stays, and the other comes when it is gone.
+// TestHosts checks that the older of two Ingresses gets the host, and the other one when the older is gone.
 func TestHosts(t *testing.T) {
 	w := newWorld("browser")
 	older := &networkingv1.Ingress{
@@ -296,7 +296,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestDeletion: workers are drained before they go, and claims go if that is the policy.
+// TestDeletion checks that workers are drained first, and that claims are deleted if the policy says so.
 func TestDeletion(t *testing.T) {
 	w := newWorld("worker")
 	w.settle(t)
@@ -346,7 +346,6 @@ func TestScale(t *testing.T) {
 	require.EqualValues(t, 0, *w.Deployment.Spec.Replicas, "what is unknown changes nothing")
 }
 
-// configure lets parts have the configuration of a farm's ConfigMap.
 func configure(t *testing.T, o *FarmObserved) {
 	t.Helper()
 	for _, p := range o.Parts {
@@ -356,7 +355,7 @@ func configure(t *testing.T, o *FarmObserved) {
 	}
 }
 
-// settleFarm applies plans of a farm until there is nothing to do, and returns how many writes that takes.
+// settleFarm applies plans of a farm until no write is left, and returns the number of writes.
 func settleFarm(t *testing.T, o *FarmObserved) (writes int) {
 	t.Helper()
 	for range 4 {

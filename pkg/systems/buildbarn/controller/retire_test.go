@@ -28,7 +28,7 @@ func workerPods(n int) (list []*corev1.Pod) {
 	return list
 }
 
-// TestLeaving: idle workers go before busy ones, and who was chosen stays chosen.
+// TestLeaving checks that idle workers leave before busy ones, and that marked workers stay marked.
 func TestLeaving(t *testing.T) {
 	pods := workerPods(6)
 	pods[2].Status.Conditions = nil // not ready
@@ -46,7 +46,8 @@ func TestLeaving(t *testing.T) {
 	require.Equal(t, []string{"p5", "p2"}, names(2))
 }
 
-// TestRetire: a pool that shrinks says so, one that grows does not; pods that were marked and not taken go.
+// TestRetire checks that a pool that shrinks retires workers and one that grows does not, and that a pod that was
+// retired but kept by the ReplicaSet is deleted.
 func TestRetire(t *testing.T) {
 	w := newWorld("worker")
 	w.Part.(*buildbarn.BuildbarnWorker).Spec.Scale = &buildbarn.WorkerScale{Max: 4, Scheduler: "s"}
@@ -66,7 +67,7 @@ func TestRetire(t *testing.T) {
 	a := at(1, 3*time.Minute)
 	require.Zero(t, a.Retire)
 	require.Len(t, a.Delete, 1, "the scheduler gives it nothing")
-	w.Deployment.Status.Replicas = 2 // another one is on its way out
+	w.Deployment.Status.Replicas = 2 // another pod is terminating
 	w.Queue = &metrics.Queue{Queued: 1}
 	require.Empty(t, Plan(w.checked(), now.Add(3*time.Minute)).Delete)
 }

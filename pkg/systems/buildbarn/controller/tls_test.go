@@ -14,7 +14,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 )
 
-// secure is a farm with TLS, and the Secrets that were issued for it.
 type secure struct {
 	t *testing.T
 	FarmObserved
@@ -31,7 +30,7 @@ func newSecure(t *testing.T) *secure {
 	}
 }
 
-// step applies one plan, and returns which Secrets were issued.
+// step applies one plan, and returns the names of the issued Secrets.
 func (s *secure) step() (issued []string, a FarmActions) {
 	s.t.Helper()
 	a = PlanFarm(s.FarmObserved, s.now)
@@ -84,7 +83,8 @@ var allSecrets = []string{
 	"farm-worker-default-tls",
 }
 
-// TestFarmTLS: the authority comes first, then certificates and parts; certificates are renewed in time, and mended.
+// TestFarmTLS checks that the authority comes first, then certificates and parts, and that certificates are renewed
+// in time and repaired.
 func TestFarmTLS(t *testing.T) {
 	s := newSecure(t)
 	issued, a := s.step()
@@ -106,25 +106,25 @@ func TestFarmTLS(t *testing.T) {
 	require.Equal(t, metav1.ConditionTrue, s.condition(buildbarn.ConditionCertificates).Status)
 	require.InDelta(t, (2 * time.Hour).Seconds(), a.Again.Seconds(), 2, "it looks again when they are to be renewed")
 
-	// At two thirds all are issued again, and no pod is replaced: programs read the files again.
+	// At two thirds of their life all certificates are renewed. No pod is replaced, because programs reload the files.
 	s.now = s.now.Add(2*time.Hour + time.Minute)
 	issued, a = s.step()
 	require.ElementsMatch(t, allSecrets, issued)
 	require.Empty(t, a.Update)
 	require.Equal(t, files, s.ConfigMap.Data)
 
-	// What is damaged or deleted is issued again, of the same authority.
+	// Damaged and deleted certificates are issued again by the same authority.
 	delete(s.secret("farm-storage-tls").Data, "tls.key")
 	s.drop("farm-client-tls")
 	issued, _ = s.step()
 	require.ElementsMatch(t, []string{"farm-storage-tls", "farm-client-tls"}, issued)
 
-	// Another name of the frontend is another certificate.
+	// Another name of the frontend needs another certificate.
 	s.Farm.Spec.TLS.Names = []string{"farm.example.com"}
 	issued, _ = s.step()
 	require.Equal(t, []string{"farm-frontend-tls"}, issued)
 
-	// A damaged authority replaces nothing; a deleted one all.
+	// A damaged authority replaces no certificate; a deleted one replaces all.
 	authority := s.secret("farm-ca")
 	good := authority.Data["tls.key"]
 	authority.Data["tls.key"] = nil
@@ -155,7 +155,7 @@ func TestFarmTLS(t *testing.T) {
 	}
 }
 
-// TestFarmTLSNameTaken: Secrets of others are left alone.
+// TestFarmTLSNameTaken checks that foreign Secrets are left alone.
 func TestFarmTLSNameTaken(t *testing.T) {
 	s := newSecure(t)
 	s.step()
@@ -167,8 +167,8 @@ func TestFarmTLSNameTaken(t *testing.T) {
 		s.condition(buildbarn.ConditionCertificates).Message)
 }
 
-// TestPartTLS: the program gets the certificate, and nothing else does; other authorities replace the pods, a renewed
-// certificate does not.
+// TestPartTLS checks that only the program's container gets the certificate. A new authority replaces the pods, a
+// renewed certificate does not.
 func TestPartTLS(t *testing.T) {
 	data, err := certificates.NewAuthority("ca", now)
 	require.NoError(t, err)
@@ -217,7 +217,8 @@ func TestPartTLS(t *testing.T) {
 	}
 }
 
-// TestActionsCannotReadCertificates: the worker is another user than its runner, whatever its image says.
+// TestActionsCannotReadCertificates checks that worker and runner have different users, whatever the worker's image
+// says.
 func TestActionsCannotReadCertificates(t *testing.T) {
 	w := newPartOf("worker").(*buildbarn.BuildbarnWorker)
 	require.Nil(t, template(w, mounts{}).Spec.Containers[0].SecurityContext, "its image decides")

@@ -19,7 +19,6 @@ import (
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// files is a ConfigMap that is valid for all parts.
 func files() *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: buildbarn.DefaultConfigMap, Namespace: "ns"}, Data: map[string]string{
@@ -47,7 +46,7 @@ func newPartOf(kind string) buildbarn.Part {
 
 var components = []string{"scheduler", "worker", "storage", "frontend", "browser"}
 
-// world applies plans, as the API server and the controllers of Deployments and StatefulSets would.
+// world applies plans like the API server and the controllers of Deployments and StatefulSets.
 type world struct{ Observed }
 
 func (w *world) put(o client.Object) {
@@ -90,7 +89,7 @@ func (w *world) apply(a Actions) {
 	w.Part = next
 }
 
-// settle plans until there is nothing to do, and returns how often something was written to each kind.
+// settle applies plans until no write is left, and returns the number of writes by kind.
 func (w *world) settle(t require.TestingT) map[string]int {
 	writes := map[string]int{}
 	for range 5 {
@@ -114,7 +113,7 @@ func (w *world) settle(t require.TestingT) map[string]int {
 	return nil
 }
 
-// checked is what is observed, with the verdict about the files.
+// checked returns the observed state with the verdict on the files.
 func (w *world) checked() Observed {
 	o := w.Observed
 	if o.Source != nil {

@@ -43,9 +43,9 @@ func TestServers(t *testing.T) {
 		{servers(":8982", ":8983"), "", ""},
 		{servers("0.0.0.0:8982", "[::]:8983", "127.0.0.1:7"), "", ""},
 		{servers("pod-0:8982", ":8983"), "", ""},
-		{servers(":grpc"), "", ""}, // who knows
+		{servers(":grpc"), "", ""}, // unknown
 		{servers("nonsense"), "", ""},
-		{nil, "", ""}, // the program refuses it
+		{nil, "", ""}, // the program itself refuses it
 		{
 			servers(":8983"),
 			"x.jsonnet:1: f: nothing listens on port 8982, where the Service and the startup probe of this object go: let a " +
@@ -75,7 +75,7 @@ func TestServers(t *testing.T) {
 			require.Contains(t, warnings[0], test.warn)
 		}
 	}
-	// The programs of a pod share its addresses.
+	// The containers of a pod share its ports.
 	problem, _ := Compare([]*protocol.Facts{{Servers: servers(":9980")}, {Servers: servers(":9980")}},
 		Around{Component: "worker"})
 	require.Contains(t, problem, "port 9980 is that of")
@@ -195,9 +195,9 @@ func TestClients(t *testing.T) {
 		"storage-2.storage:8981": {
 			warn: "there is no pod storage-2: BuildbarnStorage storage has 2 (replicas), the last is storage-1",
 		},
-		// it may listen there as well
+		// Its pods may listen on that port as well.
 		"storage-0.storage:8999": {warn: "the Service storage has no port 8999; it has 8981 (grpc)"},
-		// it may be about to have it
+		// The port may be added soon.
 		"mine:81": {warn: "the Service mine has no port 81"},
 	} {
 		problem, warnings := Compare([]*protocol.Facts{calls(address)}, around)
@@ -217,7 +217,7 @@ func TestClients(t *testing.T) {
 		Names([]*protocol.Facts{
 			calls("a:1", "b.ns:1", "c.d:1", "1.2.3.4:5", "storage-0.storage:1", "x-0.ns:2"), nil,
 		}, "ns")[:4])
-	// In a namespace of the Service's name both are possible.
+	// In a namespace with the Service's name both readings are possible.
 	require.Equal(t, []target{{"storage", "storage-0", 1}, {"storage-0", "", 1}},
 		targets("storage-0.storage:1", "storage"))
 }

@@ -25,7 +25,7 @@ func TestQueues(t *testing.T) {
 		empty     bool
 		want      string
 	}{
-		{nil, nil, false, ""}, // the scheduler makes a queue for who comes
+		{nil, nil, false, ""}, // the scheduler creates a queue for any worker
 		{[]protocol.Queue{mac, linux}, nil, true, ""},
 		{
 			[]protocol.Queue{mac},

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// farm is a service in this process that stores blobs, and executes actions by copying the file in/text to out/text.
+// farm is an in-process service that stores blobs. It executes an action by copying the file in/text to out/text.
 type farm struct {
 	remoteexecution.UnimplementedCapabilitiesServer
 	remoteexecution.UnimplementedContentAddressableStorageServer
@@ -42,12 +42,12 @@ type farm struct {
 	// batches and streams count calls; executions counts actions, waits counts WaitExecution.
 	batches, streams, executions, waits int
 	caps                                *remoteexecution.ServerCapabilities
-	// execute and wait answer in place of the farm's own.
+	// execute and wait, if set, replace the farm's own handlers.
 	execute func(action *remoteexecution.Action, s remoteexecution.Execution_ExecuteServer) error
 	wait    func(s remoteexecution.Execution_WaitExecutionServer) error
-	// lie changes what a download sends.
+	// lie, if set, changes the data of a download.
 	lie func([]byte) []byte
-	// forget drops results.
+	// forget drops results, so that the cache misses.
 	forget bool
 }
 
@@ -67,7 +67,6 @@ func newFarm() *farm {
 	}
 }
 
-// serve returns a client of the farm.
 func (f *farm) serve(t *testing.T) *Client {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
@@ -242,7 +241,6 @@ func done(name string, response *remoteexecution.ExecuteResponse) *longrunningpb
 	return &longrunningpb.Operation{Name: name, Done: true, Result: &longrunningpb.Operation_Response{Response: result}}
 }
 
-// numbered returns n different blobs of a size.
 func numbered(n, size int) []Blob {
 	blobs := make([]Blob, n)
 	for i := range blobs {

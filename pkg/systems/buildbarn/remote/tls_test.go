@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlainToTLS: who forgets TLS is told so.
+// TestPlainToTLS checks the error of a plain connection to a TLS server.
 func TestPlainToTLS(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.EnableHTTP2 = true

@@ -62,7 +62,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestStoresMayBeAlone: bb_storage serves what it is configured with, and is both storage and frontend.
+// TestStoresMayBeAlone checks that bb_storage accepts any subset of stores, since it is both storage and frontend.
 func TestStoresMayBeAlone(t *testing.T) {
 	s, err := Load()
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestStoresMayBeAlone(t *testing.T) {
 		"the field executeAuthorizer is required where there is schedulers")
 }
 
-// TestUnusable: with these values, of the right types, the programs end at once, or are refused by each other.
+// TestUnusable checks values of the right types with which programs exit at once or refuse each other.
 func TestUnusable(t *testing.T) {
 	s, err := Load()
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever a configuration evaluates to, it is accepted or refused with an *Error.
+// FuzzCheck checks that any value is either accepted or refused with an *Error.
 func FuzzCheck(f *testing.F) {
 	s, err := Load()
 	require.NoError(f, err)

@@ -31,8 +31,8 @@ func registryHandler() http.Handler { return registry.New(registry.Logger(log.Ne
 
 var files = []bundle.File{{Name: "a.yaml", Data: []byte("a: 1\n")}, {Name: "sub/b.yaml", Data: []byte("b: 1\n")}}
 
-// TestPushAndFetch: what is pushed is fetched, by tag and digest, whole or of a folder; the same files are the same
-// artifact.
+// TestPushAndFetch fetches pushed artifacts by tag and digest, completely and by folder. Equal files make equal
+// artifacts.
 func TestPushAndFetch(t *testing.T) {
 	ref := serve(t, registryHandler()) + "/shop/web"
 	digest, err := Push(t.Context(), ref+":v1", files, Credentials{})
@@ -59,7 +59,7 @@ func TestPushAndFetch(t *testing.T) {
 	require.NotEqual(t, digest, changed)
 }
 
-// TestCredentials: those of the pull secret are sent to the registry, and a wrong or missing one is refused.
+// TestCredentials checks that the registry gets the pull secret's credentials and refuses wrong or missing ones.
 func TestCredentials(t *testing.T) {
 	inner := registryHandler()
 	host := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +91,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestHostileRegistries: sizes that lie, blobs of another digest, floods, redirects to elsewhere and token servers
+// TestHostileRegistries checks that false sizes, wrong digests, floods, redirects to other hosts and token servers
 // without TLS are refused.
 func TestHostileRegistries(t *testing.T) {
 	blob := []byte(`a: 1`)

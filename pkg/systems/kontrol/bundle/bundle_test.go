@@ -30,7 +30,8 @@ func names(list []Object) (out []string) {
 	return out
 }
 
-// TestParse: documents of YAML and JSON, and lists, become objects by wave, with definitions and namespaces first.
+// TestParse checks that YAML and JSON documents and lists become objects ordered by wave, with definitions and
+// namespaces first.
 func TestParse(t *testing.T) {
 	got, err := Parse([]File{
 		{
@@ -62,7 +63,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []string{"-1 ConfigMap/shop/early", "2 ConfigMap/shop/late"}, names(again))
 }
 
-// TestBadDocumentsAreNamed: the error names file, document and what to do.
+// TestBadDocumentsAreNamed checks that errors name the file, the document and the remedy.
 func TestBadDocumentsAreNamed(t *testing.T) {
 	many := strings.Repeat(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a%d"}},`, kontrol.MaxBundleObjects+1)
 	numbers := make([]any, kontrol.MaxBundleObjects+1)
@@ -134,7 +135,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestHostileArchives: names outside, bombs, floods of entries and links are refused or passed over.
+// TestHostileArchives checks that names outside the root, decompression bombs, floods of entries and links are
+// refused or skipped.
 func TestHostileArchives(t *testing.T) {
 	file := func(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644} }
 	for name, c := range map[string]struct {
@@ -195,7 +197,7 @@ func TestHostileArchives(t *testing.T) {
 	require.ErrorContains(t, err, "more than 1000 files")
 }
 
-// TestDirectories: what is pushed is what is in the directory, the same bytes each time, and can be read again.
+// TestDirectories checks that packing a directory is reproducible and that the result can be read again.
 func TestDirectories(t *testing.T) {
 	dir := fstest.MapFS{
 		"a.yaml": {Data: []byte("a: 1")}, "sub/b.json": {Data: []byte("{}")}, ".git/c.yaml": {Data: []byte("c: 1")},
@@ -216,7 +218,7 @@ func TestDirectories(t *testing.T) {
 	require.ErrorContains(t, err, "the directory's files have more than")
 }
 
-// FuzzParse: nothing panics, and what is accepted is within its bounds.
+// FuzzParse checks that nothing panics and that accepted objects are within the limits.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(configMap("a", "1")))
 	f.Add([]byte("a: &a [*a]"))

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestOneClusterAfterTheOther: each wave waits for the one before, each cluster for the one before; what is no longer
-// in the content goes last.
+// TestOneClusterAfterTheOther checks that each wave waits for the previous wave and each cluster for the previous
+// cluster, and that objects missing in the content are deleted last.
 func TestOneClusterAfterTheOther(t *testing.T) {
 	w := newWorld("b", "a", "canary")
 	w.o.Bundle.Spec.Rollout.Order = []metav1.LabelSelector{{MatchLabels: map[string]string{"name": "canary"}}}
@@ -49,7 +49,7 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 	require.Equal(t, []string{"canary/x", "canary/z", "-canary/y", "a/x", "a/z", "-a/y", "b/x", "b/z", "-b/y"}, w.wrote())
 	require.Equal(t, kontrol.BundleSynced, s.Phase)
 
-	// A cluster that is no longer selected loses what it has.
+	// A cluster that is no longer selected loses its Resources.
 	w.o.Bundle.Spec.ClusterSelector = &metav1.LabelSelector{
 		MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}},
@@ -60,7 +60,8 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 	require.EqualValues(t, 2, s.Clusters.Total)
 }
 
-// TestAFailureStopsTheRollout: on that cluster and on others, until it has recovered or the content changes.
+// TestAFailureStopsTheRollout checks that a failure stops it on all clusters, until the cluster recovers or the
+// content changes.
 func TestAFailureStopsTheRollout(t *testing.T) {
 	for name, fail := range map[string]func(w *world){
 		"degraded": func(w *world) { setState(w.resource("a", "x"), kontrol.StateDegraded, "it crashes") },
@@ -87,7 +88,7 @@ func TestAFailureStopsTheRollout(t *testing.T) {
 			require.Contains(t, s.Message, "on a: wave 0")
 			require.Equal(t, "another cluster has failed", s.Targets[1].Message)
 
-			// With Continue others go on, within the bound.
+			// With FailureContinue other clusters proceed, within maxUnavailable.
 			w.o.Bundle.Spec.Rollout.OnFailure = kontrol.FailureContinue
 			w.step()
 			w.step()
@@ -107,7 +108,7 @@ func TestAFailureStopsTheRollout(t *testing.T) {
 	}
 }
 
-// TestPausedApprovedAndUnreachable: each holds up what it says, and nothing else.
+// TestPausedApprovedAndUnreachable checks that each of these blocks only its own part of the rollout.
 func TestPausedApprovedAndUnreachable(t *testing.T) {
 	w := newWorld("a", "b")
 	w.content("1", "x", "y@1")
@@ -140,7 +141,7 @@ func TestPausedApprovedAndUnreachable(t *testing.T) {
 	w.reach("a", true)
 	require.Equal(t, kontrol.BundleSynced, w.finish().Phase)
 
-	// What somebody changes in a Resource is taken back, but that it is suspended.
+	// Edits of a Resource are reverted, except suspend.
 	w.wrote()
 	w.resource("a", "x").Spec.Mode = kontrol.ModeReport
 	w.resource("b", "x").Spec.Suspend = true
@@ -184,8 +185,8 @@ func TestNamesAreUniqueAndValid(t *testing.T) {
 	}
 }
 
-// TestRollout is a property: whatever fails, recovers, is edited, paused or killed, no more clusters are under way than
-// may be, no wave begins before the one before is healthy, and at the end all clusters have the content.
+// TestRollout checks invariants under failures, recoveries, edits, pauses and kills: at most maxUnavailable clusters
+// change at a time, a wave begins only when the previous one is healthy, and in the end all clusters have the content.
 func TestRollout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clusters := []string{"a", "b", "c", "d"}[:rapid.IntRange(1, 4).Draw(t, "clusters")]
@@ -270,13 +271,13 @@ func TestRollout(t *testing.T) {
 func TestAHubThatWasAwayGoesOn(t *testing.T) {
 	w := newWorld("a")
 	w.content("1", "x", "y@1")
-	w.step() // records that the cluster has begun; then the hub is killed, for longer than a wave may take
+	w.step() // records that the cluster has begun; then the hub is down for longer than a wave's timeout
 	w.now = w.now.Add(time.Hour)
 	s := w.finish()
 	require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
 }
 
-// TestWindows: outside its windows nothing is brought to clusters, and the time to become healthy stands still.
+// TestWindows checks that outside its windows nothing is rolled out and the health timeout does not run.
 func TestWindows(t *testing.T) {
 	w := newWorld("a", "b")
 	night := []kontrol.SyncWindow{
@@ -297,7 +298,7 @@ func TestWindows(t *testing.T) {
 	require.Len(t, w.writes, 1, "the first cluster is under way")
 	require.Equal(t, night, w.o.Resources[0].Spec.Windows, "its Resource is applied and corrected in the windows alone")
 
-	// It ends while a wave is under way; a day later the wave has all of its time.
+	// The window ends during a wave. A day later the wave has its full timeout again.
 	w.now = w.now.Add(11 * time.Minute)
 	require.Nil(t, w.step().Targets[0].Since)
 	w.now = w.now.Add(23*time.Hour + 50*time.Minute)

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
 )
 
-// world is a Bundle with its clusters and Resources, which carries out what is planned.
+// world is a Bundle with its clusters and Resources. It applies plans.
 type world struct {
 	o      Observed
 	now    time.Time
@@ -68,7 +68,7 @@ func (w *world) content(version string, waves ...string) {
 	w.o.Content = bundle.Digest(w.o.Objects, &w.o.Bundle.Spec)
 }
 
-// step plans, and carries out the status, the writes and the deletions.
+// step plans once, and applies the status, the writes and the deletions.
 func (w *world) step() kontrol.BundleStatus {
 	s := Plan(w.o, w.now)
 	w.o.Bundle.Status = s.Status
@@ -90,7 +90,6 @@ func (w *world) step() kontrol.BundleStatus {
 	return s.Status
 }
 
-// heal makes everything written on the clusters healthy.
 func (w *world) heal(clusters ...string) {
 	for _, r := range w.o.Resources {
 		if len(clusters) == 0 || slices.Contains(clusters, r.Spec.ClusterName) {
@@ -121,7 +120,6 @@ func (w *world) resource(cluster, name string) *kontrol.Resource {
 	return nil
 }
 
-// finish steps and heals until nothing changes.
 func (w *world) finish() kontrol.BundleStatus {
 	for range 100 {
 		w.step()

@@ -81,7 +81,7 @@ func TestKontrolAdopt(t *testing.T) {
 	require.NotContains(t, preview, "aHVzaA", "values of Secrets are not shown")
 }
 
-// TestWrittenFields: what people wrote of an object, by what the cluster knows about it.
+// TestWrittenFields checks which fields of an object people wrote, by its managed fields and last-applied annotation.
 func TestWrittenFields(t *testing.T) {
 	object := func(metadata string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{}
@@ -128,7 +128,7 @@ status: {replicas: 3}`), &o.Object))
 	}
 }
 
-// TestDefaultsAreNotAdopted: what the cluster sets by itself to the same is not written into the Resource.
+// TestDefaultsAreNotAdopted checks that fields with the values that the cluster would set by default are left out.
 func TestDefaultsAreNotAdopted(t *testing.T) {
 	asked := 0
 	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{

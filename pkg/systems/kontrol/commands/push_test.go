@@ -25,8 +25,8 @@ func writeFile(t *testing.T, dir, name, text string) {
 
 const shopConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, namespace: shop}\ndata: {tea: \"2\"}\n"
 
-// TestKontrolPush: a directory becomes a Bundle, in itself or in a registry; a dry run shows what would change and
-// changes nothing.
+// TestKontrolPush makes a Bundle from a directory, inline or through a registry. A dry run prints the changes
+// without applying them.
 func TestKontrolPush(t *testing.T) {
 	c := kontrolCluster(t, nil)
 	dir := filepath.Join(t.TempDir(), "Shop")
@@ -77,7 +77,7 @@ func TestKontrolPush(t *testing.T) {
 	require.Contains(t, text, "push them to a registry with --artifact")
 }
 
-// TestKontrolBundles: get, describe and approve show and change what they say.
+// TestKontrolBundles checks the commands get, describe and approve for Bundles.
 func TestKontrolBundles(t *testing.T) {
 	b := &kontrol.Bundle{
 		Spec: kontrol.BundleSpec{

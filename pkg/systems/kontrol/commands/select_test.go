@@ -27,7 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
 
-// kontrolCluster returns a cluster with objects, whose targets are all the same other cluster.
+// kontrolCluster returns a cluster with objects. All its Clusters reach the same target.
 func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -49,7 +49,6 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *c
 	}
 }
 
-// targetCluster returns a cluster that Resources are applied to.
 func targetCluster(t *testing.T, objects ...ctrl.Object) ctrl.Client {
 	t.Helper()
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -60,7 +59,7 @@ func targetCluster(t *testing.T, objects ...ctrl.Object) ctrl.Client {
 		Patch: func(ctx context.Context, w ctrl.WithWatch, o ctrl.Object, p ctrl.Patch, opts ...ctrl.PatchOption) error {
 			asked := (&ctrl.PatchOptions{}).ApplyOptions(opts)
 			require.Equal(t, []string{metav1.DryRunAll}, asked.DryRun, "nothing is changed")
-			// the fake does not compute dry runs
+			// The fake client does not compute dry runs.
 			return w.Patch(ctx, o, p, ctrl.ForceOwnership, ctrl.FieldOwner(asked.FieldManager))
 		},
 	})
@@ -95,7 +94,7 @@ func settings(state kontrol.State) *kontrol.Resource {
 	}
 }
 
-// drifted returns the state of settings on the cluster edge, where somebody changed its color.
+// drifted returns the CurrentState of settings on the cluster edge, where another manager changed its color.
 func drifted() *kontrol.CurrentState {
 	return &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: "settings.edge"}, State: kontrol.Current{
 		Subject: kontrol.Subject{
@@ -125,7 +124,6 @@ func edge() *kontrol.Cluster {
 	}
 }
 
-// ran returns what a command printed, and its exit code.
 func ran(t *testing.T, f func(command.Terminal) error) (out, errOut string, code int) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -196,7 +194,7 @@ func TestKontrolDescribe(t *testing.T) {
 	require.Regexp(t, `(?m)^settings +edge +\.data\.color +changed +"blue" +"pink" +kubectl-edit +[0-9]+s$`, out)
 }
 
-// TestKontrolDriftAnswers by its exit code.
+// TestKontrolDriftAnswers checks the exit codes.
 func TestKontrolDriftAnswers(t *testing.T) {
 	c := kontrolCluster(t, nil, settings(kontrol.StateDrifted), drifted(), edge())
 	drift := func(o KontrolOptions) (string, string, int) {
@@ -350,7 +348,7 @@ func TestKontrolWait(t *testing.T) {
 	_, _, code = wait(kontrolCluster(t, nil), KontrolOptions{}, "Fine", time.Minute)
 	require.Equal(t, 2, code)
 
-	// It becomes so, or is deleted, while it is watched.
+	// The Resource reaches the state, or is deleted, during the watch.
 	for state, change := range map[string]func(*cluster, *kontrol.Resource) error{
 		"Synced": func(c *cluster, r *kontrol.Resource) error {
 			r.Status.State = kontrol.StateSynced
@@ -363,7 +361,7 @@ func TestKontrolWait(t *testing.T) {
 		c.Client = interceptor.NewClient(watched, interceptor.Funcs{
 			Get: func(ctx context.Context, w ctrl.WithWatch, key ctrl.ObjectKey, o ctrl.Object, opts ...ctrl.GetOption) error {
 				err := w.Get(ctx, key, o, opts...)
-				c.Client = watched // after the first read, which follows the beginning of the watch
+				c.Client = watched // after the first read, which follows the start of the watch
 				return errors.Join(err, change(c, o.DeepCopyObject().(*kontrol.Resource)))
 			},
 		})
@@ -413,7 +411,7 @@ func TestKontrolClusters(t *testing.T) {
 		[]string{got.Host, got.BearerToken, string(got.CAData)})
 	require.NotContains(t, string(secret.Data["kubeconfig"]), "10.0.0.2", "only what is needed")
 
-	// Its kubeconfig can be replaced, also if its Secret is gone; nothing else is.
+	// The kubeconfig can be replaced, even if its Secret is gone. Nothing else changes.
 	config(`{"token":"new"}`)
 	for range 2 {
 		out, wrong, code = add(ClusterOptions{Name: "edge", Kubeconfig: file})
@@ -447,7 +445,7 @@ func TestKontrolClusters(t *testing.T) {
 	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKeyFromObject(&secret), &secret))
 }
 
-// TestKontrolApprove: what waits for approval is approved as it was looked at.
+// TestKontrolApprove checks that an approval is for the generation that the user has seen.
 func TestKontrolApprove(t *testing.T) {
 	r := settings(kontrol.StateOutOfSync)
 	c := kontrolCluster(t, nil)
@@ -476,7 +474,7 @@ func TestKontrolApprove(t *testing.T) {
 	require.Contains(t, out, "is approved already")
 }
 
-// TestThroughHub: a cluster that connects itself is reached by the hub's address, with the credentials for the hub.
+// TestThroughHub checks that a pull cluster is reached through the hub's address with the hub's credentials.
 func TestThroughHub(t *testing.T) {
 	for host, want := range map[string]string{
 		"https://hub:6443":      "https://hub:6443/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy",

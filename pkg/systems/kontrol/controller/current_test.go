@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// TestARecordDependsOnNothingElse: an object that was recorded is compared again if anything changes that the record
-// depends on, and else not.
+// TestARecordDependsOnNothingElse checks that a recorded object is compared again if an input of the record changes,
+// and only then.
 func TestARecordDependsOnNothingElse(t *testing.T) {
 	type input struct {
 		r *kontrol.Resource
@@ -59,7 +59,7 @@ func TestARecordDependsOnNothingElse(t *testing.T) {
 	}
 }
 
-// TestTheWatchHasTimeToShowWhatWasApplied before the object is read.
+// TestTheWatchHasTimeToShowWhatWasApplied checks the delay before an applied object is read.
 func TestTheWatchHasTimeToShowWhatWasApplied(t *testing.T) {
 	a, c := observed(nil).Applied, &kontrol.CurrentState{}
 	c.State.Generation = 1
@@ -71,8 +71,8 @@ func TestTheWatchHasTimeToShowWhatWasApplied(t *testing.T) {
 	require.Zero(t, underWay(nil, c, now))
 }
 
-// TestWhatWasAddedStaysFirstSeen: an apply under way, of which nothing is known yet, does not begin anew with what it
-// leaves.
+// TestWhatWasAddedStaysFirstSeen checks that drift in extra fields keeps its first-seen time during an apply with a
+// yet unknown result.
 func TestWhatWasAddedStaysFirstSeen(t *testing.T) {
 	in := observed(nil)
 	seen := watch.Seen{

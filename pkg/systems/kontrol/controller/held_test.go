@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// TestOnlyThoseWhoWaitForItAreWoken, so that the change of one Resource does not make all others be looked at.
+// TestOnlyThoseWhoWaitForItAreWoken checks that a change of one Resource wakes only the pairs that wait for it.
 func TestOnlyThoseWhoWaitForItAreWoken(t *testing.T) {
 	h := newHeld()
 	a, b, c := watch.Pair{Resource: "a", Cluster: "x"}, watch.Pair{Resource: "b", Cluster: "x"}, watch.Pair{
@@ -33,8 +33,8 @@ func TestOnlyThoseWhoWaitForItAreWoken(t *testing.T) {
 	require.Equal(t, newHeld(), h, "nothing is kept")
 }
 
-// TestAnOutageIsForgiven: what failed on a cluster that did not answer is tried again at once; other clusters, and how
-// often drift was corrected, are not concerned.
+// TestAnOutageIsForgiven checks that failures on an unreachable cluster are retried at once after its return. Other
+// clusters and the count of drift corrections stay unchanged.
 func TestAnOutageIsForgiven(t *testing.T) {
 	later := now.Add(time.Minute)
 	a, b, fought, other := watch.Pair{Resource: "a", Cluster: "c"}, watch.Pair{Resource: "b", Cluster: "c"}, watch.Pair{
@@ -58,7 +58,8 @@ func TestAnOutageIsForgiven(t *testing.T) {
 		}, tries)
 }
 
-// TestThePauseAfterAFailure grows to that of a resync, give or take half, and further only where many have failed.
+// TestThePauseAfterAFailure checks that the pause grows to the resync period, plus or minus half, and further only
+// if many pairs have failed.
 func TestThePauseAfterAFailure(t *testing.T) {
 	r := &applied{tries: map[watch.Pair]Tries{}}
 	for others, most := range map[int]time.Duration{0: failUsual, 6000: time.Minute, 20_000: failMost} {

@@ -66,7 +66,7 @@ func observed(change func(*Observed)) Observed {
 	return o
 }
 
-// windows gives a Resource a window around now, or one that has just ended.
+// windows returns a change that gives a Resource a window that is open now, or has just ended.
 func windows(kind kontrol.WindowKind, open bool) func(*Observed) {
 	return func(o *Observed) {
 		schedule := "0 3 * * *" // now is 03:04:05
@@ -232,7 +232,7 @@ func TestClusterStatus(t *testing.T) {
 	require.Equal(t, was, s, "nor does one that goes on failing")
 }
 
-// world is a cluster that applies as a server does: with the fields that each manager owns.
+// world is a cluster that implements server-side apply with field ownership.
 type world struct {
 	data  map[string]string
 	owner map[string]string
@@ -290,8 +290,8 @@ func (w *world) live(r *kontrol.Resource) *unstructured.Unstructured {
 	}
 }
 
-// TestStatesConverge: from any interleaving of edits, drift, failures, lost watch events and restarts, Synced is only
-// said when it is so, and once nothing else happens it becomes so.
+// TestStatesConverge checks that after any interleaving of edits, drift, failures, lost watch events and restarts,
+// Synced is only reported if it is true, and is reached once nothing else happens.
 func TestStatesConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newResource()
@@ -325,7 +325,7 @@ func TestStatesConverge(t *testing.T) {
 				delete(w.data, "added")
 			}
 			if breaks {
-				return // killed before it was recorded
+				return // killed before the result was recorded
 			}
 			at := metav1.NewMicroTime(clock)
 			live := w.live(r)
@@ -378,7 +378,7 @@ func TestStatesConverge(t *testing.T) {
 			case "mend":
 				up = true
 			}
-			// At any time: what was looked at and recorded is not called in sync unless it was.
+			// Invariant: Synced is reported only if the recorded object was in sync.
 			if state1() == kontrol.StateSynced {
 				require.Equal(t, r.Generation, a.Generation)
 				value, _, _ := unstructured.NestedString(object.Parse(cur.Object.Raw), "data", "a")
@@ -402,8 +402,7 @@ func TestStatesConverge(t *testing.T) {
 	})
 }
 
-// What is in the cache is shared: drift that was recorded keeps its time while the cluster cannot be read, and is not
-// written to.
+// Cached objects are shared: recorded drift keeps its time while the cluster cannot be read, and is not modified.
 func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
 	r := newResource()
 	first := metav1.NewMicroTime(now.Add(-time.Hour))
@@ -421,8 +420,8 @@ func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
 	require.Equal(t, before, was)
 }
 
-// TestWhatMayBeThereIsKnown: before anything is sent it is recorded that the object may be there, for the day that the
-// Resource goes.
+// TestWhatMayBeThereIsKnown checks that before a request is sent, the record says that the object may exist, so
+// that deleting the Resource can delete it.
 func TestWhatMayBeThereIsKnown(t *testing.T) {
 	for name, a := range map[string]kontrol.Applied{
 		"recorded before it is sent": {Status: kontrol.ApplyPending},
@@ -442,7 +441,8 @@ func TestWhatMayBeThereIsKnown(t *testing.T) {
 	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}))
 }
 
-// TestALateRequestIsWaitedFor: what was not answered, or sent before this process began, may still make an object.
+// TestALateRequestIsWaitedFor checks that a request without an answer, or from an earlier process, may still create
+// an object.
 func TestALateRequestIsWaitedFor(t *testing.T) {
 	at := metav1.NewMicroTime(now.Add(-time.Second))
 	applied := &kontrol.Applied{Status: kontrol.ApplyApplied, Generation: 1, Attempted: true, Time: &at}

@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
-// TestPassing: a summary waits a moment for the watch, however far another server's clock is ahead.
+// TestPassing checks that a summary waits briefly for the watch, even if another server's clock is ahead.
 func TestPassing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	applied := func(at time.Time) []state.Input {

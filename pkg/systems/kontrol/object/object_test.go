@@ -12,7 +12,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// liveDeployment is a live object; entries are its managed fields.
+// liveDeployment returns a live object; entries are its managed fields.
 func liveDeployment(t *testing.T, spec string, entries ...string) *unstructured.Unstructured {
 	t.Helper()
 	o := Parse([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"ns","generation":3,"labels":{"x":"y"},
@@ -28,7 +28,7 @@ func entry(manager, operation, subresource, fields string) string {
 }
 
 const (
-	// As the server answers: with defaults (protocol), canonical quantities, and lists in its own order.
+	// As the server returns it: with defaults (protocol), canonical quantities, and the server's order of lists.
 	asApplied = `{"replicas":1,"template":{"spec":{"containers":[{"name":"app","image":"i","ports":[{"containerPort":80,"protocol":"TCP"}],"resources":{"limits":{"cpu":"500m"}}}]}}}`
 	owned     = `{"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:name":{},"f:image":{},"f:resources":{"f:limits":{"f:cpu":{}}}}}}}}}`
 )
@@ -109,8 +109,8 @@ func TestDrifted(t *testing.T) {
 	}
 }
 
-// TestUntouchedObjectsAreNotCompared: those that nobody but Kontrol, parts of Kubernetes and ignored managers has
-// changed since.
+// TestUntouchedObjectsAreNotCompared checks which objects are skipped: those that only Kontrol, Kubernetes' own
+// components and ignored managers have changed.
 func TestUntouchedObjectsAreNotCompared(t *testing.T) {
 	for name, c := range map[string]struct {
 		managed []string

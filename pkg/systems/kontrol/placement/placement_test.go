@@ -133,7 +133,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestVariantsChangeWithTheLabels: what a label gives is another variant, what does not matter is not.
+// TestVariantsChangeWithTheLabels checks that the variant depends on the labels in use, and on no others.
 func TestVariantsChangeWithTheLabels(t *testing.T) {
 	r := with(patch(from("/spec/region", kontrol.ValueSource{Label: "region"})))
 	west := Variant(r, edge("region", "west"))
@@ -142,7 +142,7 @@ func TestVariantsChangeWithTheLabels(t *testing.T) {
 	require.Equal(t, west, Variant(r, edge("region", "west", "other", "x")))
 }
 
-// TestCopiesDoNotGrowWithoutBound: each operation doubles the object; the bound stops it before the memory is taken.
+// TestCopiesDoNotGrowWithoutBound: each operation doubles the object. The limit must apply before memory is allocated.
 func TestCopiesDoNotGrowWithoutBound(t *testing.T) {
 	ops := []kontrol.PatchOperation{set("add", "/spec/x", `{"a":"`+strings.Repeat("x", 1000)+`"}`)}
 	for i := range kontrol.MaxOperations - 1 {

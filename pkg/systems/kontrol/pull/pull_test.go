@@ -31,7 +31,6 @@ func token(cluster string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"`+subject+cluster+`"}`)) + ".c2ln"
 }
 
-// world is a hub behind an https server, and a cluster's API.
 type world struct {
 	t       *testing.T
 	hub     *Hub
@@ -76,7 +75,6 @@ func newWorld(t *testing.T, api http.HandlerFunc) *world {
 	return w
 }
 
-// agent runs an agent until the returned function is called.
 func (w *world) agent() func() {
 	target, err := url.Parse(w.api.URL)
 	require.NoError(w.t, err)
@@ -118,8 +116,8 @@ func (w *world) get(path string, header ...string) (int, string, error) {
 	return res.StatusCode, string(body), err
 }
 
-// TestRequestsGoThroughTheConnection: with the agent's credentials, for objects alone, many at a time, streams
-// included.
+// TestRequestsGoThroughTheConnection checks that requests have the agent's credentials, that only API paths are
+// allowed, and that many requests and streams run concurrently.
 func TestRequestsGoThroughTheConnection(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") != "" {
@@ -151,7 +149,7 @@ func TestRequestsGoThroughTheConnection(t *testing.T) {
 	_, _, err = (&world{t: t, hub: w.hub}).get("/version")
 	require.NoError(t, err)
 
-	// A watch flows, beside others.
+	// A watch streams beside other requests.
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://edge/api/v1/pods?watch=1", nil)
 	require.NoError(t, err)
@@ -175,13 +173,13 @@ func TestRequestsGoThroughTheConnection(t *testing.T) {
 	_ = res.Body.Close()
 }
 
-// TestAConnectionThatEndsIsMadeAgain: cut, or replaced by another agent; requests of a cluster without one fail at
-// once.
+// TestAConnectionThatEndsIsMadeAgain checks reconnection after a cut and after replacement by another agent.
+// Requests for a cluster without a connection fail at once.
 func TestAConnectionThatEndsIsMadeAgain(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok")) })
 	lost := make(chan struct{})
 	var connections atomic.Int32
-	w.refuse = func() error { // a connection that is replaced before its end was noticed is not lost
+	w.refuse = func() error { // replacing a connection before its end is noticed is no loss
 		if connections.Add(1) == 2 {
 			select {
 			case <-lost:
@@ -209,8 +207,8 @@ func TestAConnectionThatEndsIsMadeAgain(t *testing.T) {
 	require.ErrorAs(t, err, new(*NotConnectedError))
 }
 
-// TestWhoMayNotConnect: a wrong token, an unknown authority, a server without reconcilers, and files that are no token
-// say what is wrong.
+// TestWhoMayNotConnect checks the errors for a wrong token, an unknown authority, a server without reconcilers, and
+// files without a token.
 func TestWhoMayNotConnect(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 	connect := func(file string) error {

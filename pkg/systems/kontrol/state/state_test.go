@@ -96,7 +96,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestSyncedIsTrue: whatever is known, Synced means that everything needed for it is known and agrees.
+// TestSyncedIsTrue checks that Synced requires all its inputs to be known and to agree.
 func TestSyncedIsTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		small := func(name string) int64 { return rapid.Int64Range(0, 2).Draw(t, name) }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKubeconfigsAreBounded: a kubeconfig is what the writer of a Secret sends: aliases that expand to gigabytes are
-// refused before they are expanded.
+// TestKubeconfigsAreBounded: the writer of a Secret controls the kubeconfig. Aliases that expand to gigabytes must
+// be refused before their expansion.
 func TestKubeconfigsAreBounded(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := byte('b'); c < 'n'; c++ {

@@ -63,7 +63,6 @@ func TestParseKubeconfig(t *testing.T) {
 	}
 }
 
-// wait returns a target's status once it has the reason.
 func wait(t *testing.T, p *Pool, name, reason string, changes <-chan string) Status {
 	t.Helper()
 	for {
@@ -78,7 +77,7 @@ func wait(t *testing.T, p *Pool, name, reason string, changes <-chan string) Sta
 	}
 }
 
-// TestServersThatAnswerGarbage: whatever answers, its status says what is wrong, and nothing is read without bound.
+// TestServersThatAnswerGarbage checks that the status names the error, and that reads are bounded.
 func TestServersThatAnswerGarbage(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(http.ResponseWriter)
@@ -166,8 +165,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.False(t, elsewhere)
 }
 
-// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Callers that were refused are
-// notified, once, when one ends; and one that was notified but makes no request leaves it to the next.
+// TestABusyClusterQueuesNothing checks the limit of concurrent requests. Refused callers are notified once a
+// request ends. A notified caller that sends no request passes the notification on.
 func TestABusyClusterQueuesNothing(t *testing.T) {
 	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1), waits: map[string]bool{}}
 	hold, notified := make(chan struct{}), make(chan string, 10)
@@ -198,8 +197,8 @@ func TestABusyClusterQueuesNothing(t *testing.T) {
 	require.Empty(t, notified)
 }
 
-// TestALostRequestIsNoOutage: after it nobody is let through until a probe has shown whether the cluster answers, and
-// an outage is said only then.
+// TestALostRequestIsNoOutage checks that after a lost request all callers wait for a probe, and that only a failed
+// probe reports an outage.
 func TestALostRequestIsNoOutage(t *testing.T) {
 	answers := make(chan int)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -252,7 +251,7 @@ func TestALostRequestIsNoOutage(t *testing.T) {
 	require.True(t, (<-changes).Ready)
 }
 
-// uncomparable is a client as the server passes it.
+// uncomparable is a client of an uncomparable type, like the server's.
 type uncomparable struct {
 	client.WithWatch
 	check func() error

@@ -15,10 +15,10 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// TestAWatchGoesOnWhereItEnded: without a list, on the same cluster. On another one, on one that went back, and where
-// it is not known whether it is the same, a list comes first.
+// TestAWatchGoesOnWhereItEnded checks that a watch resumes without a list on the same cluster. It lists first on
+// another cluster, on a restored one, and if the identity is unknown.
 func TestAWatchGoesOnWhereItEnded(t *testing.T) {
-	for _, lasts := range []time.Duration{0, time.Minute} { // one that ends at once is an error
+	for _, lasts := range []time.Duration{0, time.Minute} { // a watch that ends at once is an error
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
 			s.put("m", "1", true)
@@ -60,7 +60,7 @@ func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 
 			events.Modify(s.put("m", "20", true))
 			until(version("20"))
-			s.put("m", "3", true) // from a copy: the server says nothing, and has a version of before
+			s.put("m", "3", true) // after a restore the server reports no event and has an older version
 			events = next(events)
 			is(3, "1", "4", "10", "10", "3")
 			until(version("3"))
@@ -74,9 +74,9 @@ func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 	}
 }
 
-// TestAWatchGoesOnAfterHours: without a list, from the latest object that the cluster still has as it is known, so that
-// nothing is missed on a cluster that was restored from a copy, and has newer versions by now. If there is none,
-// everything is listed.
+// TestAWatchGoesOnAfterHours checks that a watch resumes without a list from the latest known object that the
+// cluster still has unchanged. So no event is missed on a cluster that was restored and has newer versions by now.
+// Without such an object it lists.
 func TestAWatchGoesOnAfterHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -101,11 +101,11 @@ func TestAWatchGoesOnAfterHours(t *testing.T) {
 		goesOn(doubt/2, 1, "9")
 		goesOn(6*doubt, 1, "7")
 
-		s.put("m", "12", true) // without an event: in another history, or since
+		s.put("m", "12", true) // no event: from another history, or later
 		goesOn(doubt/2, 1, "7")
 		require.True(t, version("7")(h.Look(pair)))
 		goesOn(doubt, 1, "3")
-		events.Modify(s.put("m", "12", true)) // as a server says again what has happened since
+		events.Modify(s.put("m", "12", true)) // the server repeats the events since then
 		until(version("12"))
 
 		s.put("early", "14", true)
@@ -113,7 +113,7 @@ func TestAWatchGoesOnAfterHours(t *testing.T) {
 		goesOn(2*doubt, 2, "15")
 		until(version("15"))
 
-		// One that was restored has an older object, or none, where a newer one is known.
+		// A restored cluster has an older object, or none, in place of a newer known one.
 		s.put("m", "13", true)
 		s.put("other", "20", true)
 		goesOn(2*doubt, 3, "20")
@@ -126,7 +126,7 @@ func TestAWatchGoesOnAfterHours(t *testing.T) {
 	})
 }
 
-// TestVersionsAreComparedAsNumbers, if they are numbers.
+// TestVersionsAreComparedAsNumbers checks that only numeric versions are compared.
 func TestVersionsAreComparedAsNumbers(t *testing.T) {
 	require.True(t, older("9", "10"))
 	require.False(t, older("10", "10"))
@@ -134,7 +134,7 @@ func TestVersionsAreComparedAsNumbers(t *testing.T) {
 	require.False(t, older("", ""))
 }
 
-// TestLargeObjectsAreNotHeldDecoded: of those a cluster may send as many as of small ones.
+// TestLargeObjectsAreNotHeldDecoded: a cluster may send as many large objects as small ones.
 func TestLargeObjectsAreNotHeldDecoded(t *testing.T) {
 	w := newWatcher(nil, kind{})
 	defer w.cancel()

@@ -27,17 +27,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a cluster with config maps, whose watches the test feeds.
+// server is a cluster with config maps. The test sends its watch events.
 type server struct {
 	client.WithWatch
 	mapper *meta.DefaultRESTMapper
 
 	mu             sync.Mutex
 	objects        map[string]*unstructured.Unstructured
-	version        string    // the present one
+	version        string    // the current one
 	lists, watches int       // lists of all objects
-	from           []string  // the versions that watches began after
-	id             types.UID // of the cluster; empty if it may not be read
+	from           []string  // the versions from which watches began
+	id             types.UID // the cluster's UID; empty if it may not be read
 	began          chan *apiwatch.FakeWatcher
 	alone          chan *apiwatch.FakeWatcher // watches of one object
 }
@@ -68,7 +68,7 @@ func (s *server) List(_ context.Context, l client.ObjectList, opts ...client.Lis
 	o := (&client.ListOptions{}).ApplyOptions(opts)
 	list.SetResourceVersion(s.version)
 	if o.Limit == 1 {
-		return nil // only the version is asked for
+		return nil // the request only asks for the current version
 	}
 	s.lists++
 	for _, u := range s.objects {
@@ -142,7 +142,8 @@ func (l labelSet) Has(k string) bool                       { _, ok := l[k]; retu
 func (l labelSet) Get(k string) string                     { return l[k] }
 func (l labelSet) Lookup(k string) (value string, ok bool) { value, ok = l[k]; return }
 
-// hub returns a hub for the server as the cluster c, and a function that waits until what is known of the pair is so.
+// hub returns a hub with the server as cluster c, and a function that waits until a condition on the pair's state
+// holds.
 func hub(t *testing.T, s *server) (*Hub, func(func(Seen) bool)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -173,8 +174,8 @@ func version(v string) func(Seen) bool {
 	return func(s Seen) bool { return s.Object != nil && s.Object.GetResourceVersion() == v }
 }
 
-// TestOneWatchForAll: all pairs of a kind share one watch, which ends with the last; changes, deletions and lost labels
-// are seen.
+// TestOneWatchForAll checks that all pairs of a kind share one watch, which ends with the last pair, and that it
+// sees changes, deletions and lost labels.
 func TestOneWatchForAll(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
@@ -186,13 +187,13 @@ func TestOneWatchForAll(t *testing.T) {
 	events := <-s.began
 	events.Modify(s.put("m", "2", true))
 	until(version("2"))
-	// Without its label the server calls it deleted, but it is there: it is watched alone.
+	// Without its label the watch reports the object deleted. It still exists, so it gets its own watch.
 	events.Delete(s.put("m", "3", false))
 	until(version("3"))
 	alone := <-s.alone
 	alone.Modify(s.put("m", "4", false))
 	until(version("4"))
-	// It has the label again, and then is gone.
+	// The object gets its label back, and is then deleted.
 	alone.Modify(s.put("m", "5", true))
 	until(version("5"))
 	for range alone.ResultChan() { // until it ends: if the label were lost before that, it would go on
@@ -214,7 +215,7 @@ func TestOneWatchForAll(t *testing.T) {
 	require.Zero(t, h.Watches())
 }
 
-// TestALateWatchOfOneObject: what the watch of all said meanwhile stays, and the object is followed on.
+// TestALateWatchOfOneObject checks that events of the shared watch are kept and that the object is followed.
 func TestALateWatchOfOneObject(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
@@ -234,7 +235,7 @@ func TestALateWatchOfOneObject(t *testing.T) {
 	until(version("5"))
 }
 
-// TestExpiredWatchesAreListedAgain: what changed meanwhile is seen, and what is gone is asked for.
+// TestExpiredWatchesAreListedAgain checks that changes are seen and that missing objects are looked up.
 func TestExpiredWatchesAreListedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -266,7 +267,7 @@ func TestExpiredWatchesAreListedAgain(t *testing.T) {
 	})
 }
 
-// TestAKindThatIsMissingIsWaitedFor: it is said, and followed once there is one.
+// TestAKindThatIsMissingIsWaitedFor checks that a missing kind is reported, and followed once it exists.
 func TestAKindThatIsMissingIsWaitedFor(t *testing.T) {
 	s := newServer()
 	s.mapper = meta.NewDefaultRESTMapper(nil)
@@ -282,7 +283,7 @@ func TestAKindThatIsMissingIsWaitedFor(t *testing.T) {
 	until(version("1"))
 }
 
-// TestWhatIsRecordedIsNotHeld: of a settled object only the version is held, until it changes or is loaded.
+// TestWhatIsRecordedIsNotHeld checks that only the version of a settled object is held until it changes or is loaded.
 func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
@@ -296,7 +297,7 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	require.NoError(t, h.Load(t.Context(), pair))
 	require.True(t, version("1")(h.Look(pair)))
 
-	// A list that finds the same version leaves it settled; another version ends that.
+	// A list with the same version leaves the object settled; another version does not.
 	h.Settle(pair, "1", 8)
 	(<-s.began).Error(&metav1.Status{
 		Status: metav1.StatusFailure,
@@ -308,7 +309,7 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	events.Modify(s.put("m", "2", true))
 	until(version("2"))
 
-	// Two Resources on one object record different things: it is held for both.
+	// Two Resources for one object have different records, so the object is held for both.
 	other := Pair{"other", "c"}
 	h.Want(other, at)
 	h.Settle(pair, "2", 9)
@@ -316,8 +317,8 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	require.ErrorIs(t, func() error { h.pool.Remove("c"); return h.Load(t.Context(), pair) }(), ErrUnreachable)
 }
 
-// TestWhatNobodyWantsIsBounded: of objects that are no Resource's, as those of another Kontrol, a bounded part is held;
-// what is wanted later is there, or read.
+// TestWhatNobodyWantsIsBounded checks that a bounded amount of objects without a Resource, such as another
+// Kontrol's, is held. An object that is wanted later is held already or read.
 func TestWhatNobodyWantsIsBounded(t *testing.T) {
 	const n, size = 20, maxUnwanted / 10
 	s := newServer()

@@ -94,7 +94,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestNothingChangesBeforeItIsLookedAt: whoever looks again when Until says so has missed nothing.
+// TestNothingChangesBeforeItIsLookedAt checks that the result is constant before Until.
 func TestNothingChangesBeforeItIsLookedAt(t *testing.T) {
 	schedules := []string{"0 22 * * *", "*/15 * * * *", "30 3 * * 0", "0 0 1 * *", "@hourly"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +115,7 @@ func TestNothingChangesBeforeItIsLookedAt(t *testing.T) {
 		if !s.Until.After(now) {
 			t.Fatalf("at %s it is looked at again at %s", now, s.Until)
 		}
-		for m := range 50 { // all of the time between, and a minute before its end
+		for m := range 50 { // samples of the whole time up to a minute before Until
 			then := now.Add(s.Until.Sub(now) * time.Duration(m) / 50)
 			if Of(list, then).Open != s.Open {
 				t.Fatalf("%v at %s, but not at %s, before %s", s.Open, now, then, s.Until)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// facade answers with prepared values by method and path, and records bodies.
+// facade sends prepared answers by method and path, and records bodies.
 type facade struct {
 	answers map[string]any
 	bodies  map[string]string
@@ -43,7 +43,6 @@ func (f *facade) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// podling runs the command line and returns its output.
 func podling(t *testing.T, f *facade, args ...string) (string, error) {
 	t.Helper()
 	s := httptest.NewServer(f)
@@ -57,7 +56,7 @@ func podling(t *testing.T, f *facade, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestTheOutputIsPodlings for each command.
+// TestTheOutputIsPodlings checks the output of each command.
 func TestTheOutputIsPodlings(t *testing.T) {
 	created := time.Now().Add(-90 * time.Second)
 	zero := 0
@@ -232,7 +231,7 @@ func TestTheOutputIsPodlings(t *testing.T) {
 	}
 }
 
-// TestWhereTheFacadeIs: flags win over the environment, and that over the file.
+// TestWhereTheFacadeIs checks that flags override the environment, which overrides the file.
 func TestWhereTheFacadeIs(t *testing.T) {
 	home := t.TempDir()
 	env := map[string]string{"HOME": home}

@@ -79,8 +79,8 @@ func TestRunOptionsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestWaitOutlastsARestart: a task that is waited for goes on while its server restarts, and so does the wait; what is
-// refused ends it.
+// TestWaitOutlastsARestart checks that waiting for a task continues over a server restart, and ends when the server
+// refuses the request.
 func TestWaitOutlastsARestart(t *testing.T) {
 	scheme, err := command.Scheme()
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestWaitOutlastsARestart(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), err)
 }
 
-// TestOutputIsResumed: output that breaks off is read again from its beginning, and shown once.
+// TestOutputIsResumed checks that interrupted output is read again from the beginning and printed once.
 func TestOutputIsResumed(t *testing.T) {
 	var out strings.Builder
 	reads := []string{"one\ntw", "", "one\n", "one\ntwo\nthree\n"}

@@ -89,13 +89,12 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// fake is an external worker.
 type fake struct {
 	address netip.AddrPort
 	mu      sync.Mutex
 	asked   []string
 	given   []wire.Execute
-	answer  func(w http.ResponseWriter, r *http.Request) // to execute
+	answer  func(w http.ResponseWriter, r *http.Request) // the response to a request to execute
 	has     bool
 }
 
@@ -127,7 +126,6 @@ func (f *fake) requests() []string {
 	return append([]string(nil), f.asked...)
 }
 
-// world is a registry with the reconciler and one worker.
 type world struct {
 	t *testing.T
 	c client.Interface
@@ -164,7 +162,6 @@ func newWorld(t *testing.T, heartbeat time.Time) *world {
 	return w
 }
 
-// pod creates the pod of a task's attempt on the worker.
 func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	task := &tasks.Task{
@@ -173,7 +170,7 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	}
 	task.Spec.Env = []corev1.EnvVar{{Name: "K", Value: "V"}}
 	p := tasks.Pod(task, &tasks.TaskAttempt{Number: number})
-	p.Spec.NodeName, p.Finalizers = "w1", nil // the reconciler of tasks, which would remove them, does not run
+	p.Spec.NodeName, p.Finalizers = "w1", nil // no reconciler of tasks runs, which would remove them
 	for _, f := range change {
 		f(p)
 	}
@@ -181,7 +178,6 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// wait returns the pod once it is as wanted.
 func (w *world) wait(p *corev1.Pod, ok func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
@@ -212,7 +208,8 @@ func accepted(p *corev1.Pod) bool {
 
 func failed(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed }
 
-// TestAWorkerIsGivenTasks: as Podling's master does, and under an ID of its own for each attempt.
+// TestAWorkerIsGivenTasks checks that a worker gets tasks like from Podling's master, with a separate ID for each
+// attempt.
 func TestAWorkerIsGivenTasks(t *testing.T) {
 	w := newWorld(t, time.Now())
 	w.wait(w.pod(1), accepted)
@@ -229,7 +226,8 @@ func TestAWorkerIsGivenTasks(t *testing.T) {
 	require.Equal(t, "w1", task.NodeID)
 }
 
-// TestAPodIsNotGivenTwice: a worker that has it already, because an earlier answer was lost, is not given it again.
+// TestAPodIsNotGivenTwice checks that a worker that has the pod already, because an earlier answer was lost, does
+// not get it again.
 func TestAPodIsNotGivenTwice(t *testing.T) {
 	w := newWorld(t, time.Now())
 	w.mu.Lock()
@@ -239,7 +237,8 @@ func TestAPodIsNotGivenTwice(t *testing.T) {
 	require.Equal(t, []string{"GET /api/v1/tasks/a/status"}, w.requests())
 }
 
-// TestTasksWithACommandAreGivenAsPods, since Podling's tasks have none; and are removed from the worker with the pod.
+// TestTasksWithACommandAreGivenAsPods, since Podling's tasks have no command. The worker's copy is removed with the
+// pod.
 func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
 	w := newWorld(t, time.Now())
 	p := w.wait(w.pod(1, func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"echo"} }), accepted)
@@ -252,7 +251,7 @@ func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
 		}, w.requests())
 }
 
-// TestAWorkerThatRefuses fails the pod, and is not followed elsewhere.
+// TestAWorkerThatRefuses checks that a refusal fails the pod, and that redirects are not followed.
 func TestAWorkerThatRefuses(t *testing.T) {
 	w := newWorld(t, time.Now())
 	w.mu.Lock()
@@ -277,9 +276,10 @@ func TestAWorkerThatRefuses(t *testing.T) {
 	require.False(t, elsewhere)
 }
 
-// TestASilentWorkerIsOffline 30 s after its last heartbeat, and a heartbeat brings no state back by itself.
+// TestASilentWorkerIsOffline checks that a worker is offline 30 s after its last heartbeat, and that a later
+// heartbeat alone does not bring it back.
 func TestASilentWorkerIsOffline(t *testing.T) {
-	w := newWorld(t, time.Now().Add(time.Second)) // after the node's creation, whose time is in whole seconds
+	w := newWorld(t, time.Now().Add(time.Second)) // later than the node's creation time, which is in whole seconds
 	var node corev1.Node
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
 	var lease coordinationv1.Lease
@@ -307,7 +307,7 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 	require.Equal(t, "HeartbeatTimeout", node.Status.Conditions[0].Reason)
 }
 
-// TestAWorkerThatFailsIsAskedOnce in a pass, however many pods it has.
+// TestAWorkerThatFailsIsAskedOnce checks that a failing worker gets one request in a pass, however many pods it has.
 func TestAWorkerThatFailsIsAskedOnce(t *testing.T) {
 	w := newWorld(t, time.Now())
 	var pods []corev1.Pod

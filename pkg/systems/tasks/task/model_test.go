@@ -15,7 +15,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// world is a cluster with one task and two nodes, in which anything may happen between any two writes.
+// world is a cluster with one task and two nodes, in which any event may happen between two writes.
 type world struct {
 	*rapid.T
 	now    time.Time
@@ -23,7 +23,7 @@ type world struct {
 	pods   []*corev1.Pod
 	heard  map[string]time.Time
 	made   int
-	exits  map[types.UID]int32 // of containers that have ended
+	exits  map[types.UID]int32 // of ended containers
 	counts map[string]int      // ends recorded, by pod
 }
 
@@ -38,7 +38,7 @@ func (w *world) observe() Observed {
 	return o
 }
 
-// reconcile does what the reconciler does, and is killed after some number of writes. It reports whether it was not.
+// reconcile acts as the reconciler and stops after some number of writes. It reports whether it completed.
 func (w *world) reconcile(writes int) bool {
 	write := func() bool { writes--; return writes >= 0 }
 	o := w.observe()
@@ -83,7 +83,7 @@ func (w *world) reconcile(writes int) bool {
 	return true
 }
 
-// record writes the status, as the API server would.
+// record writes the status with the API server's validation.
 func (w *world) record(s tasks.TaskStatus) {
 	next := w.task.DeepCopy()
 	next.Status = s
@@ -138,14 +138,13 @@ func (w *world) delete(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 }
 
-// collect removes pods that are deleted and have no finalizer.
 func (w *world) collect() {
 	w.pods = slices.DeleteFunc(w.pods, func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil && *p.DeletionGracePeriodSeconds == 0 && len(p.Finalizers) == 0
 	})
 }
 
-// happen lets the scheduler, an agent or a user do something.
+// happen makes a random step of the scheduler, an agent or a user.
 func (w *world) happen() {
 	if len(w.pods) == 0 {
 		return
@@ -207,8 +206,9 @@ func (w *world) edit() {
 	}
 }
 
-// A task ends in exactly one terminal phase with the truth in it, and every end of an attempt is counted once, whatever
-// pods, nodes and users do, and wherever the process is killed. A second plan on the result has nothing to do.
+// TestModel checks that a task ends in exactly one terminal phase with its true result, and that every end of an
+// attempt counts once, under any steps of pods, nodes and users and kills of the process. A second plan on the
+// result must be empty.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -245,7 +245,7 @@ func TestModel(t *testing.T) {
 				w.step()
 			}
 		}
-		// The nodes come back, all containers end, and everything is resumed.
+		// Both nodes return, all containers end, and the task is resumed.
 		w.task.Spec.Suspend = false
 		for i := 0; !w.task.Status.Phase.Ended(); i++ {
 			require.Less(t, i, 200, "the task does not end")
@@ -274,14 +274,14 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// step reconciles, and checks that a second plan has nothing to do.
+// step reconciles, and checks that a second plan is empty.
 func (w *world) step() {
 	if !w.reconcile(rapid.SampledFrom([]int{0, 1, 2, 3, 4, 1000, 1000, 1000}).Draw(w.T, "killed after")) {
 		return
 	}
 	o := w.observe()
 	a := Plan(o, w.now)
-	if len(a.Create) > 0 { // what waited for a pod that is gone now
+	if len(a.Create) > 0 { // it waited for a pod that is deleted now
 		w.reconcile(1000)
 		a = Plan(w.observe(), w.now)
 	}

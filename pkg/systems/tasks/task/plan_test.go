@@ -20,7 +20,7 @@ var (
 
 func ptr[T any](v T) *T { return &v }
 
-// begun returns a task whose first attempt, with the pod "a", is in the phase.
+// begun returns a task whose first attempt, with the pod "a", is in a phase.
 func begun(phase tasks.TaskPhase, change ...func(*tasks.TaskSpec)) *tasks.Task {
 	t := &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "task", CreationTimestamp: start}, Spec: tasks.TaskSpec{Image: "i"},
@@ -98,8 +98,8 @@ func TestPlan(t *testing.T) {
 	for name, c := range map[string]struct {
 		task    *tasks.Task
 		pods    []*corev1.Pod
-		heard   time.Time // of node n; zero: now
-		gone    bool      // node n
+		heard   time.Time // the last heartbeat of node n; zero means now
+		gone    bool      // node n is deleted
 		phase   tasks.TaskPhase
 		reason  string
 		err     string
@@ -299,7 +299,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// What began in the last moment of the second that the API gives still has its whole limit.
+// API times are whole seconds. An attempt that began late in its second still has its whole limit.
 func TestTimeoutsAreNotEarly(t *testing.T) {
 	limit := int64(60)
 	limits := func(s *tasks.TaskSpec) {
@@ -351,7 +351,7 @@ func TestBackoff(t *testing.T) {
 	require.Zero(t, Backoff(&tasks.TaskSpec{BackoffSeconds: new(int32)}, 50))
 }
 
-// An array starts no more indexes than it may, and lists those that have ended.
+// An array runs at most its parallelism, and lists the indexes that have ended.
 func TestArray(t *testing.T) {
 	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 5, Parallelism: ptr(int32(2))} })
 	a := Plan(Observed{Task: task}, now)
@@ -383,8 +383,8 @@ func TestArray(t *testing.T) {
 	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
 }
 
-// The nodes that keep the output of an array's indexes stay known when the attempts are not listed any more, and are
-// told when the task is gone.
+// The nodes with the output of an array's indexes stay recorded when the status no longer lists the attempts, so
+// that they are notified when the task is deleted.
 func TestNodesOfAnArray(t *testing.T) {
 	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 100} })
 	task.Status.Array = &tasks.TaskArrayStatus{CompletedIndexes: "0-59", Nodes: []string{"first"}}

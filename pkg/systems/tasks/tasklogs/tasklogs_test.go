@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// logs writes the logs of a pod with a container.
 func logs(t *testing.T, text string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pod")
@@ -20,7 +19,7 @@ func logs(t *testing.T, text string) string {
 	return dir
 }
 
-// What was kept is found by the next process too, until the task is forgotten.
+// A new process finds kept logs until the task is forgotten.
 func TestKeepFindForget(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), ".tasks")
 	a := New(dir, 0, 0)
@@ -52,8 +51,8 @@ func TestTheNewestInstance(t *testing.T) {
 	require.Equal(t, "10.log", filepath.Base(path))
 }
 
-// TestNames: a log is found by the name of its pod alone, and by a name without the number of the attempt, whose last
-// one that is.
+// TestNames checks that a log is found by its pod's name, and by that name without the attempt's number, which
+// means the last attempt.
 func TestNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
 	a := New(dir, 0, 0)
@@ -85,7 +84,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The oldest logs are removed when there are too many or too large ones, also those that an earlier process has kept.
+// The oldest logs are removed when there are too many or they are too large, including an earlier process's.
 func TestBounds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
 	for i := range 5 {

@@ -76,11 +76,11 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestScaleWhileStarting: a pod for which a sender waits may take longer to start than pods may be idle, and then has
-// time to be idle.
+// TestScaleWhileStarting checks that a pod which a sender waits for may start for longer than the idle limit, and
+// then has the whole idle limit.
 func TestScaleWhileStarting(t *testing.T) {
 	for name, c := range map[string]struct {
-		woken, ready time.Duration // ago
+		woken, ready time.Duration // how long ago
 		isReady      bool
 		want         int32
 		again        time.Duration
@@ -103,8 +103,8 @@ func TestScaleWhileStarting(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsItsRange: whatever pods report, the number of replicas is within the range, and above zero while there
-// are messages.
+// TestScaleKeepsItsRange checks that for any reports the number of replicas is within the range, and above zero
+// while messages exist.
 func TestScaleKeepsItsRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &workers.WorkerScale{Max: rapid.Int32Range(1, 10).Draw(t, "max")}

@@ -15,7 +15,7 @@ func TestFunctions(t *testing.T) {
 		function   string
 		parameters map[string]string
 		messages   []string
-		reply, err string // of the last
+		reply, err string // of the last message
 	}{
 		"echo": {function: "echo", messages: []string{"a"}, reply: "a"},
 		"echo, prefix": {
@@ -77,7 +77,7 @@ func TestFunctions(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestForwardFindsItsTarget: a name alone is a pod or, if there is none, a service.
+// TestForwardFindsItsTarget checks that a plain name is a pod or, if no such pod exists, a service.
 func TestForwardFindsItsTarget(t *testing.T) {
 	var sent []string
 	h, err := New("forward", Config{

@@ -12,7 +12,8 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// direct gives messages to the Manager as the API server in its process does, and returns where their outcomes come.
+// direct delivers messages to the Manager like an API server in the same process, and returns the channel of their
+// outcomes.
 func (b *bench) direct(wait time.Duration, ids ...string) ([]*workers.Delivery, chan workers.Delivered) {
 	out := make(chan workers.Delivered, len(ids))
 	list := make([]*workers.Delivery, len(ids))
@@ -50,7 +51,7 @@ func TestDirect(t *testing.T) {
 	o.Release()
 	require.Zero(t, b.memory())
 
-	_, out = b.direct(0, "2", "3", "4") // in their order, and not more than the limit
+	_, out = b.direct(0, "2", "3", "4") // in order, up to the limit
 	require.Empty(t, (<-out).Failure)
 	require.Empty(t, (<-out).Failure)
 	require.Equal(t, workers.QueueFull, (<-out).Failure)
@@ -70,7 +71,7 @@ func TestDirect(t *testing.T) {
 	require.True(t, o.Untouched)
 }
 
-// TestDirectPromise: messages with a promise are on disk before they are accepted.
+// TestDirectPromise checks that messages with a promise are on disk before they are accepted.
 func TestDirectPromise(t *testing.T) {
 	dir := t.TempDir()
 	b := newBench(t, dir, workers.Queue{Worker: "w", Promise: workers.AtLeastOnce}).setup()
@@ -83,7 +84,7 @@ func TestDirectPromise(t *testing.T) {
 	require.Equal(t, "text 1", text)
 }
 
-// TestLateReply: the memory of a reply that nobody waits for any longer is given back.
+// TestLateReply checks that the memory of a reply is released if its sender no longer waits.
 func TestLateReply(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
 	large := strings.Repeat("x", 1<<20)
@@ -105,8 +106,8 @@ func TestLateReply(t *testing.T) {
 	require.Zero(t, b.memory())
 }
 
-// TestADeadlineBeforeTheQueue: a message whose deadline passes before it is queued is given to no program, as its
-// sender was told.
+// TestADeadlineBeforeTheQueue checks that no program gets a message whose deadline passed before it was queued,
+// since its sender got that error.
 func TestADeadlineBeforeTheQueue(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
 	for range 100 {

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/worker"
 )
 
-// serve runs a program written with pkg/systems/workers/worker in the pod.
+// serve runs a program that uses pkg/systems/workers/worker in the pod.
 func (b *bench) serve(ctx context.Context, concurrency int, h worker.Handler) <-chan error {
 	address := strings.TrimPrefix(b.base, "http://")
 	for name, value := range map[string]string{
@@ -79,13 +79,13 @@ func TestFramesToAProgram(t *testing.T) {
 	o = b.deliver("large", "large", true)
 	require.Len(t, o.body.data, worker.MaxPayload)
 	o.body.release()
-	b.receiver("uid").queue.report() // a message ends with the lock held
+	b.receiver("uid").queue.report() // a message ends under the lock
 	require.Zero(t, b.bytes.used, "all memory was given back")
 	b.Close("uid")
 	require.NoError(t, <-done, "the program ends with the pod")
 }
 
-// TestFramesEndWithTheProgram: a program that is asked to stop answers what it has, and gets no more.
+// TestFramesEndWithTheProgram checks that a stopping program answers its messages and gets no more.
 func TestFramesEndWithTheProgram(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 2}).setup()
 	ctx, stop := context.WithCancel(t.Context())
@@ -113,7 +113,6 @@ func TestFramesEndWithTheProgram(t *testing.T) {
 	require.Equal(t, []int{2, 0, 2}, []int{depth, flight, int(c.succeeded)})
 }
 
-// frames connects as a program, and returns the connection.
 func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	require.NoError(b.t, err)
@@ -128,8 +127,8 @@ func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 	return c, r
 }
 
-// TestFramesOfAProgramThatBreaks: what a broken connection may have brought is not given out again, answers are taken
-// on the next one, and what is no frame ends the connection.
+// TestFramesOfAProgramThatBreaks checks that a message which a broken connection may have delivered is not sent
+// again, that the next connection may answer it, and that malformed frames end the connection.
 func TestFramesOfAProgramThatBreaks(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 3, Limit: 10}).setup()
 	c, r := b.frames(1)

@@ -26,8 +26,8 @@ func reopen(t require.TestingT, l *messageLog, dir string) (*messageLog, map[str
 	return l, found
 }
 
-// TestLogKeepsWhatHasNotEnded: whatever is written and however the end of the log is damaged, messages that were put
-// before are found, and those that have ended are not.
+// TestLogKeepsWhatHasNotEnded checks that for any writes and any damage at the end of the log, earlier unfinished
+// messages are found and finished ones are not.
 func TestLogKeepsWhatHasNotEnded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "messages-")
@@ -125,7 +125,6 @@ func TestLogIsBounded(t *testing.T) {
 	require.NoError(t, l.close())
 }
 
-// sizeOf is what the files in a directory take.
 func sizeOf(t *testing.T, dir string) (n int64) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -137,7 +136,7 @@ func sizeOf(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// TestLogIsCompacted: a message that does not end does not keep what came after it on disk.
+// TestLogIsCompacted checks that a message that does not end does not keep later finished messages on disk.
 func TestLogIsCompacted(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := reopen(t, nil, dir)
@@ -164,8 +163,8 @@ func TestLogIsCompacted(t *testing.T) {
 	require.NoError(t, l.close())
 }
 
-// TestCompactionIsInterrupted: wherever the process ends while messages are put again, each is found once, with its
-// attempts.
+// TestCompactionIsInterrupted checks that after a crash at any point of a compaction each message is found once,
+// with its attempts.
 func TestCompactionIsInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := reopen(t, nil, dir)
@@ -177,7 +176,7 @@ func TestCompactionIsInterrupted(t *testing.T) {
 	l.done(3)
 	require.NoError(t, l.extend())
 	before := l.segments[1].size
-	require.NoError(t, l.evacuate(l.segments[0])) // its file stays, as if the process had ended before it was removed
+	require.NoError(t, l.evacuate(l.segments[0])) // the file stays, as after a crash before its removal
 	names := []string{l.segments[0].file.Name(), l.segments[1].file.Name()}
 	require.NoError(t, l.close())
 	first, err := os.ReadFile(names[0])
@@ -190,7 +189,7 @@ func TestCompactionIsInterrupted(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(now, filepath.Base(names[1])), second[:cut], 0o600))
 		var l *messageLog
 		var found map[string]*stored
-		for range 2 { // the second time, it is as the first has left it
+		for range 2 { // the second time finds the result of the first
 			l, found = reopen(t, l, now)
 			require.Len(t, found, 4, "cut at %d", cut)
 			for i, id := range []string{"0", "1", "3", "4"} {

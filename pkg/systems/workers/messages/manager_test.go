@@ -24,14 +24,13 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// api is an API server that notes what is sent to it.
 type api struct {
 	mu   sync.Mutex
 	got  []*http.Request
 	body []string
 	code int
 	came chan struct{}
-	// first are answered before code: a status, or an error.
+	// first are the answers before code: each a status or an error.
 	first []any
 }
 
@@ -63,7 +62,7 @@ func (a *api) Do(req *http.Request, token string) (*http.Response, error) {
 	}, nil
 }
 
-// bench is a Manager with one pod, whose program the test is.
+// bench is a Manager with one pod. The test acts as the pod's program.
 type bench struct {
 	*Manager
 	t       *testing.T
@@ -197,8 +196,8 @@ func TestRequestAndReply(t *testing.T) {
 	require.NotEmpty(t, families)
 }
 
-// TestRejectedReply: all of a rejected reply is read, so that the program sees the status and can use the connection
-// again. One that asks before it sends has nothing read.
+// TestRejectedReply checks that a rejected reply is read to its end, so that the program sees the status and can
+// reuse the connection. With "Expect: 100-continue" nothing is read.
 func TestRejectedReply(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
 	send := func(expect string, size int, body io.Reader) (int, bool) {
@@ -255,8 +254,8 @@ func TestSendFromAPod(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, code)
 }
 
-// TestAtLeastOnce: accepted messages survive the agent, poison goes to the dead-letter worker, and what a pod leaves
-// goes to another.
+// TestAtLeastOnce checks that accepted messages survive the agent, that a message that exhausts its attempts goes
+// to the dead-letter worker, and that another pod gets the messages of a deleted pod.
 func TestAtLeastOnce(t *testing.T) {
 	dir, q := t.TempDir(), workers.Queue{Worker: "w", Promise: workers.AtLeastOnce, MaxAttempts: 2, DeadLetter: "dead"}
 	first := newBench(t, dir, q).setup()
@@ -272,7 +271,7 @@ func TestAtLeastOnce(t *testing.T) {
 	second := newBench(t, dir, q).setup()
 	id, _ = second.next()
 	require.Equal(t, "1", id, "in its place")
-	second.Observe("uid", "c1", false) // attempt 2 fails: that is enough
+	second.Observe("uid", "c1", false) // attempt 2 fails, which is the maximum
 	<-second.api.came
 	require.Equal(t, "/api/v1/namespaces/ns/services/dead/message", second.api.got[0].URL.Path)
 	require.Equal(t, "text 1", second.api.body[0])
@@ -289,7 +288,7 @@ func TestAtLeastOnce(t *testing.T) {
 	require.Empty(t, third.orphans, "nothing is left")
 }
 
-// TestMessagesOfAPodThatIsGone are sent to the worker's other pods when the agent starts.
+// TestMessagesOfAPodThatIsGone checks that they are sent to the worker's other pods when the agent starts.
 func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	dir := t.TempDir()
 	first := newBench(t, dir, workers.Queue{Worker: "w", Promise: workers.AtLeastOnce}).setup()
@@ -302,8 +301,9 @@ func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[0].URL.Path)
 }
 
-// TestAtMostOnceIsNotSentTwice: what a pod leaves in its queue goes to another one of its worker. Where nobody knows
-// whether that has accepted it, such as when a server is killed, the message is sent again only with AtLeastOnce.
+// TestAtMostOnceIsNotSentTwice checks that messages in a deleted pod's queue go to another pod of the worker. If it
+// is unknown whether that pod has accepted one, for example when a server is killed, it is sent again only with
+// AtLeastOnce.
 func TestAtMostOnceIsNotSentTwice(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for name, c := range map[string]struct {

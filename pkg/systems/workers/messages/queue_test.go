@@ -15,7 +15,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder notes how messages end.
 type recorder struct {
 	attempts, ends map[string]int
 	how            map[string]string
@@ -46,9 +45,8 @@ func queueOf(p workers.Promise, concurrency int32) workers.Queue {
 	}
 }
 
-// TestQueueModel: whatever happens to programs, senders and pods, every accepted message ends exactly once. With
-// AtMostOnce no program gets it twice; with AtLeastOnce it ends without success only after maxAttempts, or because it
-// waited too long.
+// TestQueueModel checks that under any events of programs, senders and pods every accepted message ends exactly once.
+// With AtMostOnce no program gets it twice. With AtLeastOnce it fails only after maxAttempts or after waiting too long.
 func TestQueueModel(t *testing.T) {
 	test := t
 	rapid.Check(t, func(t *rapid.T) {

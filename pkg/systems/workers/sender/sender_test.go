@@ -26,7 +26,6 @@ type server struct {
 	conns chan *peer
 }
 
-// peer is the other side of a connection.
 type peer struct {
 	t *testing.T
 	net.Conn
@@ -85,7 +84,7 @@ func call(s *Sender, text string) chan called {
 	return got
 }
 
-// TestAnswers: answers come in any order, each to its message.
+// TestAnswers checks that answers may come in any order.
 func TestAnswers(t *testing.T) {
 	srv, s := newServer(t, 10)
 	first := call(s, "a")
@@ -116,7 +115,7 @@ func TestAnswers(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-// TestBrokenConnection: messages without an answer fail, and the next one is sent on another connection.
+// TestBrokenConnection checks that unanswered messages fail, and that the next one uses a new connection.
 func TestBrokenConnection(t *testing.T) {
 	srv, s := newServer(t, 10)
 	got := call(s, "a")
@@ -135,7 +134,8 @@ func TestBrokenConnection(t *testing.T) {
 	s.Close()
 }
 
-// TestLeaving: when the server says Last, further messages go to another connection, and the others get their answers.
+// TestLeaving checks that after the server's Last frame new messages use another connection, and earlier ones get
+// their answers.
 func TestLeaving(t *testing.T) {
 	srv, s := newServer(t, 10)
 	got := call(s, "a")
@@ -156,7 +156,7 @@ func TestLeaving(t *testing.T) {
 	s.Close()
 }
 
-// TestSlots: no more messages are sent than the server allows.
+// TestSlots checks the server's limit of messages in flight.
 func TestSlots(t *testing.T) {
 	srv, s := newServer(t, 1)
 	first := call(s, "a")
@@ -208,7 +208,7 @@ func TestRefused(t *testing.T) {
 	s.Close()
 }
 
-// TestMany: many goroutines send over one connection, whose frames stay whole.
+// TestMany checks that frames of many goroutines on one connection are not interleaved.
 func TestMany(t *testing.T) {
 	srv, s := newServer(t, 64)
 	var wg sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// TestReconnect: a program whose connection breaks, as when the node's agent restarts, answers on the next one.
+// TestReconnect checks that a program whose connection breaks, as when the agent restarts, answers on the next one.
 func TestReconnect(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

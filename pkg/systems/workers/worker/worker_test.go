@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// agent gives out messages, notes the answers, and ends.
+// agent serves messages, records the answers, and ends.
 func agent(t *testing.T, messages ...string) (answers map[string]string) {
 	answers = map[string]string{}
 	n := 0
@@ -48,7 +48,7 @@ func agent(t *testing.T, messages ...string) (answers map[string]string) {
 	return answers
 }
 
-// TestServe: each message is answered, whatever the handler does.
+// TestServe checks that each message is answered, whatever the handler does.
 func TestServe(t *testing.T) {
 	answers := agent(t, "good", "bad", "panics", "large")
 	require.NoError(t, Serve(t.Context(), func(ctx context.Context, m *Message) ([]byte, error) {

@@ -1,2 +1,2 @@
-// Package apps is where the client of apis/apps/v1 goes, which the test generates.
+// Package apps is the place of the client of apis/apps/v1, which the test generates.
 package apps

@@ -1,5 +1,4 @@
-// Package documents validates the OpenAPI documents of a server, stored as files in $DOCUMENTS, with validators used by
-// generators.
+// Package documents validates a server's OpenAPI documents, files in $DOCUMENTS, with validators that generators use.
 package documents
 
 import (
@@ -28,7 +27,7 @@ func TestOpenAPI3(t *testing.T) {
 			require.NoError(t, err)
 			doc, err := openapi3.NewLoader().LoadFromData(raw)
 			require.NoError(t, err)
-			// As upstream, fields that must not be empty have the default "".
+			// As in upstream's documents, fields that must not be empty have the default "".
 			require.NoError(t, doc.Validate(t.Context(), openapi3.DisableSchemaDefaultsValidation()))
 			lists(t, doc)
 		})

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package suites imports what controller-runtime's test suites need, so that they can be compiled in this module,
-// unmodified.
+// Package suites imports the dependencies of controller-runtime's test suites, so that this module can compile the
+// unmodified suites.
 package suites
 
 import (

@@ -1,7 +1,7 @@
 //go:build generated
 
-// Package use uses a typed client generated from the server's OpenAPI documents. The generated packages core and apps
-// are overlaid on this module when it is compiled.
+// Package use uses a typed client generated from the server's OpenAPI documents. The build overlays the generated
+// packages core and apps on this module.
 package use
 
 import (
@@ -85,7 +85,7 @@ func TestConfigMaps(t *testing.T) {
 	require.NoError(t, err)
 	failed(t, unknown.Body, http.StatusBadRequest, "BadRequest")
 
-	// In pages of two, by label.
+	// List by label in pages of two.
 	selector, limit := "app=generated", 2
 	page, err := c.ListCoreV1NamespacedConfigMapWithResponse(ctx, namespace, &core.ListCoreV1NamespacedConfigMapParams{
 		LabelSelector: &selector, Limit: &limit,
@@ -150,7 +150,7 @@ func TestConfigMaps(t *testing.T) {
 	require.Nil(t, missing.JSON200)
 	failed(t, missing.Body, http.StatusNotFound, "NotFound")
 
-	// Changes since the last creation, from a watch.
+	// Watch the changes since the last creation.
 	watch, bookmarks := true, true
 	stream, err := c.ClientInterface.ListCoreV1NamespacedConfigMap(ctx, namespace,
 		&core.ListCoreV1NamespacedConfigMapParams{

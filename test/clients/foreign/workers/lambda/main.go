@@ -1,4 +1,4 @@
-// Command lambda is a function as it is written for AWS Lambda.
+// Command lambda is a function written for AWS Lambda.
 package main
 
 import (
@@ -15,7 +15,7 @@ type event struct{ Name string }
 
 type reply struct {
 	Greeting, RequestID string
-	Left                bool // of the time
+	Left                bool // whether more than a second remains until the deadline
 }
 
 func main() {
