@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,6 +18,18 @@ const ctlName = "ctl"
 var kubectlVerbs = []string{
 	"api-resources", "apply", "attach", "cluster-info", "cordon", "cp", "describe", "drain", "edit", "exec", "explain",
 	"get", "patch", "port-forward", "rollout", "scale", "top", "uncordon", "wait",
+}
+
+// withCtl inserts ctl before a command of kubectl: when the program is called kubectl, before one of kubectlVerbs, and
+// before one that a shell completes.
+func withCtl(args []string) []string {
+	switch {
+	case filepath.Base(args[0]) == "kubectl" || len(args) > 1 && slices.Contains(kubectlVerbs, args[1]):
+		return slices.Insert(slices.Clone(args), 1, ctlName)
+	case len(args) > 3 && strings.HasPrefix(args[1], cobra.ShellCompRequestCmd) && slices.Contains(kubectlVerbs, args[2]):
+		return slices.Insert(slices.Clone(args), 2, ctlName)
+	}
+	return args
 }
 
 // needsCluster reports whether kubectl's command is one that cannot do without a cluster, which args do not name.

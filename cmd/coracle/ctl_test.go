@@ -185,3 +185,17 @@ func TestWithoutACluster(t *testing.T) {
 		}
 	}
 }
+
+// TestKubectlWithoutCtl: `coracle get` is kubectl's, and a shell completes its arguments as kubectl does.
+func TestKubectlWithoutCtl(t *testing.T) {
+	for args, want := range map[string]string{
+		"coracle get pods":            "coracle ctl get pods",
+		"coracle __complete get po":   "coracle __complete ctl get po",
+		"coracle __complete get":      "coracle __complete get", // the name of the command itself
+		"coracle __complete run a":    "coracle __complete run a",
+		"/usr/bin/kubectl version":    "/usr/bin/kubectl ctl version",
+		"/usr/bin/kubectl __complete": "/usr/bin/kubectl ctl __complete",
+	} {
+		require.Equal(t, strings.Fields(want), withCtl(strings.Fields(args)))
+	}
+}

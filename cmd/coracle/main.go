@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,9 +19,7 @@ import (
 )
 
 func main() {
-	if filepath.Base(os.Args[0]) == "kubectl" || len(os.Args) > 1 && slices.Contains(kubectlVerbs, os.Args[1]) {
-		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
-	}
+	os.Args = withCtl(os.Args)
 	if err := execute(); err != nil {
 		exit := &command.Exit{Code: 1, Err: err}
 		errors.As(err, &exit)

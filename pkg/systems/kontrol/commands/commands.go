@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -23,6 +24,10 @@ type commands struct{ command.Connector }
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.kontrol()}
 }
+
+func resourceList() ctrl.ObjectList { return &kontrol.ResourceList{} }
+
+func clusterList() ctrl.ObjectList { return &kontrol.ClusterList{} }
 
 // cluster is the cluster that has the Resources.
 type cluster struct {
@@ -113,6 +118,7 @@ func (k commands) get() *cobra.Command {
 		}
 		return c.Get(cmd.Context(), o, command.Standard())
 	}
+	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
 
@@ -130,6 +136,7 @@ func (k commands) describe() *cobra.Command {
 		}
 		return c.Describe(cmd.Context(), args[0], os.Stdout)
 	}
+	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
 
@@ -155,6 +162,7 @@ The exit code is 0 if nothing would change, 1 if something would, and 2 after an
 		}
 		return c.Diff(cmd.Context(), o, command.Standard())
 	})
+	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
 
@@ -174,6 +182,7 @@ func (k commands) history() *cobra.Command {
 		}
 		return c.History(cmd.Context(), args[0], format, os.Stdout)
 	}
+	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
 
@@ -196,6 +205,7 @@ func (k commands) rollback() *cobra.Command {
 		}
 		return c.Rollback(cmd.Context(), o, command.Standard())
 	}
+	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
 
@@ -220,6 +230,7 @@ error, such as a resource that is deleted.`,
 		}
 		return c.Wait(cmd.Context(), o, *state, *timeout, command.Standard())
 	})
+	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
 
@@ -242,6 +253,7 @@ The exit code is 0 if there are none, 1 if there are some, and 2 after an error.
 		}
 		return c.Drift(cmd.Context(), o, command.Standard())
 	})
+	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
 
@@ -346,5 +358,6 @@ func (k commands) clusterRemove() *cobra.Command {
 		}
 		return c.RemoveCluster(cmd.Context(), args[0], os.Stdout)
 	}
+	k.Complete(cmd, 1, clusterList)
 	return cmd
 }

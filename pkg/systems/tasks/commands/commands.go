@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -24,6 +26,8 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
 }
+
+func taskList() ctrl.ObjectList { return &tasks.TaskList{} }
 
 // cluster is the cluster of a command.
 type cluster struct{ *command.Cluster }
@@ -117,6 +121,7 @@ func (k commands) ps() *cobra.Command {
 		}
 		return c.Tasks(ctx, *all, command.Standard())
 	})
+	k.CompleteFlag(cmd, "task", taskList)
 	return cmd
 }
 
@@ -138,6 +143,7 @@ func (k commands) logs() *cobra.Command {
 		}
 		return c.Logs(ctx, args[0], o, os.Stdout)
 	})
+	k.Complete(cmd, 1, taskList)
 	return cmd
 }
 
@@ -151,6 +157,7 @@ func (k commands) cancel() *cobra.Command {
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
 		return c.Cancel(ctx, args, func(format string, args ...any) { fmt.Printf(format, args...) })
 	})
+	k.Complete(cmd, 0, taskList)
 	return cmd
 }
 
