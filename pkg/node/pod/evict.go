@@ -93,8 +93,8 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 	return w.end.evicted
 }
 
-// Reclaim implements eviction.Pods. The latest instance of each container is not removed while its pod is active, since
-// the status is derived from it.
+// Reclaim implements eviction.Pods. It keeps the latest instance of each container of an active pod, because the
+// status is derived from it.
 func (m *Manager) Reclaim(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.all() {

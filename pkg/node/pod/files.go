@@ -20,7 +20,7 @@ const (
 	maxNameservers = 3
 )
 
-// hostnames returns a pod's host name and its domain, which is empty without a subdomain.
+// hostnames returns a pod's host name and its domain; the domain is empty without a subdomain.
 func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	if p.Spec.HostnameOverride != nil && *p.Spec.HostnameOverride != "" {
 		return *p.Spec.HostnameOverride, ""
@@ -41,7 +41,7 @@ func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	return host, domain
 }
 
-// hostsFile returns the pod's /etc/hosts. host is the node's, which hostNetwork pods get.
+// hostsFile returns the pod's /etc/hosts. host is the node's file, which hostNetwork pods get.
 func hostsFile(p *corev1.Pod, podIP, clusterDomain string, host []byte) []byte {
 	var b bytes.Buffer
 	if p.Spec.HostNetwork {
@@ -70,7 +70,6 @@ func hostsFile(p *corev1.Pod, podIP, clusterDomain string, host []byte) []byte {
 	return b.Bytes()
 }
 
-// resolver is the content of a resolv.conf.
 type resolver struct {
 	servers, search, options []string
 }
@@ -159,8 +158,8 @@ func unique(in []string) []string {
 	return out
 }
 
-// writeFiles writes the pod's hosts, resolv.conf and hostname. They are bind-mounted into containers, so each is
-// written in place, and only if it changed.
+// writeFiles writes the pod's hosts, resolv.conf and hostname. Containers bind-mount them, so each is written in
+// place, and only if it changed.
 func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	dir := m.volumes.PodDir(p.UID)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -187,7 +186,8 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	return errors.Join(errs...)
 }
 
-// writtenFiles are the per-pod files that containers can write: /etc/hosts and its like, and termination messages.
+// writtenFiles returns the per-pod files that containers can write: /etc/hosts and similar files, and termination
+// messages.
 func writtenFiles(dir string) []string {
 	return []string{
 		filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"),

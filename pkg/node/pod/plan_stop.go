@@ -9,8 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports
-// whether none is left.
+// clear plans to remove the containers of an evicted pod once its final status is written. It reports whether none
+// is left.
 func (pl *planner) clear() bool {
 	if !isTerminal(pl.pod) {
 		pl.wake(pl.now)
@@ -37,7 +37,7 @@ func graceOf(p *corev1.Pod) time.Duration {
 	return 30 * time.Second
 }
 
-// stop plans to terminate a pod: main containers, then sidecars in reverse order, then shared resources.
+// stop plans the end of a pod: main containers first, then sidecars in reverse order, then shared resources.
 func (pl *planner) stop() {
 	p, o := pl.pod, pl.o
 	pl.d.Stopping = true
