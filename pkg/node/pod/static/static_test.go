@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestPodsAreCalledWithoutTheLock: while a pod is being started, the mirrors are planned and others end; what that
-// leads to follows, in order.
+// TestPodsAreCalledWithoutTheLock checks that mirrors are planned and other pods end while a pod is being started,
+// and that the resulting steps follow in order.
 func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -34,7 +34,8 @@ func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
 }
 
-// TestTwoLeftOfOneName: one is stopped, and the manifest's pod runs in the end, whichever that was.
+// TestTwoLeftOfOneName checks that one of two leftover pods of the same name is stopped, and that the manifest's pod
+// runs in the end, whichever was stopped.
 func TestTwoLeftOfOneName(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -51,8 +52,8 @@ func TestTwoLeftOfOneName(t *testing.T) {
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 }
 
-// TestRestart: a pod that has ended without its manifest having changed is stopped, and runs again when nothing is left
-// of it.
+// TestRestart checks that a pod that has ended although its manifest is unchanged can be stopped, and that it runs
+// again when nothing of it is left.
 func TestRestart(t *testing.T) {
 	r := newRig(t)
 	r.start()
