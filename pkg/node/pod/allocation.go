@@ -20,13 +20,6 @@ import (
 //
 // Only the decision to grant a change reads the desired resources. The planner, the actions and the status see the
 // pod with its allocated resources.
-//
-//	desired    what the specification asks for
-//	allocated  what the node has promised: the specification as of the last change that the node has room for
-//	actuated   what the cgroups of the pod and of its containers have
-//
-// Everything but the decision about a change goes by the allocated ones: the planner, the actions and the status get
-// the pod with those.
 
 // allocation holds the allocated and the actuated resources of a pod. It is stored in the pod's directory, before
 // the agent acts on it.

@@ -3,9 +3,6 @@
 //
 // Invariant: container state is always read from the runtime, so that a new Manager continues where a killed one
 // stopped.
-//
-// Its invariant: the state of a pod's containers is always read from the runtime, so that a new Manager continues
-// where a killed one stopped.
 package pod
 
 import (

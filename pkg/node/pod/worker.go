@@ -18,9 +18,6 @@ import (
 //
 //	event -> wake -> step: observe, Plan, launch actions, compute status -> (timer | action done | event) -> wake
 //
-//
-//	event -> wake -> step: observe, Plan, launch actions, compute status -> (timer | action done | event) -> wake
-//
 // Three kinds of goroutines use it: callers that deliver events (update, removed, ...), at most one sync loop, which
 // plans, and one goroutine per action in flight. mu guards their shared state. It is held briefly: never while
 // reading files, while Plan runs, or during calls to the runtime, the network or the API.
