@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestANameIsOfThePodThatHasIt: exec and the like ask by name, and pods that were deleted by force are still being
-// ended when the next one has their name.
+// TestANameIsOfThePodThatHasIt checks that lookups by name, as for exec, find the pod that has the name in the API,
+// while a pod of that name that was deleted by force is still ending.
 func TestANameIsOfThePodThatHasIt(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		p := r.create(podOf("web", "slow"))

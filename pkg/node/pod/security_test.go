@@ -92,7 +92,7 @@ func TestLocalSeccompProfile(t *testing.T) {
 	require.NoError(t, os.Symlink("../secret.json", filepath.Join(dir, "out.json")))
 	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "abs.json")))
 	require.NoError(t, os.Symlink("..", filepath.Join(dir, "up")))
-	t.Chdir(dir) // the process's working directory does not matter
+	t.Chdir(dir) // the working directory must not matter
 
 	m := &Manager{c: Config{SeccompDir: dir}}
 	local := func(name string) (string, error) {
