@@ -11,10 +11,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images"
 )
 
-// imagePeriod is the period of image garbage collection.
+// imagePeriod is the interval of image garbage collection.
 const imagePeriod = 5 * time.Minute
 
-// collectImages removes unused images if the image filesystem is full.
+// collectImages removes unused images if the image file system is too full.
 func (a *Agent) collectImages(ctx context.Context) {
 	r := a.eviction.Reading(config.ImageFsAvailable)
 	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)

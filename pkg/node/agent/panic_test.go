@@ -10,8 +10,8 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestAPodThatPanics: whether it is its sync or one of its actions, the pod backs off, the others run, and once the
-// cause is gone so does the pod.
+// TestAPodThatPanics checks that after a panic in its sync or its actions a pod backs off, the others run, and the
+// pod recovers with the cause gone.
 func TestAPodThatPanics(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.network.mu.Lock()
@@ -21,7 +21,7 @@ func TestAPodThatPanics(t *testing.T) {
 		b.events.panics = "BackOff"
 		b.events.mu.Unlock()
 		b.create(simple("action", "sleep", "1000000"))
-		b.create(simple("step", "sleep", "1")) // it ends again and again, which is reported in an event
+		b.create(simple("step", "sleep", "1")) // it restarts repeatedly, which causes events
 		b.create(simple("good", "sleep", "1000000"))
 		b.pass(time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("good").Status.Phase)

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume/csi"
 )
 
-// openPlugins makes the directory that plugins share with the agent.
+// openPlugins creates the directory shared with plugins, and the managers of devices, volumes and claims.
 func (a *Agent) openPlugins() error {
 	if a.c.PluginDir == "" {
 		return nil
@@ -75,7 +75,7 @@ func (a *Agent) openPlugins() error {
 	return err
 }
 
-// devicesChanged lets the status of pods say how their devices are.
+// devicesChanged updates the status of pods whose devices changed health.
 func (a *Agent) devicesChanged(pods []types.UID) { a.pods.DevicesChanged(pods) }
 
 func (a *Agent) volumePlugins() []volume.Plugin {
@@ -85,7 +85,7 @@ func (a *Agent) volumePlugins() []volume.Plugin {
 	return []volume.Plugin{a.csi}
 }
 
-// runPlugins serves the plugins. Without them the node works.
+// runPlugins runs the managers of plugins. Their failures do not stop the agent.
 func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	if a.devices == nil {
 		return
@@ -95,7 +95,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-a.known: // a driver is registered with the Node
+			case <-a.known: // drivers are registered in the Node
 			}
 			if err := a.plugins.Run(ctx); err != nil {
 				a.log.Error("CSI and DRA drivers cannot register", "error", err)

@@ -40,8 +40,8 @@ func TestPodRanges(t *testing.T) {
 	}
 }
 
-// TestPodRangesNeverOverlap: whatever the nodes say, no two ranges that are routed overlap, and one is refused only for
-// a reason.
+// TestPodRangesNeverOverlap checks for arbitrary nodes that accepted ranges do not overlap, and that each refusal
+// has a reason.
 func TestPodRangesNeverOverlap(t *testing.T) {
 	l := limits{cluster: netip.MustParsePrefix("10.42.0.0/20")}
 	rapid.Check(t, func(t *rapid.T) {
