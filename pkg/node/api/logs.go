@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// logOptions parses the query, which the API server encodes from PodLogOptions.
+// logOptions parses the query, into which the API server has encoded PodLogOptions.
 func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, err error) {
 	q := r.URL.Query()
 	o.Tail = -1
@@ -155,7 +155,7 @@ func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.
 			return &runs[i], nil
 		}
 	}
-	if status != nil && status.State.Terminated != nil { // its pod was evicted and the container removed
+	if status != nil && status.State.Terminated != nil { // the pod was evicted, and the container removed
 		return nil, fmt.Errorf("unable to retrieve container logs for %s: the container and its log were removed",
 			status.State.Terminated.ContainerID)
 	}
