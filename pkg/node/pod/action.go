@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// op is an action in flight.
 type op struct {
 	Action
 	cancel context.CancelFunc
@@ -51,7 +50,7 @@ func (o *op) end() time.Time {
 	return o.deadline
 }
 
-// launch runs an action in the background and wakes the sync loop afterwards. Called with the lock held.
+// Called with the lock held.
 func (w *worker) launch(p *corev1.Pod, a Action) {
 	ctx, cancel := context.WithCancel(w.m.ctx)
 	b := &op{Action: a, cancel: cancel, sooner: make(chan struct{}, 1), deadline: time.Now().Add(a.Grace)}

@@ -15,8 +15,7 @@ import (
 
 const nodeOS = corev1.Linux
 
-// admit checks once whether the node can run a pod that has not started yet. If only room is missing for a critical
-// pod, it preempts others.
+// admit checks once whether the node can run a new pod. If a critical pod only lacks room, it preempts others.
 func (w *worker) admit() {
 	m := w.m
 	node := m.c.AdmitBy()
@@ -186,7 +185,6 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	return nil
 }
 
-// shortOf formats the kubelet's message for a lack of a resource.
 func shortOf(name corev1.ResourceName, want, used, room resource.Quantity) string {
 	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name,
 		amount(name, want), amount(name, used), amount(name, room))

@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	// resizeFailed is the reason of a Failure when cgroups could not be changed.
 	resizeFailed = "ResizeError"
 	// retryResize is the delay before a refused resize is tried again, if no room has become free before.
 	retryResize = 3 * time.Minute
@@ -26,7 +25,6 @@ const (
 	maxAllocation  = 4 << 20
 )
 
-// loadAllocation reads the allocation that an earlier process recorded for the pod.
 func (w *worker) loadAllocation() {
 	data, err := bounded.File(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), maxAllocation)
 	var a allocation
@@ -36,8 +34,7 @@ func (w *worker) loadAllocation() {
 	if err == nil && a.Containers != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// After a restore of the API's data the same generation may request something else, so nothing counts as
-		// compared.
+		// After a restore of the API's data, the same generation may request something else.
 		a.share, a.same = shareOf(a.in(w.api.pod)), -1
 		a.compare(w.api.pod)
 		w.held.allocation, w.held.unsure = a, a.Resizing
@@ -48,8 +45,7 @@ func (w *worker) loadAllocation() {
 	}
 }
 
-// admitAndAllocate admits a pod and reserves the resources that it requests. It returns the allocation if it is new
-// and has to be recorded.
+// admitAndAllocate admits a pod and reserves its resources. It returns a new allocation, which must be recorded.
 func (w *worker) admitAndAllocate() *allocation {
 	w.m.allocating.Lock()
 	defer w.m.allocating.Unlock()
@@ -106,11 +102,9 @@ func resourcesInStatus(p *corev1.Pod, name string) *corev1.ResourceRequirements 
 	return nil
 }
 
-// allocated returns the pod with its allocated resources, and with the status that the agent knows. Called with the
-// lock held.
+// allocated returns view with the allocated resources. Called with the lock held.
 func (w *worker) allocated() *corev1.Pod { return w.held.allocation.of(w.view()) }
 
-// pending returns the pod if it requests other resources than are allocated, else nil.
 func (w *worker) pending() *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,8 +193,7 @@ func add(sum, b corev1.ResourceList, subtract bool) {
 	}
 }
 
-// before orders resizes as the kubelet does: first those that request no more than now, then by priority, QoS class
-// (Guaranteed first) and waiting time.
+// before orders resizes as the kubelet does: shrinking first, then by priority, QoS class (Guaranteed first) and age.
 func before(a, b resizer) int {
 	rank := func(r resizer) int {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

@@ -21,18 +21,16 @@ import (
 // Only the decision to grant a change reads the desired resources. The planner, the actions and the status see the
 // pod with its allocated resources.
 
-// allocation holds the allocated and the actuated resources of a pod. It is stored in the pod's directory, before
-// the agent acts on it.
+// allocation holds allocated and actuated resources. It is written to the pod's directory before the agent acts on it.
 type allocation struct {
 	// Generation is the generation of the specification that was granted; -1 if it is unknown.
 	Generation int64                                  `json:"generation"`
 	Pod        *corev1.ResourceRequirements           `json:"pod,omitempty"`
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"` // init containers too
-	// Resizing is set from an allocation until it is actuated. If a new process finds it set, the state of the
-	// cgroups is unknown.
+	// Resizing is set from an allocation until it is actuated. In a new process it means that the cgroups are unknown.
 	Resizing bool `json:"resizing,omitempty"`
-	// Limits are the actuated limits of the pod's cgroup. Amounts are actuated per container ID; an instance that is
-	// not in the map still has the amounts it was created with.
+	// Limits are the actuated limits of the pod's cgroup. Amounts are actuated, by container ID; an instance without an
+	// entry has the amounts it was created with.
 	Limits  runtime.PodLimits  `json:"limits"`
 	Amounts map[string]amounts `json:"amounts,omitempty"`
 
@@ -41,8 +39,7 @@ type allocation struct {
 	share  share
 }
 
-// allocationOf returns the allocation that grants everything in a pod's specification, for a pod that has no cgroup
-// yet.
+// allocationOf returns the allocation that grants a pod's whole specification, before the pod has a cgroup.
 func allocationOf(p *corev1.Pod) allocation {
 	a := allocation{
 		Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
@@ -55,7 +52,6 @@ func allocationOf(p *corev1.Pod) allocation {
 	return a
 }
 
-// desires reports whether a pod's specification requests other resources than the allocated ones.
 func (a *allocation) desires(p *corev1.Pod) bool {
 	if p.Generation == a.same || a.Containers == nil {
 		return false
@@ -106,8 +102,7 @@ func (a *allocation) in(p *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// podLimits returns the limits of a pod's cgroup: CPU shares from the sum of its requests, and the limits of
-// spec.resources, if set.
+// podLimits returns the limits of a pod's cgroup: CPU shares for all requests, and the limits of spec.resources.
 func podLimits(p *corev1.Pod) runtime.PodLimits {
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	l := runtime.PodLimits{CPUShares: shares(requests.Cpu().MilliValue())}
@@ -146,8 +141,7 @@ type share struct {
 	requests  corev1.ResourceList
 }
 
-// shareOf returns the share of a pod with its allocated resources. The requests exclude the pod's overhead, because
-// readers of the status add it themselves.
+// shareOf returns the share of a pod with its allocated resources, without its overhead, which readers add themselves.
 func shareOf(p *corev1.Pod) share {
 	s := share{
 		limits:   podLimits(p),
@@ -170,8 +164,7 @@ func shareOf(p *corev1.Pod) share {
 	return s
 }
 
-// sumOfLimits returns the limit that applies to all containers of a pod together: the pod's own limit, or the sum if
-// each container has one.
+// sumOfLimits returns the limit of all containers together: the pod's own, or the sum if each container has one.
 func sumOfLimits(p *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
 	if p.Spec.Resources == nil || p.Spec.Resources.Limits.Name(name, resource.DecimalSI).IsZero() {
 		for c := range containersOf(p) {

@@ -214,7 +214,7 @@ func (s resizeStep) text() string {
 	return fmt.Sprintf("shares %d%s", s.pod.CPUShares, end)
 }
 
-// cgroups is a pod's hierarchy with cgroup v1's rule that a child's CPU quota must not exceed its parent's.
+// cgroups is a pod's hierarchy in cgroup v1, where a child's CPU quota must not exceed its parent's.
 type cgroups struct {
 	pod     runtime.PodLimits
 	members map[string]amounts
@@ -335,7 +335,6 @@ func requireAmounts(t *testing.T, want, got corev1.ResourceList, message ...any)
 	require.Equal(t, text(want), text(got), message...)
 }
 
-// A container can start while another one of its pod is starting, if the pod's limits are set.
 func TestLimitsThatAreSetAreNotWaitedFor(t *testing.T) {
 	w := &worker{}
 	w.held.limited = true

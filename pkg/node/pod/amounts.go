@@ -79,7 +79,6 @@ func resourcesNow(p *corev1.Pod, c *corev1.Container, have amounts) *corev1.Reso
 	return r
 }
 
-// put sets a quantity, or removes it if it is zero.
 func put(l *corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity) {
 	if q.IsZero() {
 		delete(*l, name)
@@ -103,7 +102,6 @@ func (o Observed) resizes(p *corev1.Pod, l *Instance, c *corev1.Container) (diff
 	return have != want, restartsFor(c, have, want.within(o.Limits))
 }
 
-// restartsFor reports whether two amounts differ in a resource whose resize policy is RestartContainer.
 func restartsFor(c *corev1.Container, have, want amounts) bool {
 	for _, r := range c.ResizePolicy {
 		if r.RestartPolicy != corev1.RestartContainer {
@@ -123,7 +121,6 @@ func restartsFor(c *corev1.Container, have, want amounts) bool {
 	return false
 }
 
-// restartForResize reports whether an instance has to be replaced for a resize.
 func (o Observed) restartForResize(p *corev1.Pod, l *Instance, c *corev1.Container) bool {
 	_, restart := o.resizes(p, l, c)
 	return restart

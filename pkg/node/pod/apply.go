@@ -245,7 +245,7 @@ func (w *worker) create(ctx context.Context, spec runtime.Spec, anew bool) error
 	return err
 }
 
-// postStart runs the container's PostStart hook, and stops the container if it fails.
+// postStart runs the postStart hook, and stops the container if the hook fails.
 func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Container, id, podIP string,
 	lap func(string) time.Duration) *Failure {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -264,8 +264,7 @@ func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.
 	return nil
 }
 
-// completeSpec writes the container's files, allocates its devices, and returns the runtime's specification with
-// labels.
+// completeSpec writes the container's files, allocates devices, and returns the runtime's specification.
 func (w *worker) completeSpec(ctx context.Context, o *op, b build,
 	warn func(reason, message string)) (runtime.Spec, *Failure) {
 	m, p, c := w.m, b.pod, b.c
@@ -330,7 +329,7 @@ func (w *worker) imageFailure(name string, err error) *Failure {
 	f := &Failure{Reason: e.Reason, Message: e.Message, Until: e.Until}
 	switch {
 	case e.Reason == "ErrImagePull":
-		// Reported for a second; then the retry reports ImagePullBackOff.
+		// Report it for a second; then the retry reports ImagePullBackOff.
 		f.Until = time.Now().Add(time.Second)
 	case f.Until.IsZero():
 		return w.fail(name, e.Reason, err, 10*time.Second)
@@ -360,8 +359,7 @@ func removeLogs(path string) {
 	}
 }
 
-// release releases the resources that the pod's containers share: shim, network and volumes. With forget it also
-// removes containers and logs.
+// release releases shim, network and volumes. With forget it also removes containers and logs.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs, kept []error
 	if forget {

@@ -105,7 +105,6 @@ func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// resizeConditions sets the conditions of a resize that is pending or in progress.
 func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
@@ -160,8 +159,7 @@ func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev
 	return nil
 }
 
-// resizing reports whether some cgroup does not have the allocated resources yet. A container that does not run gets
-// them with its next start.
+// resizing reports whether a cgroup lacks the allocated resources. A stopped container gets them with its next start.
 func resizing(p *corev1.Pod, o Observed) bool {
 	if o.Resizing || o.Limits != o.Share.limits {
 		return true
@@ -178,7 +176,6 @@ func resizing(p *corev1.Pod, o Observed) bool {
 	return false
 }
 
-// resizeEvents records events about changes in the state of a resize.
 func (w *worker) resizeEvents(p *corev1.Pod, s *corev1.PodStatus) {
 	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions,
 		corev1.PodResizeInProgress)

@@ -25,8 +25,7 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config configures a Manager. ResolvConf, SeccompDir, Sysctls, Pressures, Logger and the fields that say so may be
-// nil.
+// Config configures a Manager. ResolvConf, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be nil.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
@@ -37,8 +36,7 @@ type Config struct {
 	Metrics prometheus.Registerer
 
 	NodeName, HostIP string
-	// Pods' files are in DataDir/pods, volumes made of API objects in the tmpfs RunDir/volumes, and container logs
-	// in LogDir.
+	// Pods' files are in DataDir/pods, volumes of API objects in RunDir/volumes (a tmpfs), container logs in LogDir.
 	DataDir, RunDir, LogDir string
 	// CgroupRoot is the parent cgroup of all pods.
 	CgroupRoot    string
@@ -55,14 +53,12 @@ type Config struct {
 	// Node returns this node's object, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList
-	// AdmitBy returns the node object that pods are admitted against, even before the node is registered; nil means
-	// Node.
+	// AdmitBy returns the node that pods are admitted against, also before its registration; nil means Node.
 	AdmitBy func() *corev1.Node
 	// StaticEnded is called when nothing is left of a pod, static or not: Sync may have released a static pod of an
 	// earlier process as an orphan. It is nil if there are no static pods.
 	StaticEnded func(types.UID)
-	// ShuttingDown reports whether the machine shuts down: then no pod is admitted and no container started. Nil
-	// means never.
+	// ShuttingDown reports whether the machine shuts down; then no pod is admitted and no container starts. May be nil.
 	ShuttingDown func() bool
 	// Pressures returns the node's pressure conditions that are True; nil means none.
 	Pressures func() []corev1.NodeConditionType
@@ -73,31 +69,26 @@ type Config struct {
 	// Devices assigns the devices of device plugins; nil if the node has no plugins.
 	Devices *devices.Manager
 	// Claims prepares the devices of resource claims; nil if the node has no DRA drivers.
-	Claims *dra.Manager
-	// VolumePlugins handle additional kinds of volumes.
+	Claims        *dra.Manager
 	VolumePlugins []volume.Plugin
 	// Share makes a host path a shared mount, for volumes with mount propagation; may be nil.
 	Share func(path string) error
-	// Serves reports whether a pod may serve a plugin of the node, such as a CSI driver. Drain stops such pods last,
-	// because releasing other pods may need them. Nil means that none does.
+	// Serves reports whether a pod may serve a plugin, such as a CSI driver, that releasing other pods needs: Drain
+	// stops it last. May be nil.
 	Serves func(*corev1.Pod) bool
-	// StaticPods makes Sync skip the pods that LeftStatic returns, because a static.Manager starts or stops them
-	// later.
+	// StaticPods makes Sync skip the pods that LeftStatic returns: a static.Manager starts or stops them later.
 	StaticPods bool
-	// UserNamespaces returns nil, or why pods cannot have user namespaces on this node; a nil function means
-	// unsupported.
+	// UserNamespaces returns nil, or why pods cannot have user namespaces here; a nil function means unsupported.
 	UserNamespaces func() error
-	// Parts are the extensions of other systems to the life cycle of pods.
-	Parts []part.Part
-	// Policies enforces network policies; may be nil.
+	Parts          []part.Part
+	// Policies may be nil.
 	Policies   Policies
 	Failpoints failpoint.Hook
 }
 
 // Policies enforces network policies; netpolicy.Enforcer implements it.
 type Policies interface {
-	// Setup returns once the policies that select the pod are enforced at its address. It is called after the pod's
-	// network is set up and before containers start.
+	// Setup returns once policies are enforced at the pod's address. It is called before containers start.
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
 	// Release is called once nothing of the pod runs any more.
 	Release(p *corev1.Pod)

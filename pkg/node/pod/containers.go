@@ -26,7 +26,6 @@ func newContainers(r runtime.Runtime, log *slog.Logger) *containers {
 	return &containers{runtime: r, log: log, byPod: map[types.UID]map[string]runtime.Container{}}
 }
 
-// list replaces the cache by the runtime's list.
 func (c *containers) list(ctx context.Context) error {
 	all, err := c.runtime.List(ctx)
 	if err != nil {
@@ -102,7 +101,6 @@ func rank(s runtime.State) int {
 	return 0
 }
 
-// of returns a pod's containers, in no particular order.
 func (c *containers) of(uid types.UID) []runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// devices allocates devices of plugins to a container that is about to start.
 func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Container) (devices.Given, error) {
 	if m.c.Devices == nil {
 		return devices.Given{}, nil
@@ -25,8 +24,8 @@ func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	return m.c.Devices.Allocate(ctx, p, byPlugins(p, c))
 }
 
-// byPlugins returns a copy of the container without extended resources that a resource claim satisfies (KEP-5004).
-// Neither device plugins nor the node's capacity serve those.
+// byPlugins returns a copy of the container without the extended resources that a resource claim provides (KEP-5004),
+// since neither device plugins nor the node's capacity do.
 func byPlugins(p *corev1.Pod, c *corev1.Container) *corev1.Container {
 	if p.Status.ExtendedResourceClaimStatus == nil {
 		return c
@@ -133,7 +132,6 @@ func addDevices(s *runtime.Spec, given devices.Given) {
 	}
 }
 
-// deviceHealth returns the health of the pod's devices, by container.
 func (m *Manager) deviceHealth(p *corev1.Pod) map[string][]corev1.ResourceStatus {
 	out := map[string][]corev1.ResourceStatus{}
 	for i := range p.Spec.Containers {

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// deaf is a program that ignores SIGTERM.
+// deaf ignores SIGTERM.
 func deaf(ctx context.Context, p *fake.Process) int {
 	for {
 		select {

@@ -64,7 +64,6 @@ func Expand(s string, vars map[string]string) (string, error) {
 	return b.String(), nil
 }
 
-// environment holds a container's variables. A later value for a name replaces an earlier one.
 type environment struct {
 	vars  map[string]string
 	order []string
@@ -95,7 +94,7 @@ func (e *environment) set(name, value string) error {
 
 var errTooManyStrings = fmt.Errorf("the container's arguments and environment take more than %d bytes", maxStrings)
 
-// expand expands arguments. They share the size limit with the environment.
+// expand expands arguments, which share the size limit with the environment.
 func (e *environment) expand(args []string) ([]string, error) {
 	var out []string
 	for _, a := range args {

@@ -68,8 +68,7 @@ func TestEnvironmentIsBounded(t *testing.T) {
 	}
 }
 
-// Values that cannot be in a process's environment are refused, for example from a container's file or from a
-// Secret.
+// Values that cannot be in a process's environment are refused.
 func TestVariablesAreText(t *testing.T) {
 	for value, want := range map[string]string{
 		"é\n\t=":  "",

@@ -50,10 +50,9 @@ func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted,
 	return value, value == "", nil
 }
 
-// envFileValue returns a variable's value in a file of assignments, or "". It accepts the subset of POSIX shell
-// syntax that upstream's parser does: NAME='value' without space around =; the value is literal and may span lines;
-// lines may be empty or comments, and a comment may follow a value. NAME= followed by a space is an empty value.
-// Parsing stops at the variable. A line has at most 64 KiB.
+// envFileValue returns a variable's value in a file of assignments, or "". It accepts what upstream's parser does of
+// POSIX shell syntax: NAME='value' without space around =; values are literal and may span lines; there may be empty
+// lines and comments. NAME= and a space is an empty value. Parsing stops at the variable. A line has at most 64 KiB.
 func envFileValue(r io.Reader, key string) (string, error) {
 	lines := &envLines{Scanner: bufio.NewScanner(r)}
 	for lines.next() {

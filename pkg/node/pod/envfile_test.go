@@ -128,8 +128,7 @@ func TestEnvFilesOfHostileContainers(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Variables are read from files that earlier containers of the pod wrote. A container waits for a missing file or
-// key unless it is optional.
+// Variables are read from files of earlier containers. A missing one delays the container, unless it is optional.
 func TestVariablesFromFiles(t *testing.T) {
 	write := func(ctx context.Context, p *fake.Process) int {
 		return map[bool]int{true: 0, false: 1}[os.WriteFile(filepath.Join(p.Spec.Mounts[0].Source, p.Args[1]),

@@ -10,8 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// An evicted pod has a grace period of one second. Its final status is written before its containers are removed,
-// and then its other resources are released.
+// An evicted pod has a second of grace. Its status is written before its containers and other resources are released.
 func TestPlanOfAnEvictedPod(t *testing.T) {
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 	verdict := &Verdict{Reason: "Evicted", Message: "why", Evicted: true, Disrupted: true}
@@ -70,8 +69,7 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPodDeclaredEndedStaysSo checks that the agent does not revert a terminal phase: DaemonSets and other
-// controllers would never see it.
+// TestAPodDeclaredEndedStaysSo checks that a terminal phase is not reverted: controllers such as DaemonSets rely on it.
 func TestAPodDeclaredEndedStaysSo(t *testing.T) {
 	failed := &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Declared", Message: "by somebody"}
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {

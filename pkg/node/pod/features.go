@@ -19,9 +19,8 @@ var honoured = types.FeatureGateMap{
 
 var release = utilversion.MustParse(version.Kubernetes)
 
-// DeclaredFeatures returns the features of this node in order, for its status (KEP-5328). The scheduler places pods
-// that need a feature only on nodes that declare it, and the API server refuses updates of a node's pods that need
-// another.
+// DeclaredFeatures returns the features of this node in order, for its status (KEP-5328). The scheduler places pods by
+// them, and the API server refuses pod updates that need a feature which the node does not declare.
 func DeclaredFeatures() []string {
 	return nodefeatures.DefaultFramework.DiscoverNodeFeatures(&nodefeatures.NodeConfiguration{
 		Version: release, FeatureGates: honoured,

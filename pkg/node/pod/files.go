@@ -20,7 +20,7 @@ const (
 	maxNameservers = 3
 )
 
-// hostnames returns a pod's host name and its domain; the domain is empty without a subdomain.
+// hostnames returns a pod's host name and its domain, which is empty without a subdomain.
 func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	if p.Spec.HostnameOverride != nil && *p.Spec.HostnameOverride != "" {
 		return *p.Spec.HostnameOverride, ""
@@ -107,7 +107,6 @@ func (r resolver) bytes() []byte {
 	return b.Bytes()
 }
 
-// resolvConf returns the pod's /etc/resolv.conf according to its DNS policy.
 func resolvConf(p *corev1.Pod, host []byte, cluster []netip.Addr, domain string) []byte {
 	r := parseResolver(host)
 	policy := p.Spec.DNSPolicy
@@ -158,8 +157,7 @@ func unique(in []string) []string {
 	return out
 }
 
-// writeFiles writes the pod's hosts, resolv.conf and hostname. Containers bind-mount them, so each is written in
-// place, and only if it changed.
+// writeFiles writes the pod's hosts, resolv.conf and hostname in place, because containers bind-mount them.
 func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	dir := m.volumes.PodDir(p.UID)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -186,8 +184,7 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	return errors.Join(errs...)
 }
 
-// writtenFiles returns the per-pod files that containers can write: /etc/hosts and similar files, and termination
-// messages.
+// writtenFiles returns the per-pod files that containers can write: /etc/hosts and the like, and termination messages.
 func writtenFiles(dir string) []string {
 	return []string{
 		filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"),

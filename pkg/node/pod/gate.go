@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// gate limits how many operations run at a time. Creating and removing namespaces, cgroups and mounts contends for
-// the kernel's spinning locks: 110 containers started at once took a third more CPU time than a few at a time. Each
-// start also reads and copies the whole mount table, so waiting operations enter by stage: those that end a pod
-// first, then starts of containers, then new sandboxes. A node with many pods to start thus has few half-started
-// ones.
+// gate limits concurrent operations. Creating and removing namespaces, cgroups and mounts contends for the kernel's
+// spinning locks: 110 containers started at once took a third more CPU time than a few at a time. Each start also reads
+// and copies the mount table. Waiting operations enter by stage: ends of pods first, then starts of containers, then
+// new sandboxes, so that a node with many pods to start has few half-started ones.
 type gate struct {
 	mu      sync.Mutex
 	room    int
@@ -28,8 +27,8 @@ const (
 	stages
 )
 
-// gatePatience is how long an operation waits at most; then it runs regardless of the limit. Operations that hang,
-// such as a mount from a dead server, must not block other pods for longer.
+// gatePatience is how long an operation waits at most before it runs regardless of the limit: one that hangs, such as a
+// mount from a dead server, must not block other pods for longer.
 const gatePatience = 10 * time.Second
 
 func newGate(processors int) *gate { return &gate{room: max(8, 4*processors)} }

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGate checks the limit, the order by stage and arrival, and that a hanging operation blocks others only for a
-// while.
+// TestGate checks the limit, the order, and that an operation that hangs blocks others only for a while.
 func TestGate(t *testing.T) {
 	require.Equal(t, 8, newGate(1).room)
 	require.Equal(t, 64, newGate(16).room)

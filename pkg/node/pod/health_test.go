@@ -166,8 +166,7 @@ func needs(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: l, Limits: l}
 }
 
-// A resize without enough room waits for other pods to end; an impossible one is refused. Neither touches the
-// container.
+// A resize without enough room waits; an impossible one is refused. Neither touches the container.
 func TestResizeBeyondTheNode(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		for _, name := range []string{"web", "big"} {

@@ -85,7 +85,7 @@ func fileEnd(path string, limit int64) string {
 	return string(buf[:n])
 }
 
-// credentials returns the registry credentials for an image: first from the pod's pull secrets, then from plugins.
+// credentials returns credentials for an image: first from the pod's pull secrets, then from plugins.
 func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential {
 	var k keyring.Keyring
 	for _, ref := range p.Spec.ImagePullSecrets {

@@ -97,8 +97,8 @@ func (j *journal) programs() map[string]fake.Program {
 	}
 }
 
-// manifold returns a pod with every kind of container: a task, a sidecar and another task before two servers, one
-// with a postStart hook.
+// manifold returns a pod with every kind of container: task, sidecar, task, then two servers, one with a postStart
+// hook.
 func manifold() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := podOf("web")
@@ -113,8 +113,7 @@ func manifold() *corev1.Pod {
 	return p
 }
 
-// Init containers run one after the other, a sidecar starts before the container after it, and everything ends in
-// reverse.
+// Init containers run in order, the container after a sidecar starts after it, and everything ends in reverse.
 func TestOrderOfAPodsLife(t *testing.T) {
 	j, made := &journal{}, &creations{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -280,8 +279,7 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
-// Failing calls to runtime and network are retried with growing delays, reported in status and events, and leave
-// nothing behind.
+// Failing calls to runtime and network are retried with growing delays, are reported, and leave nothing behind.
 func TestFailingSteps(t *testing.T) {
 	for _, call := range []string{"setup", "create", "start"} {
 		t.Run(call, func(t *testing.T) {

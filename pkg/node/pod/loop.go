@@ -21,7 +21,6 @@ type syncLoop struct {
 	timer  *time.Timer
 }
 
-// outcome is a step's result.
 type outcome struct {
 	done  bool          // nothing of the pod is left
 	pause time.Duration // after a panic: no step runs for this long

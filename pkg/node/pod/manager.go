@@ -24,8 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// Manager runs the pods of one node. After Start, call Update for each pod of the first list, then Sync once, then
-// Update and Delete for changes.
+// Manager runs the pods of one node. After Start, call Update for each pod of the first list, then Sync, then Update
+// and Delete for changes.
 type Manager struct {
 	c       Config
 	log     *slog.Logger
@@ -94,8 +94,7 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start lists the runtime's containers. Call Update only after it returns. When ctx is done everything stops except
-// the containers.
+// Start lists the runtime's containers. Call Update only after it returns. When ctx is done, containers keep running.
 func (m *Manager) Start(ctx context.Context) error {
 	m.ctx, m.began = ctx, time.Now()
 	if err := m.volumes.Start(); err != nil {
@@ -172,7 +171,6 @@ func (m *Manager) list(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads a container's state from the runtime and wakes its pod.
 func (m *Manager) refresh(ctx context.Context, id string) {
 	if w := m.worker(m.containers.refresh(ctx, id)); w != nil {
 		w.containersChanged()
@@ -198,7 +196,6 @@ func (m *Manager) Update(p *corev1.Pod) {
 	w.update(p)
 }
 
-// begin admits a pod whose worker was just added, and runs it.
 func (m *Manager) begin(w *worker) {
 	err := m.guard.Do("pod admission", func() {
 		w.loadAllocation()
@@ -223,8 +220,7 @@ func (m *Manager) Delete(p *corev1.Pod) {
 	}
 }
 
-// Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of
-// the first list.
+// Sync releases pods that are not in the API. Call it once, after Update was called for each pod of the first list.
 func (m *Manager) Sync(ctx context.Context) error {
 	orphans := m.containers.pods()
 	blank := func(uid types.UID) {
@@ -369,7 +365,7 @@ func (m *Manager) Probes() []probe.Count { return m.probes.Counts() }
 // Images returns the image manager.
 func (m *Manager) Images() *images.Manager { return m.images }
 
-// event records an event on a pod or, if container is set, on one of its containers.
+// event records an event on a pod or, if container is set, on that container.
 func (m *Manager) event(p *corev1.Pod, container, kind, reason, message string) {
 	ref := corev1.ObjectReference{
 		APIVersion:      "v1",
@@ -403,7 +399,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// LocalVolumes returns the directory that holds the volumes provisioned on this node.
+// LocalVolumes returns the directory of the volumes provisioned on this node.
 func LocalVolumes(dataDir string) string { return filepath.Join(dataDir, "local-volumes") }
 
 // Directories returns the volumes provisioned on this node.

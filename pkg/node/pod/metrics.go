@@ -76,7 +76,6 @@ func (m *metrics) step(name string, took time.Duration, failed bool) {
 	}
 }
 
-// action counts the actions that start pods with user namespaces.
 func (m *metrics) action(p *corev1.Pod, kind Kind, failed bool) {
 	if !ownUsers(p) {
 		return

@@ -1,8 +1,7 @@
 // Package pod brings the pods of a node to their desired state. Plan compares a pod with its observed state and
 // returns the next actions; the Manager executes them and writes the status.
 //
-// Invariant: container state is always read from the runtime, so that a new Manager continues where a killed one
-// stopped.
+// Invariant: container state is read from the runtime, so that a new Manager continues where a killed one stopped.
 package pod
 
 import (
@@ -116,20 +115,19 @@ type Observed struct {
 	Deleted bool
 	// Began is when the agent started.
 	Began time.Time
-	// Waiting means that nothing may start now: victims of the pod's preemption still run, or the machine shuts
-	// down.
+	// Waiting means that nothing may start: victims of the pod's preemption still run, or the machine shuts down.
 	Waiting bool
 	// By is when everything of the pod must have ended, whatever its grace period; zero means no such deadline.
 	By time.Time
 	// Draining means that the agent stops the node's pods: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
-	// Sandbox and Volumes report whether they are set up. Released reports whether the pod's shared resources are
-	// released and, for a deleted pod, its containers removed.
+	// Sandbox and Volumes mean that they are set up, Released that shared resources are released and a deleted pod's
+	// containers removed.
 	Sandbox, Volumes bool
 	Released         bool
-	// Claimed means that the pod has prepared resource claims. The pod is not reported as ended before they are
-	// unprepared, because other pods may get the devices from then on.
+	// Claimed means that resource claims are prepared. Until they are unprepared, the pod must not be reported as
+	// ended: other pods could get its devices.
 	Claimed bool
 	// Stale means that the volumes are mounted but their sources changed.
 	Stale      bool
@@ -138,11 +136,11 @@ type Observed struct {
 	Busy     map[string]Kind
 	Failures map[string]Failure
 	Health   map[string]Health // by container ID
-	// Unallocated means that the specification requests other resources than the allocated ones. Plan and Status see
-	// the pod with the allocated ones.
+	// Unallocated means that the specification requests other resources than the allocated ones, which Plan and Status
+	// see.
 	Unallocated bool
-	// Share is the pod's allocation as a whole, granted for Generation. Limits is what its cgroup has now, and
-	// Amounts what its instances have, by container ID.
+	// Share was granted for Generation. Limits is what the pod's cgroup has now, Amounts what its instances have, by
+	// ID.
 	Share      share
 	Generation int64
 	Limits     runtime.PodLimits
@@ -212,7 +210,7 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// restarts reports whether a container of the pod that exited with the code is restarted.
+// restarts reports whether a container is restarted after an exit with this code.
 func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	if c.RestartPolicy != nil {
 		if ruleFor(c, exit) != "" { // any action restarts the container

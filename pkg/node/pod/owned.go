@@ -12,16 +12,14 @@ import (
 // An extension can report a pod's state to users through an owner object, as a task does (part.Part). Such owned
 // pods come in thousands and many end within moments, so the agent writes only the status that a client waits for.
 
-// settleOwned delays the report that the container of an owned pod runs, and after its exit the report before the
-// pod has ended, so that a short run is written once. On a busy node the delay grows with the time that the start
-// took, up to slowSettleOwned.
+// settleOwned delays two reports of an owned pod, so that a short run is written once: that its container runs, and
+// that the container has ended before the pod has. After a slow start the delay is longer, up to slowSettleOwned.
 const (
 	settleOwned     = 150 * time.Millisecond
 	slowSettleOwned = time.Second
 )
 
-// ownedStarts is how long the start of an owned pod may take before its progress is written. Failures are written at
-// once.
+// ownedStarts is how long an owned pod may start before its progress is written. Failures are written at once.
 const ownedStarts = 20 * time.Second
 
 // owner returns the UID of the pod's owner object (part.Part), or "".
@@ -62,8 +60,7 @@ func settleFor(owned bool) (first, again time.Duration) {
 	return settle, settleAgain
 }
 
-// brief returns until when a report about an owned pod is held back (see settleOwned), or zero. p is the pod in the
-// API; seen is when the agent first saw it.
+// brief returns until when a report is held back (see settleOwned), or zero. p is the pod in the API.
 func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
 	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || !owned || len(p.Spec.Containers) != 1 {
 		return time.Time{}
@@ -86,7 +83,6 @@ func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.Pod
 	return until
 }
 
-// hasRun reports whether a status says that a container runs or has run.
 func hasRun(s *corev1.PodStatus) bool {
 	for _, c := range s.ContainerStatuses {
 		if c.State.Running != nil || c.State.Terminated != nil {
@@ -96,8 +92,7 @@ func hasRun(s *corev1.PodStatus) bool {
 	return false
 }
 
-// unprepared returns why setting up the network or the volumes failed, or "". Only the status of owned pods contains
-// it: for other pods it is in the events, as with the kubelet.
+// unprepared returns why the network or the volumes failed, or "". For pods without owner only the events say it.
 func (o *Observed) unprepared() string {
 	for _, kind := range []Kind{SetupSandbox, MountVolumes} {
 		if f, failed := o.Failures[string(kind)]; failed {
@@ -107,8 +102,8 @@ func (o *Observed) unprepared() string {
 	return ""
 }
 
-// starter returns a function that records the events of a container's start. For an owned pod it drops the normal
-// ones except image pulls, because the owner reports when and where the container started.
+// starter returns a function that records events of a container's start. For an owned pod it drops normal ones but
+// pulls, because the owner reports when and where the container started.
 func (m *Manager) starter(p *corev1.Pod, container string) func(kind, reason, message string) {
 	owned, pulls := m.owner(p) != "", false
 	return func(kind, reason, message string) {

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// namespaces records the PID namespaces of created containers, by name.
 type namespaces struct {
 	runtime.Runtime
 	pid map[string]string

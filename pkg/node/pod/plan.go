@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Kind is what an action does.
+// Kind is the kind of an action.
 type Kind string
 
 const (
@@ -18,13 +18,11 @@ const (
 	SetupSandbox Kind = "sandbox"
 	MountVolumes Kind = "volumes"
 	// Start pulls, creates and starts one instance and runs its postStart hook.
-	Start Kind = "start"
-	// Cancel cancels an action in flight on the container.
+	Start  Kind = "start"
 	Cancel Kind = "cancel"
 	// Kill stops one instance gracefully.
 	Kill Kind = "kill"
-	// Allocate asks for the resize that the specification requests. Resize sets the cgroups to the allocated
-	// resources.
+	// Allocate requests the specification's resize. Resize sets the cgroups to the allocated resources.
 	Allocate Kind = "allocate"
 	Resize   Kind = "resize"
 	// Remove removes an old instance.
@@ -85,8 +83,7 @@ type planner struct {
 	resizing bool // a resize is in flight or about to start
 }
 
-// Plan returns all actions for a pod that can start now and are not in flight; none if the pod waits for an event or
-// a time. It is a pure function.
+// Plan returns all actions for a pod that can start now; none if it waits. It is a pure function.
 func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	pl := &planner{pod: p, o: o, now: now}
 	r := roundOf(p, o)
@@ -212,7 +209,6 @@ func (pl *planner) kill(a Action) {
 	pl.add(a)
 }
 
-// resize plans to set the pod's cgroups to the allocated resources.
 func (pl *planner) resize() {
 	if pl.o.resizable(pl.pod) {
 		pl.retry(resizeTarget, Action{Kind: Resize, Target: resizeTarget})

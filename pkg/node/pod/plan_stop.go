@@ -9,8 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// clear plans to remove the containers of an evicted pod once its final status is written. It reports whether none
-// is left.
+// clear plans to remove an evicted pod's containers once its final status is written. It returns true if none is left.
 func (pl *planner) clear() bool {
 	if !isTerminal(pl.pod) {
 		pl.wake(pl.now)

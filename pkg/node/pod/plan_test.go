@@ -198,8 +198,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// A pod that is deleted at any moment reaches its end, whatever is in flight. A simulation carries out Plan's
-// actions, each at once or some steps later.
+// Wherever a pod is deleted, it ends. A simulation carries out Plan's actions, each at once or some steps later.
 func TestPlanReachesItsEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := rapid.SampledFrom([]corev1.RestartPolicy{
@@ -366,8 +365,7 @@ func TestStatusIsStable(t *testing.T) {
 	require.Equal(t, corev1.PodRunning, p.Status.Phase)
 }
 
-// TestStatusOfDevices checks that a container's status has the health of its devices and keeps it after their
-// release.
+// TestStatusOfDevices checks that a container's status keeps the health of its devices after their release.
 func TestStatusOfDevices(t *testing.T) {
 	p := spec(corev1.RestartPolicyNever, nil, []string{"a", "b"})
 	health := func(h corev1.ResourceHealthStatus) Facts {

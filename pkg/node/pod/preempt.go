@@ -21,10 +21,9 @@ const (
 	preemptedMessage = "Preempted in order to admit critical pod"
 )
 
-// Victims returns which of the other pods must end so that the node can run a critical pod. It returns none if that
-// is impossible or if resources are not the obstacle. The set is minimal: without any of them the pod would not fit.
-// Pods of a better QoS class, then of higher priority, then with a smaller memory request are spared first. It is a
-// pure function.
+// Victims returns a minimal set of other pods that must end so that the node can run a critical pod; none if that is
+// impossible, or if resources are not the obstacle. Pods of a better QoS class are spared first, then pods of higher
+// priority, then pods that request less memory. It is a pure function.
 func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.Pod {
 	if v := Admit(p, node, others); v == nil || !strings.HasPrefix(v.Reason, "OutOf") {
 		return nil
@@ -60,8 +59,8 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 	return out
 }
 
-// preemptable reports whether a pod may be ended for the critical pod by. Static pods stay, unless they are not
-// critical: no API server could create them again.
+// preemptable reports whether the critical pod by may end a pod: it is not critical, or has a lower priority and is not
+// static, since no API server could create a static pod again.
 func preemptable(victim, by *corev1.Pod) bool {
 	return !eviction.Critical(victim) || !static.IsStatic(victim) && priority(victim) < priority(by)
 }
@@ -73,8 +72,7 @@ func priority(p *corev1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// preempt ends the victims and lets the pod start once all are gone. The wait is recorded first, for the next
-// process.
+// preempt ends the victims and lets the pod start once they are gone. The wait is recorded first, for the next process.
 func (w *worker) preempt(victims []*corev1.Pod) {
 	others := make(map[types.UID]time.Time, len(victims))
 	for _, v := range victims {
@@ -127,8 +125,8 @@ func (w *worker) awaitRoom(ctx context.Context, others map[types.UID]time.Time) 
 	w.loop.wake()
 }
 
-// awaitEnd waits until a victim is gone. If the agent does not know the victim, it waits until all pods are listed
-// or until late. It returns false when ctx is done.
+// awaitEnd waits until a victim is gone, or for a victim that the agent does not know until all pods are listed, but
+// not beyond late. It returns false when ctx is done.
 func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) bool {
 	v := m.worker(uid)
 	if v == nil {
@@ -167,7 +165,6 @@ func (w *worker) makeRoom() <-chan struct{} {
 	return evicted
 }
 
-// giveWay sets makeRoom's verdict. now is false if the pod already ends or has ended.
 func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,8 +23,7 @@ func asking(p *corev1.Pod, memory string) *corev1.Pod {
 	return p
 }
 
-// TestCriticalPodsMakeRoom checks that a static pod that does not fit ends the fewest necessary pods, within their
-// grace periods, and starts afterwards.
+// TestCriticalPodsMakeRoom checks that a static pod that does not fit preempts as few pods as possible.
 func TestCriticalPodsMakeRoom(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		critical := asking(podOf("critical", "sleep", "1000000"), "100Mi")
@@ -60,8 +59,7 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestTheNextProcessWaitsForRoom checks that a critical pod still waits for its victims to end after a restart of
-// the agent.
+// TestTheNextProcessWaitsForRoom checks that a critical pod waits for its victims also after a restart of the agent.
 func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	begin := func(r *rig, isStatic bool) {
 		victim := asking(podOf("victim", "slow"), "900Mi")
@@ -141,7 +139,6 @@ func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	})
 }
 
-// found returns the phase of a pod in the agent.
 func (r *rig) found(name string) corev1.PodPhase {
 	p, _ := r.m.Find("default", name, "")
 	if p == nil {
@@ -150,8 +147,7 @@ func (r *rig) found(name string) corev1.PodPhase {
 	return p.Status.Phase
 }
 
-// TestACriticalPodOfLowerPriorityMakesRoom checks that a critical pod is preempted for one of higher priority, as in
-// the kubelet, but a static pod is not.
+// TestACriticalPodOfLowerPriorityMakesRoom checks that critical pods can be preempted, but static ones cannot.
 func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
 	node := &corev1.Node{
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}},
@@ -168,8 +164,7 @@ func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
 	require.Empty(t, Victims(one(2_000_001_000), node, []*corev1.Pod{dns}))
 }
 
-// TestVictims checks that the pod fits without the victims, that no victim could stay, and that none is a static pod
-// or a critical pod of at least the same priority.
+// TestVictims checks that the pod fits without the victims, that no victim could stay, and that each is preemptable.
 func TestVictims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{

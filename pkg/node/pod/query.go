@@ -20,8 +20,8 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// Find returns a copy of a pod with its current status. uid may also be the UID of a static pod's mirror. If uid is
-// empty, a pod that was deleted from the API and is still ending does not match, since a new pod may have its name.
+// Find returns a copy of a pod with its current status. uid may also be a static pod's mirror's. Without uid, a pod
+// that is still ending but gone from the API does not match, since a new pod may have its name.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
 		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name &&

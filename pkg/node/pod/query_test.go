@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestANameIsOfThePodThatHasIt checks that lookups by name, as for exec, find the pod that has the name in the API,
-// while a pod of that name that was deleted by force is still ending.
+// TestANameIsOfThePodThatHasIt checks that a lookup by name does not find a pod deleted by force that is still ending.
 func TestANameIsOfThePodThatHasIt(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		p := r.create(podOf("web", "slow"))

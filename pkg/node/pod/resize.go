@@ -43,8 +43,8 @@ func (w *worker) limitPod(ctx context.Context) error {
 	return w.m.c.Failpoints.At("pod.limited")
 }
 
-// settleAmounts adds to s the resources that the instance may use now. It keeps the pod's cgroups from changing
-// until the returned function is called, which may be called more than once.
+// settleAmounts adds to s the resources that the instance may use now. The pod's cgroups do not change until settled is
+// called, which may be repeated.
 func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (settled func()) {
 	w.cgroups.RLock()
 	w.mu.Lock()
@@ -56,8 +56,7 @@ func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (set
 	return sync.OnceFunc(w.cgroups.RUnlock)
 }
 
-// resize sets the cgroups of the pod and its containers to the allocated resources. Each step is idempotent; after a
-// failure, the next call makes the remaining ones.
+// resize sets the pod's cgroups to the allocated resources. Steps are idempotent; after a failure, call it again.
 func (w *worker) resize(ctx context.Context) *Failure {
 	w.cgroups.Lock()
 	defer w.cgroups.Unlock()
@@ -121,8 +120,8 @@ func (w *worker) members(p *corev1.Pod) (all []member) {
 	return all
 }
 
-// amountsGiven returns the amounts that an instance has: the last that were set, or else the ones it was created
-// with. An instance of an agent that recorded neither has the allocated amounts.
+// amountsGiven returns an instance's amounts: the last that were set, else those at its creation, else (instances of an
+// older agent) the allocated ones.
 func amountsGiven(p *corev1.Pod, i Instance, given map[string]amounts) amounts {
 	if a, has := given[i.ID]; has {
 		return a
@@ -178,8 +177,8 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 	return w.m.c.Failpoints.At("pod.container-resized")
 }
 
-// checkMemory returns an error if a memory limit would fall below the current usage. The kernel would kill
-// processes, or refuse the limit after other steps were made.
+// checkMemory returns an error if a memory limit would fall below the usage: the kernel would kill processes, or refuse
+// the limit after other steps were made.
 func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, members []member, unsure bool) error {
 	var errs []error
 	check := func(id, what string, before, after int64) {
@@ -211,7 +210,6 @@ func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, 
 	return nil
 }
 
-// resizeMessage returns the message of an event about a resize, in the kubelet's form.
 func resizeMessage(what string, p *corev1.Pod, failure string) string {
 	type share struct {
 		Name      string                      `json:"name"`

@@ -7,7 +7,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// member is a running instance with its current and its desired amounts.
 type member struct {
 	name, id   string
 	have, want amounts
@@ -71,9 +70,8 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 	return steps
 }
 
-// resizeUnsure is resizeSteps for cgroups in an unknown state: it sets everything. The pod's limits are attempted
-// first. If the kernel refuses one, the pod has more now and its containers may need that until they have shrunk;
-// the limits are set again last.
+// resizeUnsure is resizeSteps for cgroups in an unknown state. It sets everything, the pod's limits first. If the
+// kernel refuses a lower one, containers may still have more, so it is set again after they have shrunk.
 func resizeUnsure(want runtime.PodLimits, members []member) (steps []resizeStep) {
 	limits := []runtime.PodLimits{{MemoryBytes: orUnlimited(want.MemoryBytes)}, {CPUQuota: orUnlimited(want.CPUQuota)}}
 	for _, l := range limits {

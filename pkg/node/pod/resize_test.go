@@ -42,8 +42,7 @@ func (r *rig) given(pod, container string) runtime.Resources {
 	return r.runtime.Resources(strings.TrimPrefix(r.status(pod, container).ContainerID, "containerd://"))
 }
 
-// The pod's cgroup changes and so do containers without their own limit. Nothing restarts, and the status has the
-// actual resources.
+// The pod's cgroup changes and so do containers without their own limit. Nothing restarts.
 func TestResizeOfThePodItself(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := r.create(shared("web", "500m", "64Mi"))
@@ -102,8 +101,7 @@ func TestResizeThatRestartsContainers(t *testing.T) {
 	}
 }
 
-// A limit below the memory usage is refused before anything changes, and retried; a different resize is done
-// immediately.
+// A limit below the memory usage is refused before anything changes, and retried.
 func TestResizeBelowWhatIsUsed(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -197,7 +195,6 @@ func TestResizeBeforeTheStart(t *testing.T) {
 	})
 }
 
-// Downward API volumes show the new resources.
 func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")
@@ -238,8 +235,8 @@ func TestKilledWhileItResizes(t *testing.T) {
 	}
 }
 
-// resizeWith resizes a pod, kills the Manager when it reaches a failpoint for the nth time, and returns all
-// failpoints. The pod requests something else before the next Manager starts.
+// resizeWith resizes a pod, kills the Manager at the nth hit of a failpoint, and returns all failpoints. The pod
+// requests something else before the next Manager starts.
 func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))

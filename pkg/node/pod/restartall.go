@@ -16,8 +16,8 @@ import (
 // round has ended. The number is a label of each instance, so that a new agent continues where a killed one stopped.
 
 const (
-	// resetGrace is the grace period for ending a round. As in the kubelet, the pod's grace period and preStop hooks
-	// do not apply.
+	// resetGrace is the grace period for ending a round. As in the kubelet, the pod's own and preStop hooks do not
+	// apply.
 	resetGrace = 2 * time.Second
 	// resetReason is the kubelet's reason for containers that such a restart ends or delays.
 	resetReason = "RestartingAllContainers"
@@ -25,12 +25,10 @@ const (
 
 type round struct {
 	number int
-	// source is the instance whose exit ends the round, or nil. If several did, it is the one with the latest end of
-	// back-off.
+	// source is the instance whose exit ends the round, or nil; of several, the one whose back-off ends last.
 	source *Instance
 }
 
-// roundOf returns the newest round. It is a pure function.
 func roundOf(p *corev1.Pod, o Observed) (r round) {
 	if !mayRestartAll(p) {
 		return r
@@ -65,7 +63,6 @@ func containersOf(p *corev1.Pod) func(func(*corev1.Container) bool) {
 	}
 }
 
-// mayRestartAll reports whether a rule of any container of the pod has the action RestartAllContainers.
 func mayRestartAll(p *corev1.Pod) bool {
 	for c := range containersOf(p) {
 		if slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
@@ -96,8 +93,7 @@ func endsRound(c *corev1.Container, i *Instance) bool {
 	return i.State == runtime.Exited && ruleFor(c, i.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// nextRound plans the end of a round whose source has exited. It reports whether containers may start, in the
-// current round or a new one.
+// nextRound plans the end of a round whose source has exited. It reports whether containers may start.
 func (pl *planner) nextRound() bool {
 	source := pl.d.Source
 	if source == nil {
@@ -178,7 +174,6 @@ func (b statusBuilder) reset(l Instance) bool {
 	return c != nil && !ephemeral && !endsRound(c, &l)
 }
 
-// betweenRounds fills in the status of a container whose instance has ended with its round.
 func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.ContainerStatus) {
 	s.LastTerminationState = corev1.ContainerState{Terminated: b.terminated(l)}
 	w := &corev1.ContainerStateWaiting{Reason: resetReason, Message: "all containers of the pod are restarted"}
@@ -196,8 +191,7 @@ func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.
 	s.State.Waiting = w
 }
 
-// restartingCondition sets the condition AllContainersRestarting: True while the containers of a round are being
-// ended.
+// restartingCondition sets AllContainersRestarting, which is True while the containers of a round are being ended.
 func restartingCondition(p *corev1.Pod, s *corev1.PodStatus, d Decision, now time.Time) {
 	if !mayRestartAll(p) {
 		return

@@ -282,8 +282,7 @@ func endedRounds(p *corev1.Pod, o Observed) (n int) {
 	return n
 }
 
-// again returns programs and a function. "asker NAME" exits with 42 when the function is called; otherwise it is a
-// server.
+// again returns programs. "asker NAME" is a server that exits with 42 when ask is called.
 func (j *journal) again() (programs map[string]fake.Program, ask func()) {
 	programs = j.programs()
 	var mu sync.Mutex
@@ -326,8 +325,7 @@ func resetting() *corev1.Pod {
 	return p
 }
 
-// All containers end and start again in the order of a new pod. The sandbox stays, and the status reports the
-// restart.
+// All containers restart in the order of a new pod. The sandbox stays, and the status reports the restart.
 func TestRestartAllContainers(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -396,8 +394,7 @@ func TestRestartAllContainers(t *testing.T) {
 	})
 }
 
-// The condition is true while containers end; containers that ignore SIGTERM end after two seconds, whatever the
-// pod's grace period.
+// The condition is True while containers end; those that ignore SIGTERM end after two seconds.
 func TestRestartingConditionWhileContainersEnd(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -444,8 +441,7 @@ func TestInitFailsAfterRestartingAll(t *testing.T) {
 	})
 }
 
-// Wherever an agent is killed while all containers restart, the next one continues, and each container starts once
-// more.
+// Wherever an agent is killed while all containers restart, the next one continues: each starts once more.
 func TestKilledWhileAllContainersRestart(t *testing.T) {
 	calls := resetWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)

@@ -70,7 +70,6 @@ func (a *api) put(p *corev1.Pod) {
 	}
 }
 
-// remove removes a pod immediately, as a forced deletion does.
 func (a *api) remove(uid types.UID) {
 	a.delivery.Lock()
 	defer a.delivery.Unlock()
@@ -107,7 +106,6 @@ func (a *api) refusing(f func(verb string) error) {
 	a.refuse = f
 }
 
-// find returns the stored pod for a request.
 func (a *api) find(p *corev1.Pod) (*corev1.Pod, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

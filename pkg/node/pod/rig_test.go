@@ -32,8 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 )
 
-// rig is a Manager with an in-memory runtime, a network that only assigns addresses, and an API that stores pods, in
-// a synctest bubble.
+// rig is a Manager with an in-memory runtime and API and a network that only assigns addresses, in a synctest bubble.
 type rig struct {
 	*testing.T
 	m       *Manager
@@ -51,12 +50,11 @@ type rig struct {
 
 	// wrapRuntime, if set, wraps the runtime for Managers that are started.
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
-	// volumePlugins and failpoints are used by Managers that are started.
+	// volumePlugins and failpoints are for Managers that are started.
 	volumePlugins []volume.Plugin
 	failpoints    failpoint.Hook
 }
 
-// with runs f with a started Manager.
 func with(t *testing.T, c fake.Config, f func(r *rig)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +114,6 @@ func (r *rig) start() {
 	synctest.Wait()
 }
 
-// restart starts the next Manager after the last one was killed.
 func (r *rig) restart() { r.stop(); r.start() }
 
 func (r *rig) userNamespaces() error {
@@ -145,7 +142,6 @@ func (r *rig) create(p *corev1.Pod) *corev1.Pod {
 	return r.pod(p.Name)
 }
 
-// pod returns the pod in the API, or nil.
 func (r *rig) pod(name string) *corev1.Pod { return r.api.get(types.UID("uid-" + name)) }
 
 func (r *rig) change(name string, f func(*corev1.Pod)) *corev1.Pod {
@@ -196,7 +192,6 @@ func (r *rig) running() []string {
 	return out
 }
 
-// requireNothingLeft checks that the node has nothing of any pod.
 func (r *rig) requireNothingLeft() {
 	r.Helper()
 	list, err := r.runtime.List(context.Background())
@@ -315,7 +310,6 @@ func (l *eventLog) About(_ corev1.ObjectReference, _, reason, format string, arg
 	l.all = append(l.all, reason+": "+format)
 }
 
-// text returns all events, one per line.
 func (l *eventLog) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

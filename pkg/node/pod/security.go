@@ -68,8 +68,7 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// security applies the security contexts of pod and container to s. It returns an error for settings that the node does
-// not support.
+// security applies the security contexts of pod and container to s. It returns an error for unsupported settings.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
@@ -161,8 +160,7 @@ func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityCon
 	return nil
 }
 
-// seccomp returns the runtime's name for a profile. Localhost profiles are files below SeccompDir; symbolic links must
-// not lead out of it.
+// seccomp returns the runtime's name for a profile. A Localhost profile must be below SeccompDir with links resolved.
 func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (string, error) {
 	if privileged {
 		return "unconfined", nil

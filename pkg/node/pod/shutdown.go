@@ -66,8 +66,7 @@ func (w *worker) shown() bool {
 	return pod == nil || w.api.gone || w.status.want == nil || apiequality.Semantic.DeepEqual(pod.Status, w.forAPI(pod))
 }
 
-// Resume handles a cancelled shutdown. It returns the static pods that the shutdown ended or refused, so that they
-// can be started again: no controller replaces them.
+// Resume handles a cancelled shutdown. It returns the static pods that it ended, since no controller replaces them.
 func (m *Manager) Resume() (ended []types.UID) {
 	for _, w := range m.all() {
 		w.mu.Lock()

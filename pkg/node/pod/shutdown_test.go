@@ -109,8 +109,7 @@ func TestShutdownEndsPods(t *testing.T) {
 	})
 }
 
-// TestShutdownOfPodsThatEndAnyway checks that pods that already end keep their reason, and have no more time than
-// others.
+// TestShutdownOfPodsThatEndAnyway checks that pods that already end keep their reason, and get no extra time.
 func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		late := podOf("late", "slow")
@@ -128,8 +127,7 @@ func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	})
 }
 
-// TestNothingStartsDuringShutdown checks that neither new pods nor restarting containers start during a shutdown,
-// but do after its cancellation.
+// TestNothingStartsDuringShutdown checks that pods and containers start only after a shutdown is cancelled.
 func TestNothingStartsDuringShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("crashes", "sleep", "10"))
@@ -155,8 +153,7 @@ func TestNothingStartsDuringShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOfStaticPods checks that static pods end like others, that Resume reports them after a cancelled
-// shutdown, and that they run after the next start.
+// TestShutdownOfStaticPods checks that static pods end like others, and that Resume returns them.
 func TestShutdownOfStaticPods(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.static = []*corev1.Pod{staticPod("static", "uid-static", "quick")}
@@ -181,8 +178,7 @@ func TestShutdownOfStaticPods(t *testing.T) {
 	})
 }
 
-// TestKilledInTheMiddleOfAShutdown checks that a pod whose termination was reported ends even if the agent or the
-// machine went down before.
+// TestKilledInTheMiddleOfAShutdown checks that a pod that was being terminated ends after the next start.
 func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("a", "slow"))

@@ -21,7 +21,6 @@ type VolumeSpace struct {
 	At time.Time
 }
 
-// fullness remembers which volumes were reported as full.
 type fullness struct {
 	spaces volume.Spaces
 	mu     sync.Mutex
@@ -42,8 +41,8 @@ type reading struct {
 	err  error
 }
 
-// VolumeSpaces returns the space of the claims' volumes in pods that have not ended. It omits volumes that cannot be
-// read, for example because an NFS server does not answer.
+// VolumeSpaces returns the space of the claims' volumes in pods that have not ended, except volumes that cannot be
+// read.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
 	for _, r := range m.readVolumes() {
@@ -91,8 +90,7 @@ func (m *Manager) claimVolumes() (all []reading) {
 	return all
 }
 
-// LookAtVolumes records an event when a pod's volume becomes full and when it has room again. The reasons are from
-// KEP-1432.
+// LookAtVolumes records an event when a volume becomes full, and when it has room again. Reasons are from KEP-1432.
 func (m *Manager) LookAtVolumes() {
 	for _, s := range m.fullness.changes(m.readVolumes()) {
 		if s.Full() {
@@ -106,8 +104,7 @@ func (m *Manager) LookAtVolumes() {
 	}
 }
 
-// changes returns the volumes that have become full or have room again. A volume that cannot be read keeps its
-// state.
+// changes returns the volumes that have become full or have room again. An unreadable volume keeps its state.
 func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -47,8 +47,8 @@ type build struct {
 	claimed cdi.Edits
 }
 
-// spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError:
-// the pod is invalid on this node, or refers to an object that is missing.
+// spec returns the runtime's specification of an instance. Errors are reported as CreateContainerConfigError: the pod
+// is invalid on this node, or refers to a missing object.
 func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	p, c := b.pod, b.c
 	s := runtime.Spec{
@@ -184,7 +184,7 @@ func (m *Manager) mountSource(b build, i int, mounted volume.Mounted, vars map[s
 	return mounted.Path, nil
 }
 
-// propagate sets the propagation of a mount, and makes its source a shared mount if needed.
+// propagate sets a mount's propagation, and makes its source a shared mount if needed.
 func (m *Manager) propagate(mt *runtime.Mount, mode *corev1.MountPropagationMode, users bool) error {
 	if mode == nil {
 		return nil

@@ -41,8 +41,7 @@ func (m *Manager) StopStatic(uid types.UID) {
 	w.loop.wake()
 }
 
-// continued returns the worker of a static pod. For a pod of an earlier process it adds one that can only stop the
-// pod.
+// continued returns a static pod's worker. For a pod of an earlier process it adds one that can only stop the pod.
 func (m *Manager) continued(uid types.UID) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,8 +98,7 @@ func (w *worker) stored() *corev1.Pod {
 	return w.api.pod
 }
 
-// forAPI returns the status to write to the API. In a mirror the agent's phase always wins. Called with the lock
-// held.
+// forAPI returns the status to write. In a mirror the agent's phase always wins. Called with the lock held.
 func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	if !w.api.static {
 		return overlay(&stored.Status, w.status.want, w.m.c.Parts)
@@ -117,7 +115,7 @@ func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	return s
 }
 
-// trusted returns the pod for code that trusts the annotations of static pods: it removes them from pods of the API.
+// trusted returns the pod for code that trusts annotations of static pods: pods of the API lose them.
 func (w *worker) trusted(p *corev1.Pod) *corev1.Pod {
 	if w.api.static {
 		return p

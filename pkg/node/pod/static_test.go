@@ -40,8 +40,7 @@ func (r *rig) mirror(name, uid string) *corev1.Pod {
 	return m.DeepCopy()
 }
 
-// TestStaticPod checks that a static pod runs without the API, is resumed by the next process, has its status
-// written to its current mirror, and ends with its manifest.
+// TestStaticPod checks the life of a static pod without the API, across processes, and with mirrors.
 func TestStaticPod(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := staticPod("web", "hash", "sleep", "1000000")
@@ -93,8 +92,7 @@ func TestStaticPod(t *testing.T) {
 	})
 }
 
-// TestStaticPodOfAnEarlierProcess checks that such a pod is found by its containers and can be stopped without its
-// manifest.
+// TestStaticPodOfAnEarlierProcess checks that such a pod is found and stopped without its manifest.
 func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "a.yaml")
@@ -135,8 +133,7 @@ func TestStaticPodsAreAdmitted(t *testing.T) {
 	})
 }
 
-// TestPodsThatPretendToBeStatic checks that pods of the API cannot escape eviction with the annotations of static
-// pods.
+// TestPodsThatPretendToBeStatic checks that annotations of static pods do not protect pods of the API from eviction.
 func TestPodsThatPretendToBeStatic(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "1000000")
@@ -161,8 +158,7 @@ func TestPodsThatPretendToBeStatic(t *testing.T) {
 	})
 }
 
-// TestStaticPodWhileAnOrphanOfItsUIDIsReleased checks that the pod starts after the release, when StaticEnded is
-// called.
+// TestStaticPodWhileAnOrphanOfItsUIDIsReleased checks that the pod starts after the release.
 func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.stop()
@@ -186,8 +182,7 @@ func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	})
 }
 
-// TestDrainStopsStaticPodsOfAnEarlierProcess checks that Drain also stops static pods whose manifests could not be
-// read.
+// TestDrainStopsStaticPodsOfAnEarlierProcess checks that Drain stops static pods with unreadable manifests.
 func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
@@ -202,8 +197,7 @@ func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestStaticPodComesBackWhileItWaitedForRoom checks that the first worker of a UID, whose victims end later, does
-// not touch the containers of the second.
+// TestStaticPodComesBackWhileItWaitedForRoom checks that a UID's first worker does not touch the second's containers.
 func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		var ended []types.UID
@@ -231,8 +225,7 @@ func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	})
 }
 
-// TestAMirrorThatIsReplacedWhileItsStatusIsWritten checks that the status is written to the new mirror, although the
-// pod does not change any more.
+// TestAMirrorThatIsReplacedWhileItsStatusIsWritten checks that the new mirror gets the status of an unchanged pod.
 func TestAMirrorThatIsReplacedWhileItsStatusIsWritten(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")

@@ -19,14 +19,13 @@ type Facts struct {
 	Message func(Instance) string // the termination message of an ended instance
 	// Owned means that another object reports the pod's state to users.
 	Owned bool
-	// Conditions are the conditions of the parts.
+	// Conditions come from the parts.
 	Conditions []corev1.PodCondition
 	// Devices is the health of devices, by container.
 	Devices map[string][]corev1.ResourceStatus
 }
 
-// stamp truncates a time to the API's resolution of seconds; otherwise a status would always differ from the stored
-// one.
+// stamp truncates to seconds, as the API stores times; otherwise a status would always differ from the stored one.
 func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
 // Status computes the pod's status from its previous status and what was observed. It is a pure function.
@@ -218,7 +217,6 @@ func label(i Instance, key, otherwise string) string {
 	return otherwise
 }
 
-// missing returns the status of a container that the runtime does not have.
 func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, s *corev1.ContainerStatus) {
 	if was != nil && was.State.Terminated != nil {
 		s.State = was.State

@@ -11,8 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// A container that restarts with another image is reported once, when the new instance runs: the pod is ready before
-// and after.
+// A container that restarts with another image is reported once the new instance runs: the pod stays ready.
 func TestAChangedContainerIsReportedOnceItRuns(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// overlay returns ours with the fields and conditions that others own taken from api. If another component has
-// declared the pod ended, that phase stays, and the agent stops the pod.
+// overlay returns ours with the fields and conditions of other writers from api. If another component has declared the
+// pod ended, that phase stays, and the agent stops the pod.
 func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 	s := *ours
 	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {

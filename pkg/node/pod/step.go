@@ -58,7 +58,6 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	return p, o
 }
 
-// observe completes a snapshot with the containers and their health.
 func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	o.Containers = group(w.m.containers.of(w.uid))
 	health, have := map[string]Health{}, map[string]amounts{}
@@ -131,7 +130,6 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 	return h
 }
 
-// healthInStatus returns the health of this instance in the pod's status.
 func healthInStatus(p *corev1.Pod, c Instance) Health {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, s := range list {
@@ -255,7 +253,6 @@ const (
 	settleAgain = 5 * time.Second
 )
 
-// starting reports whether the status only says that the pod is about to start.
 func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
 	if s.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
 		return false

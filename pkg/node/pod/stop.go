@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// stopContainer runs the preStop hook, sends the stop signal, and after the grace period SIGKILL. It returns when
-// the instance has exited.
+// stopContainer runs the preStop hook, sends the stop signal, and SIGKILL after the grace period. It waits for the
+// exit.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
 	now, ok := m.containers.get(w.uid, id)

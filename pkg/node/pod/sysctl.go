@@ -52,8 +52,7 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 	return s, nil
 }
 
-// refuse rejects pods that set a sysctl which is not allowed, or which belongs to a namespace that the pod shares
-// with the host.
+// refuse rejects pods that set a sysctl which is not allowed, or whose namespace they share with the host.
 func (s *Sysctls) refuse(p *corev1.Pod) *Verdict {
 	if p.Spec.SecurityContext == nil {
 		return nil

@@ -30,7 +30,6 @@ func (m *Manager) checkUsers(handler string) error {
 	return nil
 }
 
-// usersOf returns the sandbox's user namespace, or nil.
 func usersOf(s network.Sandbox) *runtime.Users {
 	if s.UserNS == "" {
 		return nil
@@ -38,7 +37,7 @@ func usersOf(s network.Sandbox) *runtime.Users {
 	return &runtime.Users{Path: s.UserNS, First: s.IDs.First, Count: s.IDs.Count}
 }
 
-// inRange returns an error if a user or group of the container does not exist in its user namespace.
+// inRange returns an error if the container's user namespace lacks one of its users or groups.
 func inRange(s *runtime.Spec, p *corev1.Pod) error {
 	if s.Users == nil {
 		return nil

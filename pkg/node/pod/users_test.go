@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// created records the specifications of created containers.
 type created struct {
 	runtime.Runtime
 	specs []runtime.Spec
@@ -118,8 +117,7 @@ func TestNoUserNamespaces(t *testing.T) {
 	})
 }
 
-// A container that an earlier process created and did not start is created again, since the pod's IDs may have
-// changed.
+// A container that an earlier process created but did not start is recreated, since the pod's IDs may have changed.
 func TestContainersOfEarlierUsers(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

@@ -19,8 +19,7 @@ import (
 type Kernel struct {
 	// NodeDir and ImageDir return a directory on the node's and on the image file system.
 	NodeDir, ImageDir func() string
-	// PodsCgroup is the path of the cgroup of all pods. Its limit, if any, also limits memory.available. It may be
-	// empty.
+	// PodsCgroup is the path of the cgroup of all pods, or "". Its limit, if any, also limits memory.available.
 	PodsCgroup string
 }
 
@@ -44,8 +43,8 @@ func (k Kernel) Read() map[config.Signal]Reading {
 	return all
 }
 
-// memory returns the memory available to pods: the machine's, capped by the rest of the pods cgroup's limit, like
-// the kubelet's allocatableMemory.available.
+// memory returns the memory available to pods: the machine's, capped by the rest of the pods cgroup's limit (like the
+// kubelet's allocatableMemory.available).
 func (k Kernel) memory() (Reading, error) {
 	r, err := memory()
 	if err != nil || k.PodsCgroup == "" {
@@ -120,8 +119,7 @@ func fileSystem(dir string) (space, nodes Reading, ok bool) {
 	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
 }
 
-// processes returns the free and the maximum number of process IDs; the maximum is the smaller of the kernel's two
-// limits.
+// processes returns the free and the maximum number of process IDs; the kernel has two limits, the smaller counts.
 func processes() (Reading, error) {
 	var r Reading
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -170,8 +168,7 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	watchPriority(ctx, trigger, wake)
 }
 
-// stalls returns a file that has a priority event whenever tasks stalled on memory for 100 ms within a second
-// (kernel documentation: accounting/psi).
+// stalls returns a file with a priority event whenever tasks stalled on memory for 100 ms in a second (accounting/psi).
 func stalls(path string) (*os.File, error) {
 	trigger, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -183,8 +180,8 @@ func stalls(path string) (*os.File, error) {
 	return trigger, nil
 }
 
-// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller does not support priority
-// events, but it can poll an epoll file descriptor that waits for them.
+// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller supports them only by way of
+// an epoll file descriptor.
 func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -250,7 +247,7 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 	}
 }
 
-// threshold returns a file that becomes readable when a cgroup's usage crosses at bytes in either direction (kernel
+// threshold returns a file that becomes readable when a cgroup's usage crosses at bytes, up or down (kernel
 // documentation: cgroup-v1/memory, section 9).
 func threshold(dir string, at int64) (*os.File, error) {
 	usage, err := os.Open(dir + "/memory.usage_in_bytes")

@@ -30,8 +30,8 @@ const (
 type Machine interface {
 	// Read returns the signals that can be read. It is called every 10 s and must be cheap.
 	Read() map[config.Signal]Reading
-	// Watch calls wake when fewer than below bytes of memory may be available, until ctx is done. Spurious calls are
-	// allowed.
+	// Watch calls wake when fewer than below bytes of memory may be available, until ctx is done. It may call too
+	// often.
 	Watch(ctx context.Context, below int64, wake func())
 }
 
@@ -41,8 +41,8 @@ type Pods interface {
 	Active() []Pod
 	// Measure walks a pod's files and reads its memory usage.
 	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
-	// Evict terminates a pod immediately. The channel is closed when all resources of the pod are released; it is
-	// nil if the pod is gone.
+	// Evict terminates a pod immediately. The channel is closed when its resources are released; nil if the pod is
+	// gone.
 	Evict(uid types.UID, e Eviction) <-chan struct{}
 	// Reclaim removes unused resources: exited containers and images.
 	Reclaim(ctx context.Context) error
@@ -58,8 +58,7 @@ type Config struct {
 	Changed func()
 	// Event records an event on the node.
 	Event func(kind, reason, message string)
-	// Beside is called once per round in the background, one call at a time, for other periodic checks. It may be
-	// nil.
+	// Beside, if not nil, is called once per round in the background, one call at a time, for other periodic checks.
 	Beside func()
 	Logger *slog.Logger
 }

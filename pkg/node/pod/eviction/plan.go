@@ -93,8 +93,8 @@ type Eviction struct {
 	Disrupted bool
 }
 
-// Decision is Plan's result. At most one of Reclaim, Measure and Evict is set. After Reclaim or Measure, call Plan
-// again with a new observation.
+// Decision is Plan's result. At most one of Reclaim, Measure and Evict is set; after the first two, observe and plan
+// again.
 type Decision struct {
 	// Pressures are the node's conditions that are True.
 	Pressures map[corev1.NodeConditionType]Pressure
@@ -270,8 +270,8 @@ func Critical(p *corev1.Pod) bool {
 	return p.Spec.Priority != nil && *p.Spec.Priority >= lowestCritical
 }
 
-// pick chooses the pod to evict: pods that exceed their request first, then by lowest priority, then by the largest
-// excess. Process IDs have no request.
+// pick chooses the pod to evict by: unknown usage, exceeding its request, lowest priority, largest excess. Process IDs
+// have no request.
 func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	type candidate struct {
 		*Pod

@@ -28,8 +28,8 @@ func fileNames(path string) []string {
 	return append(rotated, path)
 }
 
-// openAll returns a log's open files, oldest first. It opens the newest first: a concurrent rotation may then show a
-// file twice, which is ignored, but cannot hide one.
+// openAll returns a log's open files, oldest first. It opens the newest first, so that a concurrent rotation cannot
+// hide a file; one seen twice is ignored.
 func openAll(path string) (files []*os.File, err error) {
 	names := fileNames(path)
 	var infos []fs.FileInfo
@@ -93,8 +93,7 @@ func next(current *os.File, path string) *os.File {
 	return f
 }
 
-// Read writes a log to w. If no log exists it returns fs.ErrNotExist. If w has a Flush method, it is called before
-// each wait.
+// Read writes a log to w; fs.ErrNotExist if there is none. If w has a Flush method, it is called before each wait.
 func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	out := &writer{w: w, o: o, left: o.Limit}
 	var watch *fsnotify.Watcher

@@ -47,8 +47,7 @@ func sizeOf(f *os.File) int64 {
 	return info.Size()
 }
 
-// tailStart returns the position of the last lines of the stream. Partial lines count as one with the line that ends
-// them.
+// tailStart returns the position of the last lines of the stream. Partial lines belong to the line that ends them.
 func tailStart(ctx context.Context, files []*os.File, lines int64, stream string) (int, int64) {
 	last := len(files) - 1
 	if lines == 0 {

@@ -79,8 +79,8 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 // maxRedirects limits the redirects to the same host that are followed.
 const maxRedirects = 10
 
-// NewHTTPClient returns the client for probes and hooks. It uses no keep-alive, does not verify certificates, and
-// does not follow redirects to other hosts.
+// NewHTTPClient returns the client for probes and hooks: without keep-alive, verification of certificates, and
+// redirects to other hosts.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{

@@ -27,8 +27,7 @@ type Target struct {
 	ContainerID string
 	PodIP       string
 	StartedAt   time.Time
-	// Started and Ready are the container's last known state, from the pod's status, so that a restart of the agent
-	// does not make ready containers unready.
+	// Started and Ready are the last known state from the pod's status, kept over a restart of the agent.
 	Started, Ready bool
 	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
@@ -160,17 +159,15 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 }
 
 const (
-	// firstPause is the interval after a container's first failed readiness or startup probe. It doubles with each
-	// failure.
+	// firstPause is the interval after the first failed readiness or startup probe. It doubles with each failure.
 	firstPause = 50 * time.Millisecond
-	// Many containers begin to listen in their first seconds, so probes without a process are then at most mostPause
-	// apart.
+	// In a container's first seconds, probes without a process are at most mostPause apart: many begin to listen then.
 	earlyTime = 3 * time.Second
 	mostPause = 200 * time.Millisecond
 )
 
-// eager schedules probes of a new container more often than its period until the first success, because most
-// containers are ready long before their period is over. Failures do not count in that time.
+// eager schedules a new container's probes more often than its period until the first success, because most containers
+// are ready much earlier. Failures do not count in that time.
 type eager struct {
 	since, until time.Time
 	pause        time.Duration
@@ -200,8 +197,7 @@ func (e *eager) next(now time.Time) (time.Duration, bool) {
 	return pause, true
 }
 
-// loop runs one probe until its context is done or its result is final: a startup probe's success, or the failure of
-// a startup or liveness probe.
+// loop runs one probe until its context is done, a startup probe succeeds, or a startup or liveness probe fails.
 func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"

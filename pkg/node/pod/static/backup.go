@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backupOf returns the name that editors such as vim rename a file to before they write a new one. They may remove
-// the backup afterwards.
+// backupOf returns the name that editors such as vim rename a file to before writing it anew.
 func backupOf(name string) string { return name + "~" }
 
 // leaveBackups returns names without the backups of renamed files, and with the files that were renamed and are not

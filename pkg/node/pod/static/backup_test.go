@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSavingInVim checks that a save by renaming to a backup, writing anew and removing the backup does not affect
-// the pod unless the manifest changed.
+// TestSavingInVim checks that saving by way of a backup does not affect the pod unless the manifest changed.
 func TestSavingInVim(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -38,8 +38,7 @@ type folder struct {
 	known    bool                            // the folder was read
 	reported map[string]string               // the last refusals, by path
 	from     map[types.NamespacedName]string // the file of each pod; initially from an earlier process
-	// failed: the folder could not be read, and no event will tell when it can. unread: the same for one of the
-	// files.
+	// failed: the folder could not be read, and no event will tell when it can. unread: likewise one of the files.
 	failed, unread bool
 	// all: the next read reads every file.
 	all bool
@@ -70,8 +69,8 @@ type manifest struct {
 	at   []string    // of a link: the subfolders that it leads through
 }
 
-// unusable reports whether the file cannot be read or parsed and never was in this process. A pod of an earlier
-// process keeps running.
+// unusable reports whether the file was never read and parsed by this process. A pod of an earlier process keeps
+// running.
 func (m *manifest) unusable() bool {
 	return m.pod == nil && (m.open || m.err != nil && !errors.Is(m.err, errNotFile) && !errors.Is(m.err, errNowhere))
 }
@@ -97,9 +96,8 @@ var (
 )
 
 // read reads changed files. It returns the pods of all files and the new refusals, or false if the folder has never
-// been readable. A file with refused content keeps its previous pod, also one of an earlier process; a removed file
-// loses it. If several files define the same pod, it stays with the file that had it, or else goes to the first by
-// name.
+// been readable. A file with refused content keeps its previous pod, also an earlier process's; a removed file loses
+// it. A pod in several files stays with the file that had it, or else goes to the first by name.
 func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 	wrong := map[string]error{}
 	names, err := f.names()
@@ -232,8 +230,7 @@ func (f *folder) names() ([]string, error) {
 	return names, nil
 }
 
-// readFile reads one file of any type; it must not block. It returns true if the file is open for writing, and so
-// not used yet.
+// readFile reads one file of any type, without blocking. It returns true if the file is open for writing and not used.
 func (f *folder) readFile(name string) (written bool) {
 	path := filepath.Join(f.dir, name)
 	info, err := os.Lstat(path)

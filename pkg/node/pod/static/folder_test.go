@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhatIsInTheFolder checks that each manifest is a pod, and that an invalid one is refused once, by name,
-// without affecting the others.
+// TestWhatIsInTheFolder checks that each manifest is a pod, and an invalid one is refused once without affecting
+// others.
 func TestWhatIsInTheFolder(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
@@ -128,8 +128,7 @@ func TestTooManyFiles(t *testing.T) {
 	require.Len(t, r.stops(), 1, "the pods that run go on")
 }
 
-// TestFolderThatCannotBeRead checks that pods of an earlier process keep running while the folder cannot be read at
-// the start, and that it is read later.
+// TestFolderThatCannotBeRead checks that pods of an earlier process keep running until the folder is readable.
 func TestFolderThatCannotBeRead(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file takes the folder's place
@@ -158,8 +157,7 @@ func TestFailedReadingsAreRepeated(t *testing.T) {
 	require.True(t, f.all)
 }
 
-// TestFilesThatCouldNotBeRead checks that files are read again without an event after a failure such as a lack of
-// file descriptors.
+// TestFilesThatCouldNotBeRead checks that files are read again without an event, such as after EMFILE.
 func TestFilesThatCouldNotBeRead(t *testing.T) {
 	f := newFolder(t.TempDir(), func(file string, data []byte) (*corev1.Pod, error) {
 		return decode(data, func(p *corev1.Pod) error { return complete(p, file, "node") })
@@ -185,8 +183,7 @@ func TestFilesThatCouldNotBeRead(t *testing.T) {
 	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "a-node"})
 }
 
-// TestLinks checks that the target of a link, or of a chain of links, is read again when anything in the folder
-// changes.
+// TestLinks checks that targets of links are read again when anything in the folder changes.
 func TestLinks(t *testing.T) {
 	r := newRig(t)
 	at := func(name string) string { return filepath.Join(r.dir, name) }
@@ -240,8 +237,7 @@ func TestLinksIntoFolders(t *testing.T) {
 	r.until("the pod stops with what the link led to", func() bool { return r.stopped[uid] })
 }
 
-// TestFilesThatAreWrittenInPieces checks that files are read when their writer has closed them, and renamed files
-// when they appear.
+// TestFilesThatAreWrittenInPieces checks that files are read once closed, and renamed files when they appear.
 func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -299,8 +295,7 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r.until("the file was moved away", func() bool { return r.stopped[third] })
 }
 
-// TestSamePodAgain checks that a manifest that is removed and comes back while its pod is ending or starting is
-// started again afterwards.
+// TestSamePodAgain checks that a manifest that returns while its pod is ending or starting runs again afterwards.
 func TestSamePodAgain(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -347,8 +342,8 @@ func TestFolderThatGoes(t *testing.T) {
 	}
 }
 
-// TestNextProcess checks that pods of an earlier process are resumed if their manifests are unchanged, and that the
-// others end before their replacements start.
+// TestNextProcess checks that pods with unchanged manifests are resumed, and others end before their replacements
+// start.
 func TestNextProcess(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -372,8 +367,7 @@ func TestNextProcess(t *testing.T) {
 	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
 }
 
-// TestNextProcessWithAFileThatCannotBeUsed checks that a pod keeps running until its file is readable or gone, even
-// if another file has the same pod.
+// TestNextProcessWithAFileThatCannotBeUsed checks that a pod runs on until its file is readable or gone.
 func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 	for name, spoil := range map[string]func(*testing.T, *rig){
 		"a mistake": func(_ *testing.T, r *rig) { r.write("web.yaml", "kind: [") },

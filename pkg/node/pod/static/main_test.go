@@ -151,8 +151,7 @@ func (r *rig) ends(uid types.UID) {
 	r.m.Ended(uid)
 }
 
-// pod, all, stops and said return the current state. Conditions of until use named and the fields instead, since
-// until holds the lock.
+// pod, all, stops and said return the current state. Conditions of until hold the lock and use named and the fields.
 func (r *rig) pod(name string) *corev1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ type Change struct {
 	Create, Delete *corev1.Pod
 }
 
-// Plan returns the changes that give each pod a mirror and remove all other mirrors, sorted by name. A mirror to be
+// Plan returns the changes, sorted by name, that give each pod its mirror and remove all others. A mirror to be
 // replaced is deleted first. It is a pure function.
 func Plan(s State) (out []Change) {
 	has := map[types.NamespacedName]bool{}

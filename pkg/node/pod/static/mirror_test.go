@@ -155,8 +155,7 @@ func TestMirrors(t *testing.T) {
 	r.until("its mirror is gone", func() bool { return of() == nil })
 }
 
-// TestRefusedMirrors checks that a pod runs although the API refuses its mirror, that an event says why, and that
-// the create is retried.
+// TestRefusedMirrors checks that a pod runs without its mirror, which is reported and retried.
 func TestRefusedMirrors(t *testing.T) {
 	r := newRig(t)
 	r.refuse = errors.New("quota exceeded")

@@ -88,9 +88,8 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start reads the folder and starts its pods. Pods of an earlier process are resumed, or stopped if their manifests
-// are gone; they keep running while the folder or their manifests cannot be read. Call it before releasing other
-// leftovers.
+// Start reads the folder and starts its pods. Pods of an earlier process are resumed, or stopped if their manifests are
+// gone; they keep running while manifests cannot be read. Call it before releasing other leftovers.
 func (m *Manager) Start() {
 	w, err := m.folder.open()
 	if err != nil { // Run retries and logs the error
@@ -174,9 +173,8 @@ type step struct {
 	file  string
 }
 
-// change runs f, which changes the wanted or running pods, and carries out the resulting plan. Pods is called
-// without the lock and in the order of the plans: one goroutine at a time calls it, and also takes the steps that
-// others add meanwhile.
+// change runs f, which changes the wanted or running pods, and carries out the resulting plan. Pods is called without
+// the lock, in the order of the plans, by one goroutine at a time, which also takes steps added meanwhile.
 func (m *Manager) change(f func() (changed bool)) {
 	defer m.mirrors.mark()
 	m.mu.Lock()

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestPodsAreCalledWithoutTheLock checks that mirrors are planned and other pods end while a pod is being started,
-// and that the resulting steps follow in order.
+// TestPodsAreCalledWithoutTheLock checks that a slow start does not delay mirrors and other pods, and keeps the order.
 func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -34,8 +33,7 @@ func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
 }
 
-// TestTwoLeftOfOneName checks that one of two leftover pods of the same name is stopped, and that the manifest's pod
-// runs in the end, whichever was stopped.
+// TestTwoLeftOfOneName checks that one of two leftover pods is stopped, and that the manifest's pod runs in the end.
 func TestTwoLeftOfOneName(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -52,8 +50,7 @@ func TestTwoLeftOfOneName(t *testing.T) {
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 }
 
-// TestRestart checks that a pod that has ended although its manifest is unchanged can be stopped, and that it runs
-// again when nothing of it is left.
+// TestRestart checks that a pod that has ended with its manifest unchanged can be run again.
 func TestRestart(t *testing.T) {
 	r := newRig(t)
 	r.start()

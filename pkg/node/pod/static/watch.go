@@ -22,8 +22,7 @@ type watch struct {
 	root    int32             // the folder's watch descriptor
 	changed map[string]uint32 // the last event, by file
 	all     bool              // events were lost
-	// moved holds the files that were renamed to their backup names. leaving is a rename whose second event, with
-	// the new name, has not been read yet.
+	// moved holds files that were renamed to their backup names. leaving is a rename whose new name was not read yet.
 	moved   map[string]bool
 	leaving struct {
 		cookie uint32
@@ -128,15 +127,15 @@ func (w *watch) takeMoved() map[string]bool {
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
-	// The kernel reports the close of a file a moment before it allows a lease, or many seconds before if the file
-	// system first writes a rewritten file to the disk. So a file that seems open is read again up to rereads times,
-	// first after reread, then after twice the previous delay.
+	// The kernel reports a close a moment before it allows a lease, or many seconds before if the file system first
+	// writes the file to the disk. So a file that seems open is read up to rereads times, at first after reread, with
+	// doubling delay.
 	rereads = 11
 	reread  = 20 * time.Millisecond
 )
 
-// follow calls read after each change of the folder until ctx is done. A folder that was removed or renamed counts
-// as empty and is created again. While it cannot be watched, it is read at each attempt.
+// follow calls read after each change of the folder until ctx is done. A folder that is gone counts as empty and is
+// created again. While it cannot be watched, it is read at each attempt.
 func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 	again := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for said := ""; ; {
@@ -233,9 +232,8 @@ func (w *watch) note(batch []byte) (ended bool) {
 	return ended
 }
 
-// written reports whether a process has the file open for writing: then the kernel refuses a read lease. The event
-// for the last close may come a moment before the lease is granted. File systems without leases refuse all with
-// another error, and their files are read when they change.
+// written reports whether a process has the file open for writing: then the kernel refuses a read lease with EAGAIN.
+// The event for the last close may precede that by a moment. File systems without leases refuse with another error.
 func written(file *os.File) bool {
 	_, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {
