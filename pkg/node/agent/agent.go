@@ -183,9 +183,8 @@ func (a *Agent) Name() string { return "agent" }
 // Pods returns the pods of this node with their current status.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
-// StopPods stops the containers of all pods within their grace periods, and starts none from then on. The pods stay
-// in the API: the next agent restarts them according to their restart policy. ended is called after each stop of a
-// pod that had a running container.
+// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API
+// for the next agent. ended is called with each pod that had a running container, once it has stopped.
 func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {
 	return a.pods.Drain(ctx, ended)
 }

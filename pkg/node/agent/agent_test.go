@@ -88,8 +88,7 @@ func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	})
 }
 
-// A Node that is deleted while its agent runs, and may still act as it, is created again immediately, not at the
-// next heartbeat.
+// A Node that is deleted while its agent runs is created again immediately, not at the next heartbeat.
 func TestDeletedNodeIsRegisteredAgain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		began := time.Now()
@@ -369,8 +368,7 @@ func TestStatusThatOthersWroteIsRepaired(t *testing.T) {
 	})
 }
 
-// TestStatusWrites checks that the status of a normal pod is written once when it is ready and once when it has
-// ended, and that a slow start is reported.
+// TestStatusWrites checks that a normal pod's status is written twice, when ready and ended; slow starts are reported.
 func TestStatusWrites(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := b.create(simple("web", "sleep", "1000"))

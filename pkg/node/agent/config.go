@@ -37,8 +37,8 @@ type Config struct {
 
 	NodeName string
 	NodeIP   netip.Addr
-	// Labels and Annotations are added to the node's, whenever it is registered. Taints are set only when the node
-	// is created.
+	// Labels and Annotations are added to the node's at each registration. Taints are set only when the node is
+	// created.
 	Labels, Annotations map[string]string
 	Taints              []corev1.Taint
 	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. Run then fails.
@@ -62,8 +62,7 @@ type Config struct {
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
 	MaxPods       int    // default 110
-	// AllowedUnsafeSysctls are the sysctls, or prefixes ending in "*", that pods may set in addition to the safe
-	// ones.
+	// AllowedUnsafeSysctls are sysctls, or prefixes ending in "*", allowed to pods in addition to the safe ones.
 	AllowedUnsafeSysctls []string
 	SeccompDir           string // for localhostProfile; default DataDir/seccomp
 
@@ -78,39 +77,35 @@ type Config struct {
 	Logind func(context.Context) (shutdown.Logind, error)
 	// Reserved is subtracted from the resources allocatable to pods.
 	Reserved config.Reserved
-	// Images are garbage-collected when ImageGCHigh percent of the image file system are in use, down to ImageGCLow.
-	// Defaults: 85 and 80.
+	// Unused images are removed at ImageGCHigh percent use of the image file system, down to ImageGCLow. Default 85,
+	// 80.
 	ImageGCHigh, ImageGCLow int
 
-	// CredentialConfig is the configuration file of credential provider plugins, and CredentialBinDir the directory
-	// of their programs. If empty, there are none.
+	// CredentialConfig is the configuration file of credential provider plugins, CredentialBinDir their directory; or
+	// "".
 	CredentialConfig, CredentialBinDir string
 
-	// ManifestDir is the folder of static pods' manifests, if not empty. DecodeManifest decodes one; see
-	// static.Config.
+	// ManifestDir is the folder of static pods' manifests, or "". For DecodeManifest see static.Config.
 	ManifestDir    string
 	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
-	// Before holds channels that close when services and DNS work. Pods of the API start only afterwards; static
-	// pods do not wait.
+	// Before are channels that close when services and DNS work. Pods of the API wait for them; static pods do not.
 	Before []<-chan struct{}
 
-	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the
-	// network needs no range.
+	// OnPodCIDR, if not nil, is called with the node's pod range when it is known. Pods get no addresses before.
 	OnPodCIDR func(context.Context, netip.Prefix) error
 
 	// ListenAddress is the address of the node's API; default ":10250".
 	ListenAddress string
 	// GetCertificate returns the API's serving certificate; nil disables the API (in tests).
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs returns the CAs for client certificates. The pool must be identical until the CAs change. A nil
-	// function means that no client certificates are requested.
+	// ClientCAs returns the CAs for client certificates: the same pool until they change. Nil requests no certificates.
 	ClientCAs func() *x509.CertPool
 	// Trusted reports whether a client certificate, such as the API server's, may do everything. Other callers need
 	// a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
-	// UserNamespaces returns nil, or why pods cannot have user namespaces; a nil function means unsupported. Its
-	// first call may take some milliseconds.
+	// UserNamespaces returns nil, or why pods cannot have user namespaces; a nil function means unsupported. The first
+	// call may take some milliseconds.
 	UserNamespaces func() error
 
 	// API sends requests to the API server for Parts; nil if they send none.

@@ -105,8 +105,7 @@ func TestMissingConfiguration(t *testing.T) {
 	})
 }
 
-// When the node stops, containers end within their grace period and the pods keep their status; the next agent
-// starts them again.
+// When the node stops, containers end within their grace period, and the next agent starts the pods again.
 func TestDrain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.create(simple("a", "sleep", "1000000"))

@@ -121,8 +121,7 @@ func TestEphemeralStorageLimit(t *testing.T) {
 	})
 }
 
-// Under disk pressure unused data is removed first, then one pod is evicted; no pod is admitted, and the node
-// reports the condition until it is over.
+// Under disk pressure unused data is removed first, then one pod is evicted; meanwhile no pod is admitted.
 func TestDiskPressure(t *testing.T) {
 	node(t, fakeruntime.Config{Images: []string{"busybox", "unused:1"}}, func(b *bench) {
 		machine := b.short()

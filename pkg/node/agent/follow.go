@@ -131,8 +131,8 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 	}
 }
 
-// services returns the services of a namespace and default/kubernetes; none before the cache has listed them, so
-// that static pods can start without an API server.
+// services returns the services of a namespace and default/kubernetes. Before the cache has listed services it returns
+// none, so that static pods can start without an API server.
 func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
 	if !a.servicesKnown.Load() {
 		return nil, nil

@@ -58,8 +58,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
-// cluster is an in-memory API. Unlike controller-runtime's fake, it deletes a pod in two steps, as an API server
-// does.
+// cluster is an in-memory API that, unlike controller-runtime's fake, deletes a pod in two steps.
 type cluster struct {
 	ctrl.WithWatch
 	ctx context.Context
@@ -144,8 +143,7 @@ func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object,
 		}
 		return o.(ctrl.ObjectList)
 	}
-	// The fake's watch starts when it is opened, whatever revision is requested. If it was opened after the list, it
-	// would miss changes in between, so it is opened before.
+	// The fake's watch starts when it is opened, whatever the revision. Open it before the list, to miss no change.
 	opened := make(chan watch.Interface, 1)
 	i := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListFunc: func(metav1.ListOptions) (k8sruntime.Object, error) {

@@ -37,8 +37,8 @@ func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1
 	}
 }
 
-// everything returns a pod that acquires every kind of resource and whose containers all restart once. Every other
-// pod has a user namespace.
+// everything returns a pod that acquires every kind of resource and restarts all containers once. Every other pod has a
+// user namespace.
 func everything(i int) *corev1.Pod {
 	name := fmt.Sprint("p", i)
 	p := simple(name, "sh", "-c", "test -e /disk/again || { touch /disk/again; exit 42; }; exec sleep 1000")
@@ -104,9 +104,8 @@ func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
 	return c
 }
 
-// Wherever the agent is killed while a pod starts, restarts, is resized or ends, the next agent brings the pod up,
-// or releases it if it is gone from the API, and in the end nothing is left on the machine. Each acquisition may
-// also fail once.
+// Wherever the agent is killed while a pod starts, restarts, is resized or ends, the next agent brings up or releases
+// the pod, and in the end nothing is left on the machine. Each acquisition may also fail once.
 func TestKilledAtEachAcquisition(t *testing.T) {
 	dir := os.Getenv(insideEnv)
 	if dir == "" {
@@ -183,8 +182,7 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 // shards is the number of processes that share the failpoints, each in its own namespaces.
 const shards = 2
 
-// allEnv makes the test use every failpoint, as `make nightly` does, instead of every fifth: three minutes instead
-// of half a minute.
+// allEnv makes the test use every failpoint (three minutes, `make nightly`), not every fifth (half a minute).
 const allEnv = "CORACLE_TEST_ALL_KILLS"
 
 func stride() int {

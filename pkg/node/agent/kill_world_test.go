@@ -298,8 +298,7 @@ func (gadgets) Allocate(context.Context, *deviceplugin.AllocateRequest) (*device
 	}, nil
 }
 
-// apart returns an error unless each container runs with the user IDs in its pod's record, and no other pod has
-// them.
+// apart returns an error unless each container has its pod's recorded user IDs, and no two pods share any.
 func (l life) apart(r *containerd.Runtime) error {
 	list, err := r.List(context.Background())
 	if err != nil {
@@ -397,8 +396,7 @@ func (l life) left() (found []string) {
 	return found
 }
 
-// leavesNothing waits until nothing is left. The kernel removes a namespace's links and a cgroup's processes with a
-// delay.
+// leavesNothing waits until nothing is left. The kernel removes network namespaces and processes with a delay.
 func (l life) leavesNothing(t *testing.T) {
 	t.Helper()
 	if !assert.Eventually(t, func() bool { return len(l.left()) == 0 }, time.Minute, 5*time.Millisecond) {
@@ -452,8 +450,7 @@ func prepare(t *testing.T, l life) {
 	cancel()
 	require.NoError(t, <-done)
 	t.Cleanup(func() { purge(t, l) })
-	// The device plugin is recorded as known: otherwise the agent would ignore its resource until the plugin
-	// registers.
+	// The device plugin is recorded as known, so that the agent counts its resource before the plugin registers.
 	require.NoError(t, os.MkdirAll(l.path("data/agent"), 0o700))
 	require.NoError(t, os.WriteFile(l.path("data/agent/devices.json"), []byte(`{"resources":["`+gadget+`"]}`), 0o600))
 }

@@ -64,7 +64,7 @@ func readMachine(dataDir string) (machine, error) {
 	return m, nil
 }
 
-// inUserNamespace reports whether this process is in a user namespace other than the initial one, which maps all IDs
+// inUserNamespace reports whether this process is outside the initial user namespace, which maps all IDs
 // (user_namespaces(7)).
 func inUserNamespace() bool {
 	return strings.Join(strings.Fields(firstLine("/proc/self/uid_map")), " ") != "0 0 4294967295"
@@ -110,8 +110,8 @@ func meminfo() (map[string]int64, error) {
 	return out, nil
 }
 
-// diskSpace returns the size and the free space of path's file system in bytes, or zeros if unknown. If path does
-// not exist yet, it uses the nearest existing parent.
+// diskSpace returns the size and free space of the file system of path, or of its nearest existing parent, in bytes;
+// zeros if unknown.
 func diskSpace(path string) (total, free int64) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

@@ -95,8 +95,7 @@ func (a *Agent) runNode(ctx context.Context) error {
 // notOwnedError means that another machine registered the Node.
 type notOwnedError struct{ error }
 
-// register creates or updates the node including its status, so that the first write already reports Ready if the
-// network is up.
+// register creates or updates the node and its status: if the network is up, the first write already reports Ready.
 func (a *Agent) register(ctx context.Context) error {
 	labels := a.labels()
 	annotations := map[string]string{storage.DirectoryAnnotation: pod.LocalVolumes(a.c.DataDir)}
@@ -133,8 +132,7 @@ func (a *Agent) register(ctx context.Context) error {
 		return err
 	}
 	a.nodeChanged(ctx, n)
-	// Apply a newer version that the cache has already delivered, for example with a podCIDR: no further event
-	// follows for it.
+	// The cache may have delivered a newer version, for example with a podCIDR. No further event follows for it.
 	var seen corev1.Node
 	if a.c.Client.Cache().Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &seen) == nil && seen.UID == n.UID {
 		a.nodeChanged(ctx, &seen)

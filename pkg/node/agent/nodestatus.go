@@ -56,8 +56,7 @@ func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	return true, nil
 }
 
-// status computes the node's status from the previous one. With heartbeat, it renews the conditions' heartbeat times
-// and the list of images.
+// status computes the node's status from the previous one. A heartbeat also renews heartbeat times and images.
 func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus {
 	s := *old.DeepCopy()
 	a.mu.Lock()

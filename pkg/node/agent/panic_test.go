@@ -10,8 +10,7 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestAPodThatPanics checks that after a panic in its sync or its actions a pod backs off, the others run, and the
-// pod recovers with the cause gone.
+// TestAPodThatPanics checks that a pod whose sync or action panics backs off and recovers, and does not affect others.
 func TestAPodThatPanics(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.network.mu.Lock()

@@ -40,8 +40,7 @@ func TestPodRanges(t *testing.T) {
 	}
 }
 
-// TestPodRangesNeverOverlap checks for arbitrary nodes that accepted ranges do not overlap, and that each refusal
-// has a reason.
+// TestPodRangesNeverOverlap checks that accepted ranges do not overlap, and that each refusal has a reason.
 func TestPodRangesNeverOverlap(t *testing.T) {
 	l := limits{cluster: netip.MustParsePrefix("10.42.0.0/20")}
 	rapid.Check(t, func(t *rapid.T) {

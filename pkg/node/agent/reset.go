@@ -19,8 +19,7 @@ func Reset(dirs ...string) error {
 	}
 	var points []string
 	for line := range strings.Lines(string(data)) {
-		// The fifth field of proc_pid_mountinfo(5) is the mount point; space, tab, newline and backslash are octal
-		// escapes.
+		// The fifth field of proc_pid_mountinfo(5) is the mount point, with white space and backslash as octal escapes.
 		point := unescape.Replace(strings.Fields(line)[4])
 		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(point, dir+"/") }) {
 			points = append(points, point)

@@ -8,8 +8,7 @@ import (
 // lookPatience limits how long pods wait until it is known whether the machine is shutting down.
 const lookPatience = time.Second
 
-// startShutdown starts following shutdowns. It returns once it is known whether one is in progress, or after
-// lookPatience.
+// startShutdown follows shutdowns. It returns once it knows whether one is in progress, or after lookPatience.
 func (a *Agent) startShutdown(ctx context.Context, spawn func(func() error)) {
 	if a.shutdown == nil {
 		return

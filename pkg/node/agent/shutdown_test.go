@@ -79,8 +79,7 @@ func (b *bench) readiness() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// TestShutdownOfTheMachine checks that the node is not ready, its pods end and new ones are refused during a
-// shutdown, and that a cancellation reverts this.
+// TestShutdownOfTheMachine checks the node and its pods during a shutdown, and after its cancellation.
 func TestShutdownOfTheMachine(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()

@@ -14,8 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// startStatic starts the static pods. It does not need an API server, and must precede pods.Sync, which would
-// release their containers as orphans.
+// startStatic starts the static pods, without an API server. Call it before pods.Sync, which releases orphans.
 func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) {
 	if a.static == nil {
 		return
@@ -31,8 +30,8 @@ func (a *Agent) staticEnded(uid types.UID) {
 	}
 }
 
-// mirrorSeen and mirrorGone handle mirror pods. The agent never runs a mirror, even without static pods, because any
-// client that may create pods can create one.
+// mirrorSeen and mirrorGone handle mirror pods. The agent never runs them, even without static pods: any user who may
+// create pods could create one.
 func (a *Agent) mirrorSeen(p *corev1.Pod) {
 	if a.static != nil {
 		a.static.Seen(p)
@@ -45,8 +44,7 @@ func (a *Agent) mirrorGone(p *corev1.Pod) {
 	}
 }
 
-// admittingNode returns the node that pods are admitted against. Before the registration it lacks the labels that
-// other components set.
+// admittingNode returns the node that pods are admitted against; before its registration without others' labels.
 func (a *Agent) admittingNode() *corev1.Node {
 	if n := a.registered(); n != nil {
 		return n
@@ -57,8 +55,7 @@ func (a *Agent) admittingNode() *corev1.Node {
 	}
 }
 
-// admits reports whether pods of the API may start. They must not get addresses from a stored range before the Node
-// has confirmed it.
+// admits reports whether pods of the API may start: the Node must first confirm a stored pod range.
 func (a *Agent) admits() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
