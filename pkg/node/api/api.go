@@ -1,5 +1,4 @@
-// Package api serves the node's API at the kubelet's paths: health, pods, logs, exec, attach, port-forward and
-// usage.
+// Package api serves the node's API at the kubelet's paths: health, pods, logs, exec, attach, port-forward, usage.
 //
 // Invariant: except for /healthz, it serves only the API server and callers that the API server authorizes.
 package api

@@ -16,8 +16,7 @@ import (
 // paths nodes/proxy. Unlike in the kubelet, paths that run commands in containers require the verb create even for a
 // WebSocket, which begins with a GET: "get nodes/proxy", which monitoring often has, must not suffice.
 
-// allow calls the handler if the caller may use one of the subresources of nodes. verb "" means the verb of the
-// method.
+// allow calls the handler if the caller may use one of the subresources of nodes. An empty verb is the method's.
 func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, trusted, code, err := s.caller(r)

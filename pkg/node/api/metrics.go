@@ -14,8 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// exposition writes metrics in Prometheus's text format. Label values are names of Kubernetes objects, which need no
-// escaping.
+// exposition writes metrics in Prometheus's text format. Label values are names of objects, which need no escaping.
 type exposition struct{ bytes.Buffer }
 
 func (e *exposition) metric(name, kind, help string) func(labels string, value float64, at time.Time) {

@@ -44,8 +44,7 @@ func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 // progressStep is the number of bytes between two reports of progress.
 const progressStep = 1 << 30
 
-// copying runs a copy. It responds 200 with a stream of storage.CopyProgress as JSON. Cancelling the request ends
-// the copy.
+// copying runs a copy. It responds 200 with a stream of storage.CopyProgress as JSON. Cancelling the request ends it.
 func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snapshot, error)) {
 	w.Header().Set("Content-Type", "application/json")
 	out, flush := json.NewEncoder(w), http.NewResponseController(w)
