@@ -30,8 +30,7 @@ type Part interface {
 	Env(p *corev1.Pod) []corev1.EnvVar
 	// Observe is called with the newest instance of the pod's first container, and whether it runs.
 	Observe(uid types.UID, container string, runs bool)
-	// Close is called when the pod begins to terminate, and Release when nothing of it runs any more. Both may be
-	// repeated.
+	// Close is called when the pod terminates, and Release when nothing of it runs any more. Both may be repeated.
 	Close(uid types.UID)
 	Release(uid types.UID)
 	// Condition returns the pod's condition, or nil.
@@ -39,11 +38,10 @@ type Part interface {
 	// Synced is called once, when all pods of the node are known.
 	Synced(known func(types.UID) bool)
 
-	// Owner returns the UID of the object that reports the pod's state to users, or "" if the pod does itself. The
-	// status of an owned pod is written as rarely as possible, and its normal course causes no events.
+	// Owner returns the UID of the object that reports the pod's state to users, or "". The status of an owned pod is
+	// written as rarely as possible, and its normal course causes no events.
 	Owner(p *corev1.Pod) string
-	// Keep takes over the log directory of an owned pod, before anything of the pod is removed. It may be called
-	// again after a crash.
+	// Keep takes over the logs of an owned pod before anything of the pod is removed. It may be repeated after a crash.
 	Keep(logs, owner string, uid types.UID, name string) error
 }
 
@@ -84,8 +82,8 @@ type Route struct {
 // Host is what the agent provides to a Part.
 type Host struct {
 	NodeName string
-	// DataDir is the agent's directory, where a Part may create a subdirectory. LogDir is the directory of pods'
-	// logs, where a Part may create one whose name begins with a dot.
+	// DataDir is the agent's directory, where a Part may have a subdirectory. In LogDir, the directory of pods' logs,
+	// the name of a Part's subdirectory must begin with a dot.
 	DataDir, LogDir string
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
@@ -103,8 +101,7 @@ type Host struct {
 	Metrics prometheus.Registerer
 }
 
-// API sends requests to the API server: with the token or, if it is empty, as the node. Only the path and the query
-// of the URL are used.
+// API sends requests to the API server with the token or, if "", as the node. Only a URL's path and query are used.
 type API interface {
 	Do(req *http.Request, token string) (*http.Response, error)
 }
