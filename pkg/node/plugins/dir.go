@@ -85,8 +85,7 @@ func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{d.public}, parts...)...)
 }
 
-// HasSockets reports whether a host path is in a directory of plugin sockets. Pods that serve plugins mount such a
-// path.
+// HasSockets reports whether a host path is in a directory of plugin sockets, as pods that serve plugins mount it.
 func (d Dir) HasSockets(path string) bool {
 	for _, base := range []string{d.root, d.public} {
 		for _, name := range []string{registryName, DevicePlugins, pluginsName} {

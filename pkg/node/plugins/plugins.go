@@ -51,8 +51,8 @@ type Info struct {
 type Handler interface {
 	// Validate returns why a plugin cannot be registered, or nil.
 	Validate(Info) error
-	// Register begins to use a plugin. After a failure it is called again later. Deregister is called when the
-	// plugin's socket is gone.
+	// Register begins to use a plugin; after a failure it is called again. Deregister is called when the socket is
+	// gone.
 	Register(context.Context, Info) error
 	Deregister(Info)
 }

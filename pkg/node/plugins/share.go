@@ -22,9 +22,8 @@ type Sharer struct {
 	mu  sync.Mutex
 }
 
-// Share prepares a path that a container mounts with mount propagation. If the path is in the directory or contains
-// it, the directory becomes a shared mount, so that a driver's mounts reach the host: systems without systemd have
-// no shared mounts.
+// Share prepares a path that a container mounts with mount propagation. If it is in the directory or contains it, the
+// directory becomes a shared mount, which it is not without systemd, so that a driver's mounts reach the host.
 func (s *Sharer) Share(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
