@@ -86,7 +86,7 @@ func (w *worker) doGuarded(ctx context.Context, p *corev1.Pod, b *op) (f *Failur
 		f = w.do(ctx, p, b)
 	}, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
 	if err != nil {
-		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())
+		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node agent: "+err.Error())
 		return w.fail(b.Target, "InternalError", err, time.Second)
 	}
 	return f

@@ -48,7 +48,7 @@ func (w *worker) refuseUnchecked() {
 	if w.end.verdict == nil {
 		w.end.verdict = &Verdict{
 			Reason:  "UnexpectedAdmissionError",
-			Message: "Pod was rejected: internal error of the node's agent, which its log has",
+			Message: "Pod was rejected: internal error of the node agent; see the agent's log",
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 		return cdi.Edits{}, nil
 	}
 	if m.c.Claims == nil {
-		return cdi.Edits{}, errors.New("this node has no drivers of dynamic resources")
+		return cdi.Edits{}, errors.New("the pod has resource claims, but this node has no DRA drivers")
 	}
 	return m.c.Claims.Given(ctx, p, c)
 }

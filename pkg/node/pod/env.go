@@ -76,7 +76,7 @@ func (e *environment) set(name, value string) error {
 	case size >= maxString:
 		return fmt.Errorf("environment variable %s is longer than %d bytes", name, maxString-1)
 	case strings.Contains(value, "\x00"):
-		return fmt.Errorf("environment variable %s contains a NUL byte, where the kernel would end it", name)
+		return fmt.Errorf("environment variable %s contains a NUL byte, which ends a variable", name)
 	case !utf8.ValidString(value): // the JSON of the OCI configuration cannot hold it
 		return fmt.Errorf("environment variable %s is not valid UTF-8", name)
 	}

@@ -33,8 +33,8 @@ func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
 	with := promauto.With(reg)
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300}
 	steps := with.NewHistogramVec(prometheus.HistogramOpts{Name: "coracle_pod_step_duration_seconds",
-		Help: "Duration of the steps by which pods are started and stopped. The step start is that of a container, " +
-			"whose parts are image, create, run and poststart.",
+		Help: "Duration of the steps that start and stop pods. The step start is for one container, and consists of " +
+			"image, create, run and poststart.",
 		Buckets: seconds}, []string{"step"})
 	failures := with.NewCounterVec(prometheus.CounterOpts{
 		Name: "coracle_pod_step_failures_total", Help: "Steps of pods that failed and are repeated.",

@@ -35,7 +35,7 @@ func (w *worker) limitPod(ctx context.Context) error {
 		return nil
 	}
 	if err := w.m.c.Runtime.UpdatePod(ctx, w.m.cgroup(w.uid), limits); err != nil {
-		return fmt.Errorf("limit the pod's containers together: %w", err)
+		return fmt.Errorf("set the limits of the pod's cgroup: %w", err)
 	}
 	w.mu.Lock()
 	w.held.limited = true

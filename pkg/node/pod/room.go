@@ -40,7 +40,7 @@ func newRooms(file string, log *slog.Logger) *rooms {
 		err = json.Unmarshal(data, &r.waits)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("could not read which pods wait for room", "error", err)
+		log.Warn("could not read which pods wait for preempted ones", "file", file, "error", err)
 	}
 	return r
 }
@@ -79,6 +79,6 @@ func (r *rooms) keep(some func(types.UID) bool) {
 // Called with the lock held.
 func (r *rooms) write() {
 	if err := atomicfile.WriteJSON(r.file, r.waits); err != nil {
-		r.log.Warn("could not record which pods wait for room", "error", err)
+		r.log.Warn("could not record which pods wait for preempted ones", "file", r.file, "error", err)
 	}
 }

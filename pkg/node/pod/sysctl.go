@@ -36,13 +36,13 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 	}
 	for _, pattern := range unsafe {
 		if len(pattern) > maxSysctl || !sysctlPattern.MatchString(pattern) {
-			return nil, fmt.Errorf("sysctl %q is neither the name of a sysctl nor a prefix of one that ends in *", pattern)
+			return nil, fmt.Errorf("%q is neither the name of a sysctl nor a prefix that ends in *", pattern)
 		}
 		ns, name, prefix := sysctl.GetNamespace(pattern)
 		switch {
 		case ns != sysctl.NetNamespace && ns != sysctl.IPCNamespace && ns != sysctl.UserNamespace:
-			return nil, fmt.Errorf("sysctl %q is not known to belong to a network, IPC or user namespace: it would change the "+
-				"node", pattern)
+			return nil, fmt.Errorf("sysctl %q does not belong to a network, IPC or user namespace: pods would set it "+
+				"for the whole node", pattern)
 		case prefix:
 			s.prefixes[name] = ns
 		default:

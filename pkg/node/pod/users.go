@@ -44,8 +44,8 @@ func inRange(s *runtime.Spec, p *corev1.Pod) error {
 	}
 	for _, id := range slices.Concat(some(s.UID), some(s.GID), s.Groups) {
 		if id >= int64(s.Users.Count) {
-			return fmt.Errorf("user or group %d is not one of a pod with hostUsers: false on this node, which has 0 to %d", id,
-				s.Users.Count-1)
+			return fmt.Errorf("user or group %d is not in the pod's user namespace (hostUsers: false): it has 0 to %d",
+				id, s.Users.Count-1)
 		}
 	}
 	return nil

@@ -141,7 +141,7 @@ func processes() (Reading, error) {
 	}
 	fields := strings.Fields(string(text))
 	if len(fields) < 4 {
-		return r, errors.New("/proc/loadavg does not say how many processes there are")
+		return r, errors.New("/proc/loadavg has no number of processes")
 	}
 	_, count, _ := strings.Cut(fields[3], "/")
 	n, err := strconv.ParseInt(count, 10, 64)

@@ -88,11 +88,11 @@ type refusal struct {
 }
 
 var (
-	errNotFile = errors.New("it is not a file: only files are read, not folders below this one, sockets, devices or FIFOs")
-	errNowhere = errors.New("the link leads to no file")
-	errWritten = errors.New("it is being written")
-	errCircle  = errors.New("too many links: they lead in a circle, or more than 16 follow each other")
-	errOutside = errors.New("it is a link to a file outside of this folder, where changes are not seen: copy the file")
+	errNotFile = errors.New("not a file: subfolders, sockets, devices and FIFOs are not read")
+	errNowhere = errors.New("the symbolic link leads to no file")
+	errWritten = errors.New("a process has the file open for writing")
+	errCircle  = errors.New("too many symbolic links: they form a loop, or more than 16 follow each other")
+	errOutside = errors.New("the symbolic link leads outside of this folder, where no change is seen: copy the file")
 )
 
 // read reads changed files. It returns the pods of all files and the new refusals, or false if the folder has never
@@ -156,7 +156,7 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 		switch path := filepath.Join(f.dir, name); {
 		case file.err == nil:
 		case file.pod != nil || goesOn[name]:
-			wrong[path] = fmt.Errorf("%w; the pod of its former content goes on", file.err)
+			wrong[path] = fmt.Errorf("%w; the pod of its previous content keeps running", file.err)
 		default:
 			wrong[path] = file.err
 		}
@@ -172,7 +172,7 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 				continue
 			}
 			if other, has := pods[key]; has {
-				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s has the same pod %s: remove one of them",
+				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s defines the same pod %s: remove one of the files",
 					filepath.Join(f.dir, other.file), key)
 				continue
 			}
@@ -201,8 +201,8 @@ func (f *folder) news(wrong map[string]error) (out []refusal) {
 }
 
 var (
-	errMany    = fmt.Errorf("there are more than %d manifests: the others are not used", maxFiles)
-	errEntries = fmt.Errorf("it has more than %d entries: it is not read any more", maxEntries)
+	errMany    = fmt.Errorf("more than %d manifests: the remaining ones are ignored", maxFiles)
+	errEntries = fmt.Errorf("more than %d entries: the folder is not read until there are fewer", maxEntries)
 )
 
 // names returns the names of the manifests, sorted.

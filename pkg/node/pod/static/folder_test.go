@@ -60,9 +60,9 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	}
 	for file, why := range map[string]string{
 		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name",
-		"z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
-		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many links",
-		"loop-b":   "too many links",
+		"z-again.yaml": "a.yaml defines the same pod", "huge.yaml": "1048576",
+		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node",
+		"loop-a": "too many symbolic links", "loop-b": "too many symbolic links",
 		"dangling": "no file", "outside.yaml": "outside of this folder", "empty.yaml": "metadata.name", "fifo": "not a file",
 		"folder": "not a file",
 	} {
@@ -89,7 +89,7 @@ func TestCopies(t *testing.T) {
 	uid := r.pod("web-node").UID
 	r.write("a-copy.yaml", manifestOf("web", "one"))
 	r.until("the copy is refused", func() bool {
-		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml has the same pod")
+		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml defines the same pod")
 	})
 	require.Empty(t, r.stops())
 	r.write("web.yaml", manifestOf("web", "two"))
@@ -288,7 +288,7 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 
 	r.write("a.yaml", "kind: [")
 	r.until("the mistake is reported", func() bool {
-		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its former content goes on")
+		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its previous content keeps running")
 	})
 	require.False(t, r.stops()[third])
 	require.NoError(t, os.Rename(path, filepath.Join(filepath.Dir(r.dir), "taken")))
@@ -389,7 +389,7 @@ func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 			r.write("a.yaml", manifestOf("web", "other"))
 			r.nextProcess()
 			require.Empty(t, r.stops())
-			require.Contains(t, strings.Join(r.said(), "\n"), "a.yaml: "+r.dir+"/web.yaml has the same pod")
+			require.Contains(t, strings.Join(r.said(), "\n"), "a.yaml: "+r.dir+"/web.yaml defines the same pod")
 			require.Empty(t, r.all(), "no second pod of the name")
 			r.write("b.yaml", manifestOf("b", "one"))
 			r.until("the folder is read again", func() bool { return r.named("b-node") != nil })

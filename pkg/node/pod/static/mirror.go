@@ -181,7 +181,8 @@ func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
 		}
 		m.mu.Unlock()
 		if err != nil {
-			m.c.Logger.Warn("could not keep the mirror of a static pod, retrying", "pod", c.Name, "after", b.wait, "error", err)
+			m.c.Logger.Warn("could not create or delete the mirror of a static pod, retrying", "pod", c.Name,
+				"after", b.wait, "error", err)
 			m.c.Event(corev1.EventTypeWarning, mirrorEventReason, fmt.Sprintf("mirror of static pod %s: %v", c.Name, err))
 		}
 	}
@@ -247,7 +248,7 @@ func (m *mirrors) apply(ctx context.Context, c Change) error {
 	}
 	m.deleted = nil
 	if apierrors.IsAlreadyExists(err) {
-		return errors.New("a pod of that name exists that is not its mirror: remove either")
+		return errors.New("another pod has the mirror's name: delete that pod, or rename the static pod")
 	}
 	return err
 }

@@ -173,8 +173,8 @@ func TestRefusedMirrors(t *testing.T) {
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("a pod of that name is no mirror", func() bool {
 		return slices.Contains(r.events,
-			"FailedMirrorPod: mirror of static pod default/b-node: a pod of that name exists that is not its mirror: remove "+
-				"either")
+			"FailedMirrorPod: mirror of static pod default/b-node: another pod has the mirror's name: delete that "+
+				"pod, or rename the static pod")
 	})
 	require.Equal(t, other, r.api[nameOf(other)])
 }

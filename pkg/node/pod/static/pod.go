@@ -81,7 +81,7 @@ func complete(p *corev1.Pod, file, node string) error {
 		"finalizers": len(p.Finalizers) > 0, "deletionTimestamp": p.DeletionTimestamp != nil,
 	} {
 		if set {
-			return fmt.Errorf("metadata.%s is set: remove it, the node decides it for static pods", field)
+			return fmt.Errorf("metadata.%s is set: remove it, the node sets it for static pods", field)
 		}
 	}
 	if p.Spec.NodeName != "" && p.Spec.NodeName != node {

@@ -47,7 +47,7 @@ func (f *folder) open() (*watch, error) {
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
-		return nil, fmt.Errorf("all inotify instances of this user are taken, also by containers: raise the sysctl "+
+		return nil, fmt.Errorf("all inotify instances of this user are in use, maybe by containers: raise the sysctl "+
 			"fs.inotify.max_user_instances: %w", err)
 	}
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *watch) also(dir string) error {
 	return w.control(func(fd int) error {
 		at, err := unix.InotifyAddWatch(fd, dir, watched) // returns the same descriptor for a watched folder
 		if err != nil {
-			return fmt.Errorf("watch %s, where the link leads to: %w", dir, err)
+			return fmt.Errorf("watch %s, the folder of a link's target: %w", dir, err)
 		}
 		if int32(at) != w.root {
 			w.targets[dir] = int32(at)
