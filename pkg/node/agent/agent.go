@@ -295,8 +295,8 @@ const (
 func (a *Agent) listen() (func(context.Context) error, error) {
 	l, err := net.Listen("tcp", a.c.ListenAddress)
 	if err != nil {
-		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop what uses the port, or choose another",
-			a.c.ListenAddress, err)
+		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop the process that uses the port, or "+
+			"choose another port", a.c.ListenAddress, err)
 	}
 	if t, ok := l.Addr().(*net.TCPAddr); ok {
 		a.mu.Lock()

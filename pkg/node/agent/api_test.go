@@ -180,7 +180,7 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "token ", "/pods", 401, "Unauthorized"},
 		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
 		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
-		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was ended"},
+		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was stopped"},
 		{"GET", server, "/containerLogs/default/web/main", 200, "out\nerr\n"},
 		{"GET", server, "/containerLogs/default/web/main?stream=Stderr", 200, "err\n"},
 		{"GET", server, "/containerLogs/default/web/main?tailLines=x", 400, "tailLines"},

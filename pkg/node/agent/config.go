@@ -164,7 +164,7 @@ func (c *Config) Validate() error {
 		c.ImageGCHigh, c.ImageGCLow = 85, 80
 	}
 	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100,
-		"ImageGCLow must be below ImageGCHigh, and that no more than 100")
+		"ImageGCLow must be below ImageGCHigh, and ImageGCHigh at most 100")
 	if c.ListenAddress == "" {
 		c.ListenAddress = ":10250"
 	}

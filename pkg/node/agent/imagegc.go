@@ -30,6 +30,6 @@ func (a *Agent) collectImages(ctx context.Context) {
 	}
 	if freed < need {
 		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed",
-			fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
+			fmt.Sprintf("The image file system is full: %d bytes must be freed, unused images had %d", need, freed))
 	}
 }

@@ -25,7 +25,7 @@ func TestAPodThatPanics(t *testing.T) {
 		b.pass(time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("good").Status.Phase)
 		require.Equal(t, corev1.PodPending, b.pod("action").Status.Phase)
-		require.Contains(t, b.events.list(), "InternalError: internal error of the node's agent: panic: injected")
+		require.Contains(t, b.events.list(), "InternalError: internal error of the node agent: panic: injected")
 		b.events.mu.Lock()
 		require.Greater(t, b.events.tried, 2, "it is tried again")
 		require.Less(t, b.events.tried, 15, "but not all the time")

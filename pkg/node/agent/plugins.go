@@ -28,7 +28,7 @@ func (a *Agent) openPlugins() error {
 		return fmt.Errorf("directory of plugins: %w", err)
 	}
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
-		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path",
+		a.log.Info("kubelet directory is in use, plugins must use the agent's own directory", "used", link, "path",
 			dir.Path())
 	}
 	a.dir = dir
@@ -106,7 +106,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	spawn(func() error {
 		a.guard.Loop(ctx, "CSI drivers", func(ctx context.Context) {
 			if err := a.csi.Run(ctx); err != nil {
-				a.log.Error("CSI drivers are not asked again how many volumes they can attach", "error", err)
+				a.log.Error("volume limits of CSI drivers are not refreshed", "error", err)
 			}
 		})
 		return nil
@@ -125,7 +125,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 		})
 		a.guard.Loop(ctx, "pod resources", func(ctx context.Context) {
 			if err := s.Run(ctx); err != nil {
-				a.log.Error("nobody can ask which devices containers have", "error", err)
+				a.log.Error("could not serve the pod resources API", "error", err)
 			}
 		})
 		return nil

@@ -27,11 +27,11 @@ func (l limits) largest() int { return max(24, l.cluster.Bits()) }
 func (l limits) check(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4() || p != p.Masked():
-		return fmt.Errorf("%s is no IPv4 range", p)
+		return fmt.Errorf("%s is not an IPv4 range", p)
 	case !l.cluster.IsValid():
 		return nil
 	case !l.cluster.Contains(p.Addr()) || p.Bits() < l.largest() || p.Bits() > 30:
-		return fmt.Errorf("%s is no range of /%d to /30 within the cluster's %s", p, l.largest(), l.cluster)
+		return fmt.Errorf("%s is not a range of /%d to /30 within the cluster's %s", p, l.largest(), l.cluster)
 	case l.service.IsValid() && l.service.Overlaps(p):
 		return fmt.Errorf("%s overlaps the range of services, %s", p, l.service)
 	}
@@ -41,11 +41,11 @@ func (l limits) check(p netip.Prefix) error {
 // checkVia returns an error for an address that cannot be a node's.
 func (l limits) checkVia(a netip.Addr) error {
 	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-		return fmt.Errorf("%s is no IPv4 address of a node", a)
+		return fmt.Errorf("%s cannot be a node's IPv4 address", a)
 	}
 	for _, r := range []netip.Prefix{l.cluster, l.service} {
 		if r.IsValid() && r.Contains(a) {
-			return fmt.Errorf("%s is not a node's: it is in the cluster's own range %s", a, r)
+			return fmt.Errorf("%s cannot be a node's address: it is in the cluster's own range %s", a, r)
 		}
 	}
 	return nil
