@@ -21,7 +21,7 @@ func (s *Server) ServeLog(w http.ResponseWriter, r *http.Request, log part.Log) 
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	path, why := "", "its log is not on this node any more: it was removed with its owner, or to make room for others"
+	path, why := "", "the log is no longer on this node: it was removed with its owner, or to free disk space"
 	if p, ok := s.c.Pods.Find(log.Namespace, log.Pod, log.UID); ok {
 		run, err := pick(p, log.Container, s.c.Pods.Instances(p.UID, log.Container), false)
 		if err != nil {

@@ -180,7 +180,7 @@ func machineUsage() (cpu, memory float64, err error) {
 	line, _, _ := strings.Cut(string(stat), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
+		return 0, 0, fmt.Errorf("/proc/stat begins with %q instead of the CPU times", line)
 	}
 	const ticks = 100 // USER_HZ on all supported architectures
 	for i, f := range fields[1:min(9, len(fields))] {

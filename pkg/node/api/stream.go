@@ -94,7 +94,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 // mostOutput limits the output of run, in bytes.
 const mostOutput = 1 << 20
 
-var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams",
+var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was stopped: use exec, which streams",
 	mostOutput)
 
 // locked buffers a command's output. Beyond mostOutput it discards the output and calls full.
