@@ -111,7 +111,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 				w.removed(e.Name)
 			}
 		case err = <-events.Errors: // events were lost
-			w.c.Logger.Warn("lost track of plugins, reading their directory again", "error", err)
+			w.c.Logger.Warn("events of the plugin directory were lost, reading it again", "error", err)
 			w.sweep()
 			err = w.scan(ctx, events, root)
 		}
@@ -226,7 +226,7 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 			<-ctx.Done()
 			if errors.Is(context.Cause(ctx), errRemoved) {
 				_ = w.guard.Do("plugin deregistration", func() { handler.Deregister(info) }, "plugin", info.Name)
-				w.c.Logger.Info("plugin is gone", "type", info.Type, "plugin", info.Name)
+				w.c.Logger.Info("deregistered plugin", "type", info.Type, "plugin", info.Name)
 			}
 			return
 		}

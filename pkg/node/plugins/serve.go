@@ -53,7 +53,7 @@ func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register f
 	return err
 }
 
-var errPanic = status.Error(codes.Internal, "internal error of the node's agent, which its log has")
+var errPanic = status.Error(codes.Internal, "node agent: internal error; see the agent's log")
 
 func guarded(guard *run.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo,
