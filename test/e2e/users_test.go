@@ -172,7 +172,7 @@ func TestUserNamespaces(t *testing.T) {
 		h.Ctl("wait pod/beyond " +
 			"--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CreateContainerConfigError --timeout=120s")
 		require.Contains(t, h.Ctl("get pod beyond -o jsonpath={.status.containerStatuses[0].state.waiting.message}"),
-			"user or group 65536 is not one of a pod with hostUsers: false on this node, which has 0 to 65535")
+			"user or group 65536 is not in the pod's user namespace (hostUsers: false): it has 0 to 65535")
 	})
 	t.Run("a file system without idmapped mounts", func(t *testing.T) {
 		h.Pipe(`

@@ -1,8 +1,8 @@
-// Package agent is the node agent: it registers the machine as a node, runs the pods that are bound to it, and serves
-// the node's API (logs, exec, port-forward).
+// Package agent is the node agent: it registers the machine as a node, runs the pods bound to it, and serves the
+// node's API (logs, exec, port-forward).
 //
-// Its invariant: after a kill it finds everything that it acquired, in the runtime, the kernel and its directories.
-// Running containers are not affected when it stops or starts.
+// Invariant: after a kill, the next process finds every acquired resource in the runtime, the kernel and its
+// directories. Running containers are not affected by a stop or start of the agent.
 package agent
 
 import (
@@ -43,30 +43,30 @@ import (
 type Agent struct {
 	c   Config
 	log *slog.Logger
-	// Ready is closed when the node is registered, Ready, and accepts pods.
+	// Readiness is set when the node is registered, Ready, and accepts pods.
 	run.Readiness
 	pods     *pod.Manager
 	eviction *eviction.Manager
-	shutdown *shutdown.Manager // nil if shutdowns of the machine do not wait for pods
+	shutdown *shutdown.Manager // nil if machine shutdowns do not wait for pods
 	parts    []part.Part
 	recorder *events.Recorder
 	machine  machine
 	guard    run.Guard
-	plugins  *plugins.Watcher // nil without plugins, as are devices and csi
-	dir      plugins.Dir      // which plugins share with the agent
+	plugins  *plugins.Watcher // nil without plugins, like devices, claims and csi
+	dir      plugins.Dir      // shared with the plugins
 	devices  *devices.Manager
 	claims   *dra.Manager
 	csi      *csi.Manager
-	static   *static.Manager // nil without a folder of manifests
+	static   *static.Manager // nil without ManifestDir
 	share    func(path string) error
 	serves   func(*corev1.Pod) bool
 	known    chan struct{} // closed when the node is registered
-	synced   chan struct{} // closed when the pods that exist are known
+	synced   chan struct{} // closed when all existing pods are known
 
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
-	cidr       netip.Prefix      // the Node's podCIDR, as OnPodCIDR was last called with it
-	kept       bool              // OnPodCIDR was called with the range of an earlier process
+	cidr       netip.Prefix      // the podCIDR that OnPodCIDR was last called with
+	kept       bool              // OnPodCIDR was called with the stored range
 	ranges     map[string]route  // pod ranges of all nodes, including ours
 	refused    map[string]string // why ranges are not routed, by node
 	network    bool              // pods can get addresses
@@ -74,9 +74,9 @@ type Agent struct {
 	api        *api.Server   // nil until it listens
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
-	// servicesKnown is set when the cache has the services.
+	// servicesKnown is set when the cache has listed the services.
 	servicesKnown atomic.Bool
-	// nodeDeleted is set when our Node is deleted, until its status is next written.
+	// nodeDeleted is set when this agent's Node is deleted, until it is registered again.
 	nodeDeleted atomic.Bool
 }
 
@@ -157,7 +157,7 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-// host returns what the parts of systems get from the agent. Their calls come after New.
+// host returns what the agent provides to parts. They use it only after New.
 func (a *Agent) host(c Config) part.Host {
 	return part.Host{
 		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger,
@@ -167,7 +167,7 @@ func (a *Agent) host(c Config) part.Host {
 			a.mu.Lock()
 			s := a.api
 			a.mu.Unlock()
-			s.ServeLog(w, r, log) // not nil: it serves r
+			s.ServeLog(w, r, log) // not nil: it serves this request
 		},
 		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
 		Event: func(p *corev1.Pod, kind, reason, message string) {
@@ -180,17 +180,16 @@ func (a *Agent) host(c Config) part.Host {
 // Name implements run.Component.
 func (a *Agent) Name() string { return "agent" }
 
-// Pods returns the pods of this node, for status displays.
+// Pods returns the pods of this node with their current status.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
-// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API:
-// the next agent restarts them according to their restart policy. ended is called with each pod that had a running
-// container, when it has stopped.
+// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API
+// for the next agent. ended is called with each pod that had a running container, once it has stopped.
 func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {
 	return a.pods.Drain(ctx, ended)
 }
 
-// Pressure describes the node's pressure conditions.
+// Pressure describes the node's pressure conditions that are True, one per string.
 func (a *Agent) Pressure() []string {
 	kinds, why := a.eviction.Pressures()
 	for i := range why {
@@ -204,7 +203,6 @@ func (a *Agent) pressures() []corev1.NodeConditionType {
 	return kinds
 }
 
-// event records an event on the node.
 func (a *Agent) event(kind, reason, message string) {
 	a.c.Recorder.About(corev1.ObjectReference{
 		APIVersion: "v1",
@@ -253,7 +251,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		spawn(func() error { return serve(ctx) })
 	}
 	if users := a.c.UserNamespaces; users != nil {
-		spawn(func() error { // before the node's status needs it
+		spawn(func() error { // warm up: the result is cached for the node's status
 			if err := users(); err != nil {
 				a.log.Info("pods cannot have user namespaces on this node", "reason", err)
 			}
@@ -288,7 +286,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// The limits on connections to the node's API. The API server has one for each stream that it proxies.
+// Limits on connections to the node's API. The API server opens one per proxied stream.
 const (
 	maxConnections           = 4096
 	maxConnectionsPerAddress = 2048
@@ -297,8 +295,8 @@ const (
 func (a *Agent) listen() (func(context.Context) error, error) {
 	l, err := net.Listen("tcp", a.c.ListenAddress)
 	if err != nil {
-		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop what uses the port, or choose another",
-			a.c.ListenAddress, err)
+		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop the process that uses the port, or "+
+			"choose another port", a.c.ListenAddress, err)
 	}
 	if t, ok := l.Addr().(*net.TCPAddr); ok {
 		a.mu.Lock()
@@ -324,7 +322,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(limited, tlsConfig)) }, nil
 }
 
-// ResourceMetrics is what the node's API answers to /metrics/resource; nil before the agent has started.
+// ResourceMetrics returns the response of /metrics/resource, or nil before the API listens.
 func (a *Agent) ResourceMetrics(ctx context.Context) []byte {
 	a.mu.Lock()
 	s := a.api

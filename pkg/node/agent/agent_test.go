@@ -65,7 +65,7 @@ func TestPodRunsAndIsReleased(t *testing.T) {
 	})
 }
 
-// The node gets its podCIDR, and the agent's handler is called with it, before the creation of the node returns.
+// The node may get its podCIDR, and OnPodCIDR be called, before the creation of the node returns.
 func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()
@@ -88,8 +88,7 @@ func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	})
 }
 
-// A node that is deleted under a running agent that still may act as it is there again at once, and not only at the
-// next heartbeat.
+// A Node that is deleted while its agent runs is created again immediately, not at the next heartbeat.
 func TestDeletedNodeIsRegisteredAgain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		began := time.Now()
@@ -302,7 +301,7 @@ func TestNodeAndLease(t *testing.T) {
 	})
 }
 
-// TestNodeOfAnotherMachine: an agent that finds its name taken ends with the reason, and changes nothing.
+// TestNodeOfAnotherMachine checks that an agent whose node name is taken ends with an error and changes nothing.
 func TestNodeOfAnotherMachine(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()
@@ -369,8 +368,7 @@ func TestStatusThatOthersWroteIsRepaired(t *testing.T) {
 	})
 }
 
-// TestStatusWrites: a pod that starts as usual is written once, when it runs and is ready, and once more when it has
-// ended. One that does not start soon shows what it waits for.
+// TestStatusWrites checks that a normal pod's status is written twice, when ready and ended; slow starts are reported.
 func TestStatusWrites(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := b.create(simple("web", "sleep", "1000"))

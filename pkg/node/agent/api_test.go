@@ -39,8 +39,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// reviewing answers reviews: each user may do what is listed for it, with subresources of nodes, and has its own name
-// for a token.
+// reviewing answers reviews: each user may use the listed subresources of nodes, and its token is its name.
 type reviewing struct{ *cluster }
 
 func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
@@ -181,7 +180,7 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "token ", "/pods", 401, "Unauthorized"},
 		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
 		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
-		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was ended"},
+		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was stopped"},
 		{"GET", server, "/containerLogs/default/web/main", 200, "out\nerr\n"},
 		{"GET", server, "/containerLogs/default/web/main?stream=Stderr", 200, "err\n"},
 		{"GET", server, "/containerLogs/default/web/main?tailLines=x", 400, "tailLines"},
@@ -239,7 +238,7 @@ func TestNodeAPI(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "through", out)
 
-	// Attach reaches the process that runs: cat echoes.
+	// Attach connects to the running process: cat echoes.
 	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{
 		Scheme:   "https",
 		Host:     address,
@@ -264,7 +263,7 @@ func TestNodeAPI(t *testing.T) {
 	require.ErrorIs(t, <-attachEnded, context.Canceled)
 	_, _ = typing.Close(), echoed.Close()
 
-	// Port-forward reaches a port of the pod's loopback, and says which one nobody listens on.
+	// Port-forward connects to a port on the pod's loopback, and its error names a port without a listener.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() {
@@ -304,7 +303,7 @@ func TestNodeAPI(t *testing.T) {
 	_, message = forward(l.Addr().(*net.TCPAddr).Port)
 	require.Contains(t, message, "connection refused")
 
-	// A follower ends with its container.
+	// Following a log ends with its container.
 	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true",
 		nil)
 	require.NoError(t, err)

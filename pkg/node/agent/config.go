@@ -26,105 +26,103 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Config of an Agent.
+// Config configures an Agent.
 type Config struct {
-	// Client has the node's identity. Its cache may hold only what a node may see.
+	// Client has the node's identity. Its cache may only hold objects that a node may read.
 	Client  client.Interface
 	Runtime runtime.Runtime
 	Network network.Network
-	// Policies enforces network policies; nil if nothing does.
+	// Policies enforces network policies; may be nil.
 	Policies pod.Policies
 
 	NodeName string
 	NodeIP   netip.Addr
-	// Labels and Annotations are set on the node in addition to those that others set; Taints only when the node is
+	// Labels and Annotations are added to the node's at each registration. Taints are set only when the node is
 	// created.
 	Labels, Annotations map[string]string
 	Taints              []corev1.Taint
-	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. The agent then ends.
+	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. Run then fails.
 	VerifyNode func(*corev1.Node) error
 
-	// DataDir/pods/UID contains each pod's files. RunDir need not survive a reboot. LogDir contains the containers' logs.
+	// DataDir/pods/UID holds a pod's files. RunDir need not survive a reboot. LogDir holds the containers' logs.
 	DataDir, RunDir, LogDir string
 
-	// PluginDir is where CSI drivers and device plugins find the agent, as the kubelet's /var/lib/kubelet. PluginLink
-	// becomes a link to it if nothing else is there. An empty PluginDir disables plugins.
+	// PluginDir is the directory shared with CSI drivers and device plugins, like the kubelet's /var/lib/kubelet.
+	// PluginLink becomes a symbolic link to it if that path is free. An empty PluginDir disables plugins.
 	PluginDir, PluginLink string
 
-	// CgroupRoot is the parent cgroup of all pods, the same as the runtime's; default "/coracle".
+	// CgroupRoot is the parent cgroup of all pods and must match the runtime's; default "/coracle".
 	CgroupRoot string
 
-	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR the range of services. Pod ranges of nodes that do not
-	// fit are refused. An invalid prefix does not restrict them.
+	// ClusterCIDR is the range of all pods, ServiceCIDR the range of services. A node's pod range outside
+	// ClusterCIDR, or overlapping ServiceCIDR, is refused. An invalid prefix disables its check.
 	ClusterCIDR, ServiceCIDR netip.Prefix
 
 	ClusterDNS    []netip.Addr
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
 	MaxPods       int    // default 110
-	// AllowedUnsafeSysctls are sysctls, or prefixes that end in "*", that pods may set in addition to the safe ones.
+	// AllowedUnsafeSysctls are sysctls, or prefixes ending in "*", allowed to pods in addition to the safe ones.
 	AllowedUnsafeSysctls []string
-	SeccompDir           string // of the profiles that pods name; default DataDir/seccomp
+	SeccompDir           string // for localhostProfile; default DataDir/seccomp
 
-	// Eviction are the eviction thresholds; the zero value means config.DefaultThresholds.
+	// Eviction holds the eviction thresholds; the zero value means config.DefaultThresholds.
 	Eviction eviction.Policy
-	// Machine measures the machine's resources; nil disables eviction.
+	// Machine measures the machine's resources; nil disables node-pressure eviction.
 	Machine eviction.Machine
-	// Shutdown are the periods in which pods end when the machine shuts down, ordered by priority; none disables that.
+	// Shutdown holds the grace periods of pods during a shutdown of the machine, by pod priority in ascending order.
+	// If empty, shutdowns do not wait for pods.
 	Shutdown []config.ShutdownPeriod
 	// Logind connects to systemd-logind; default shutdown.Connect.
 	Logind func(context.Context) (shutdown.Logind, error)
-	// Reserved resources are not allocatable to pods.
+	// Reserved is subtracted from the resources allocatable to pods.
 	Reserved config.Reserved
-	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default
-	// 85 and 80.
+	// Unused images are removed at ImageGCHigh percent use of the image file system, down to ImageGCLow. Default 85,
+	// 80.
 	ImageGCHigh, ImageGCLow int
 
-	// CredentialConfig is the configuration of credential provider plugins, whose programs are in CredentialBinDir; empty
-	// means that there are none.
+	// CredentialConfig is the configuration file of credential provider plugins, CredentialBinDir their directory; or
+	// "".
 	CredentialConfig, CredentialBinDir string
 
-	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one,
-	// see static.Config.
+	// ManifestDir is the folder of static pods' manifests, or "". For DecodeManifest see static.Config.
 	ManifestDir    string
 	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
-	// Before are closed when services and their names work. Pods of the API are not started before; static pods are.
+	// Before are channels that close when services and DNS work. Pods of the API wait for them; static pods do not.
 	Before []<-chan struct{}
 
-	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the network
-	// needs none.
+	// OnPodCIDR, if not nil, is called with the node's pod range when it is known. Pods get no addresses before.
 	OnPodCIDR func(context.Context, netip.Prefix) error
 
-	// ListenAddress of the node's API; default ":10250".
+	// ListenAddress is the address of the node's API; default ":10250".
 	ListenAddress string
-	// GetCertificate returns its serving certificate; nil disables the API (in tests).
+	// GetCertificate returns the API's serving certificate; nil disables the API (in tests).
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs gives the authorities whose client certificates the API accepts at present: the same pool until they
-	// change. Nil: it asks for none.
+	// ClientCAs returns the CAs for client certificates: the same pool until they change. Nil requests no certificates.
 	ClientCAs func() *x509.CertPool
-	// Trusted reports whether a client certificate is allowed everything, such as the API server's. Others are authorized
-	// by a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
+	// Trusted reports whether a client certificate, such as the API server's, may do everything. Other callers need
+	// a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
-	// UserNamespaces returns why pods cannot have user namespaces, or nil. It may take some milliseconds, once. A nil
-	// function means that they have none.
+	// UserNamespaces returns nil, or why pods cannot have user namespaces; a nil function means unsupported. The first
+	// call may take some milliseconds.
 	UserNamespaces func() error
 
-	// API sends requests to the API server for Parts; nil if they can send none.
+	// API sends requests to the API server for Parts; nil if they send none.
 	API part.API
-	// Parts make what systems add to the agent.
+	// Parts create the extensions of other systems to the agent.
 	Parts []func(part.Host) part.Part
 
-	// Recorder records events; nil means one that writes them through Client.
+	// Recorder records events; nil means to write them through Client.
 	Recorder pod.Recorder
 	Logger   *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
-	// Metrics takes the agent's metrics; its API serves all that it holds. Nil makes one.
+	// Metrics registers the agent's metrics, and the node's API serves all metrics in it. Nil means a new registry.
 	Metrics *prometheus.Registry
 }
 
-// Validate sets defaults and returns an error for invalid fields.
+// Validate sets defaults. It returns an error for invalid fields.
 func (c *Config) Validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -166,7 +164,7 @@ func (c *Config) Validate() error {
 		c.ImageGCHigh, c.ImageGCLow = 85, 80
 	}
 	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100,
-		"ImageGCLow must be below ImageGCHigh, and that no more than 100")
+		"ImageGCLow must be below ImageGCHigh, and ImageGCHigh at most 100")
 	if c.ListenAddress == "" {
 		c.ListenAddress = ":10250"
 	}

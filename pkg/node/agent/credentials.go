@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images/provider"
 )
 
-// openCredentials returns what asks credential provider plugins for an image; nil without a configuration of them.
+// openCredentials returns a function that asks credential provider plugins, or nil without CredentialConfig.
 func (a *Agent) openCredentials() (func(context.Context, *corev1.Pod, string) []keyring.Credential, error) {
 	if a.c.CredentialConfig == "" {
 		return nil, nil //nolint:nilnil // they are optional

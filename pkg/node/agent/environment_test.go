@@ -17,7 +17,7 @@ import (
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
 
-// A container's environment comes from services, then envFrom, then env, and later ones win.
+// A container's environment is built from services, then envFrom, then env; later values win.
 func TestEnvironment(t *testing.T) {
 	got := make(chan []string, 1)
 	programs := map[string]fakeruntime.Program{"report": func(_ context.Context, p *fakeruntime.Process) int {
@@ -78,7 +78,7 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// A container whose environment names what does not exist says so, and starts as soon as it does exist.
+// A container whose environment refers to missing objects reports them, and starts when they exist.
 func TestMissingConfiguration(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
@@ -105,8 +105,7 @@ func TestMissingConfiguration(t *testing.T) {
 	})
 }
 
-// When the node stops, containers end within their grace period and the pods' status is left as it was; the next agent
-// starts them again.
+// When the node stops, containers end within their grace period, and the next agent starts the pods again.
 func TestDrain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.create(simple("a", "sleep", "1000000"))
@@ -137,7 +136,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// What needed the network is retried at once when the network is there, not after the back-off.
+// Actions that failed for lack of the network are retried without back-off when the network is up.
 func TestRetryAfterTheNetworkCame(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.network.fail = errors.New("no address")

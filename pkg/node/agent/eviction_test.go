@@ -20,11 +20,11 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// scarce is a machine of 1000 bytes of memory and 1000 of disk.
+// scarce is a machine with 1000 bytes of memory and 1000 of disk.
 type scarce struct {
 	mu           sync.Mutex
 	memory, disk int64
-	enough       func() bool // says, if set, that the disk is empty again
+	enough       func() bool // if set, reports that the disk is empty again
 }
 
 func (s *scarce) Read() map[config.Signal]eviction.Reading {
@@ -48,7 +48,7 @@ func (s *scarce) set(memory, disk int64) {
 	s.memory, s.disk = memory, disk
 }
 
-// short makes the bench's machine one that can be short of what it has.
+// short gives the bench a machine that can run out of resources.
 func (b *bench) short() *scarce {
 	s := &scarce{memory: 1 << 29, disk: 900}
 	b.stop()
@@ -121,8 +121,7 @@ func TestEphemeralStorageLimit(t *testing.T) {
 	})
 }
 
-// Under disk pressure what nobody uses goes first, then one pod; no other begins; and the node says so, and when it is
-// over.
+// Under disk pressure unused data is removed first, then one pod is evicted; meanwhile no pod is admitted.
 func TestDiskPressure(t *testing.T) {
 	node(t, fakeruntime.Config{Images: []string{"busybox", "unused:1"}}, func(b *bench) {
 		machine := b.short()
@@ -193,7 +192,7 @@ func TestMemoryPressureRefusesBestEffort(t *testing.T) {
 	})
 }
 
-// An agent that is killed while it evicts goes on with it.
+// A restarted agent completes an eviction.
 func TestEvictionOutlivesTheAgent(t *testing.T) {
 	stays := func(ctx context.Context, _ *fakeruntime.Process) int { <-ctx.Done(); return 0 }
 	node(t, fakeruntime.Config{Programs: map[string]fakeruntime.Program{"stays": stays}}, func(b *bench) {

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
 
-// follow dispatches events of nodes and pods, and closes Ready.
+// follow dispatches events of nodes and pods, and sets the agent ready.
 func (a *Agent) follow(ctx context.Context) error {
 	c := a.c.Client.Cache()
 	end, err := client.Follow(ctx, c, &corev1.Node{}, handler(&a.guard, a.nodeSeen, a.nodeGone))
@@ -87,7 +87,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady waits until the network is up and the Node is Ready; false if ctx ends before.
+// awaitReady waits until the network is up and the Node is Ready. It returns false if ctx is done first.
 func (a *Agent) awaitReady(ctx context.Context) bool {
 	for {
 		a.mu.Lock()
@@ -131,8 +131,8 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 	}
 }
 
-// services returns the services of a namespace and default/kubernetes. Static pods start without them while no API
-// server has answered.
+// services returns the services of a namespace and default/kubernetes. Before the cache has listed services it returns
+// none, so that static pods can start without an API server.
 func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
 	if !a.servicesKnown.Load() {
 		return nil, nil

@@ -54,21 +54,20 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "the agent's tests mount a tmpfs: run them as root")
 		os.Exit(1)
 	}
-	// The library lets a closed connection linger until its peer, which the test has closed too, is done.
+	// spdystream keeps a closed connection until its peer, which the test has closed too, is done.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
-// cluster is an API in memory with the one behaviour of the real one that matters here and that
-// controller-runtime's fake lacks: a pod is deleted in two steps.
+// cluster is an in-memory API that, unlike controller-runtime's fake, deletes a pod in two steps.
 type cluster struct {
 	ctrl.WithWatch
 	ctx context.Context
 
-	created func(ctrl.Object) // is called with what was created, before Create returns
+	created func(ctrl.Object) // called with each created object before Create returns
 
 	mu        sync.Mutex
 	informers map[string]toolscache.SharedIndexInformer
-	running   sync.WaitGroup // of the informers
+	running   sync.WaitGroup // counts the informers
 }
 
 const hold = "test/hold"
@@ -97,7 +96,7 @@ func newCluster(ctx context.Context) *cluster {
 					if p.DeletionTimestamp == nil {
 						break
 					}
-					// Whoever writes the pod meanwhile, a deletion is not refused for it.
+					// Retry: a deletion must not fail because of concurrent writes.
 					if err := w.Update(ctx, p); !apierrors.IsConflict(err) {
 						return err
 					}
@@ -117,7 +116,7 @@ func newCluster(ctx context.Context) *cluster {
 	return c
 }
 
-// IsWatchListSemanticsUnSupported tells reflectors to list first.
+// IsWatchListSemanticsUnSupported makes reflectors list first.
 func (c *cluster) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (c *cluster) Cache() ctrlcache.Cache { return clusterCache{c} }
@@ -144,8 +143,7 @@ func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object,
 		}
 		return o.(ctrl.ObjectList)
 	}
-	// The fake's watch begins when it is opened, whatever revision it is asked for. One opened after the list would
-	// miss what changed between the two, so each is opened before the list that it goes on from.
+	// The fake's watch starts when it is opened, whatever the revision. Open it before the list, to miss no change.
 	opened := make(chan watch.Interface, 1)
 	i := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListFunc: func(metav1.ListOptions) (k8sruntime.Object, error) {
@@ -178,7 +176,7 @@ func (c clusterCache) IndexField(context.Context, ctrl.Object, string, ctrl.Inde
 	return nil
 }
 
-// fakeNetwork hands out addresses.
+// fakeNetwork assigns addresses.
 type fakeNetwork struct {
 	mu        sync.Mutex
 	sandboxes map[string]network.Sandbox
@@ -224,12 +222,12 @@ func (n *fakeNetwork) Routes(context.Context, map[netip.Prefix]netip.Addr) error
 	return nil
 }
 
-// events remembers them as "reason: message".
+// eventList records events as "reason: message".
 type eventList struct {
 	mu     sync.Mutex
 	all    []string
 	panics string // the reason of events that panic
-	tried  int    // those that did
+	tried  int    // number of events that panicked
 }
 
 func (e *eventList) About(_ corev1.ObjectReference, _, reason, format string, args ...any) {
@@ -251,7 +249,7 @@ func (e *eventList) list() []string {
 	return append([]string(nil), e.all...)
 }
 
-// bench is one node in a bubble of fake time.
+// bench is one node in a synctest bubble.
 type bench struct {
 	*testing.T
 	ctx     context.Context
@@ -260,14 +258,14 @@ type bench struct {
 	network *fakeNetwork
 	events  *eventList
 	dir     string
-	machine eviction.Machine // nil is never short of anything
+	machine eviction.Machine // nil means no pressure
 	// onPodCIDR, if not nil, makes pods wait for the node's podCIDR.
 	onPodCIDR func(context.Context, netip.Prefix) error
-	// logind, if not nil, is the machine's, with the periods in which pods end when it shuts down.
+	// logind, if not nil, is the machine's logind, and periods are the pods' grace periods during a shutdown.
 	logind  *logind
 	periods []config.ShutdownPeriod
 	stop    func()
-	agent   *Agent // the one that runs
+	agent   *Agent // the running agent
 }
 
 // node runs f against an agent in fake time.
@@ -293,7 +291,7 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 	})
 }
 
-// start runs an agent, as if the process was started (again).
+// start runs an agent like a new process.
 func (b *bench) start() {
 	c := Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
@@ -327,7 +325,7 @@ func (b *bench) containers() []runtime.Container {
 	return l
 }
 
-// settle waits until nothing moves without time passing.
+// settle waits until the bubble is idle.
 func (b *bench) settle() { synctest.Wait() }
 
 func (b *bench) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }

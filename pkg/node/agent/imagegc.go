@@ -11,10 +11,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images"
 )
 
-// imagePeriod is the period of image garbage collection.
+// imagePeriod is the interval of image garbage collection.
 const imagePeriod = 5 * time.Minute
 
-// collectImages removes unused images if the image filesystem is full.
+// collectImages removes unused images if the image file system is too full.
 func (a *Agent) collectImages(ctx context.Context) {
 	r := a.eviction.Reading(config.ImageFsAvailable)
 	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)
@@ -30,6 +30,6 @@ func (a *Agent) collectImages(ctx context.Context) {
 	}
 	if freed < need {
 		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed",
-			fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
+			fmt.Sprintf("The image file system is full: %d bytes must be freed, unused images had %d", need, freed))
 	}
 }

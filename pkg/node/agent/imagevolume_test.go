@@ -23,7 +23,7 @@ func withImage(name, ref string, policy corev1.PullPolicy) *corev1.Pod {
 	return p
 }
 
-// A container reports why an image that it mounts is missing, and starts when it comes.
+// A container reports why an image volume is missing, and starts when the image can be pulled.
 func TestImageVolumes(t *testing.T) {
 	var there atomic.Bool
 	pull := func(context.Context, string) error {

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	insideEnv = "CORACLE_TEST_KILL_INSIDE" // the directory of a test that has its own network and mount namespace
-	lifeEnv   = "CORACLE_TEST_KILL_LIFE"   // a life, for a process that is an agent
+	insideEnv = "CORACLE_TEST_KILL_INSIDE" // the directory of a test process with its own network and mount namespaces
+	lifeEnv   = "CORACLE_TEST_KILL_LIFE"   // the life of an agent process, as JSON
 )
 
 func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1.Pod) bool) {
@@ -37,8 +37,8 @@ func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1
 	}
 }
 
-// everything is a pod that acquires something of every kind, and whose containers all start again once. Every other one
-// has a user namespace.
+// everything returns a pod that acquires every kind of resource and restarts all containers once. Every other pod has a
+// user namespace.
 func everything(i int) *corev1.Pod {
 	name := fmt.Sprint("p", i)
 	p := simple(name, "sh", "-c", "test -e /disk/again || { touch /disk/again; exit 42; }; exec sleep 1000")
@@ -91,7 +91,7 @@ func amounts(cpu, memory string) *corev1.ResourceRequirements {
 	return &corev1.ResourceRequirements{Requests: l, Limits: l}
 }
 
-// claimOf is the claim of such a pod, allocated and reserved for it.
+// claimOf returns the pod's claim, allocated and reserved.
 func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "claim-of-" + p.Name, UID: "claim-" + p.UID},
@@ -104,9 +104,8 @@ func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
 	return c
 }
 
-// Wherever the agent is killed while a pod starts, starts again, is resized or ends, the next agent brings the pod up,
-// or releases it if the API has lost it, and in the end nothing of it is left on the machine. Each acquisition may also
-// fail once.
+// Wherever the agent is killed while a pod starts, restarts, is resized or ends, the next agent brings up or releases
+// the pod, and in the end nothing is left on the machine. Each acquisition may also fail once.
 func TestKilledAtEachAcquisition(t *testing.T) {
 	dir := os.Getenv(insideEnv)
 	if dir == "" {
@@ -155,7 +154,7 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 					var exit *exec.ExitError
 					require.ErrorAs(t, err, &exit)
 					require.Equal(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal())
-				} else { // what is done again after a wait is not done as often each time
+				} else { // the number of retries varies
 					reached := slices.DeleteFunc(points, func(p string) bool { return p != point })
 					require.Less(t, len(reached), nth)
 					require.NotEmpty(t, reached, "only %v were reached", points)
@@ -180,11 +179,10 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 	})
 }
 
-// shards is how many processes share the points. Each has a machine of its own.
+// shards is the number of processes that share the failpoints, each in its own namespaces.
 const shards = 2
 
-// allEnv asks for every point, as `make nightly` does. Else every fifth is taken, which costs half a minute instead of
-// three.
+// allEnv makes the test use every failpoint (three minutes, `make nightly`), not every fifth (half a minute).
 const allEnv = "CORACLE_TEST_ALL_KILLS"
 
 func stride() int {
@@ -194,7 +192,7 @@ func stride() int {
 	return 5
 }
 
-// runInside runs the test in processes with namespaces of their own.
+// runInside runs the test in processes with their own namespaces.
 func runInside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts some hundred processes")

@@ -42,13 +42,13 @@ import (
 	"github.com/coracle-dev/coracle/test/dradriver"
 )
 
-// life is what one agent process does, with the real runtime and network: it starts pods, resizes them, deletes them,
-// and ends once nothing is left. It may be killed on the way, or have each acquisition fail once.
+// life is one agent process with the real runtime and network. It starts pods, resizes and deletes them, and ends
+// once nothing is left. It may be killed at a failpoint, or have each acquisition fail once.
 type life struct {
 	Dir    string
-	Pods   int // 0: the API has none, and what an earlier life left is released
+	Pods   int // 0: the API has none, and an earlier life's leftovers are released
 	KillAt string
-	Nth    int // occurrence of KillAt
+	Nth    int // which occurrence of KillAt
 	Fail   bool
 }
 
@@ -58,7 +58,7 @@ func (l life) path(parts ...string) string {
 
 func (l life) cgroup() string { return "/coracle-test/" + filepath.Base(l.Dir) }
 
-// hook prints each point that is reached.
+// hook returns a failpoint.Hook that prints each point reached.
 func (l life) hook() func(string) error {
 	var mu sync.Mutex
 	count := map[string]int{}
@@ -88,7 +88,7 @@ func (l life) containers(log *slog.Logger) containerd.Config {
 	}
 }
 
-// live is the body of the process.
+// live runs the process.
 func (l life) live() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -146,8 +146,7 @@ func (l life) live() error {
 			return err
 		}
 	}
-	// Of a pod that was being released only the volume may be left by which its containers know that they have started
-	// again.
+	// A pod that was being released may only have left the volume that records that its containers have restarted.
 	again, err := filepath.Glob(l.path("data/agent/pods/*/volumes/disk/again"))
 	if err != nil {
 		return err
@@ -214,7 +213,7 @@ func (l life) live() error {
 	}
 	await(gone, pods, func(e watch.Event, p *corev1.Pod) bool { return e.Type == watch.Deleted })
 	gone.Stop()
-	for l.Pods == 0 && len(l.left()) > 0 { // there is no event for the release of an orphan
+	for l.Pods == 0 && len(l.left()) > 0 { // poll: there is no event for the release of an orphan
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
@@ -226,7 +225,7 @@ const (
 	gadget     = "example.com/gadget"
 )
 
-// claimCall is what the driver does about a claim: what is prepared is a file, which outlives the process.
+// claimCall is the DRA driver: a prepared claim is a file, which outlives the process.
 func (l life) claimCall(_ context.Context, method, claim string) error {
 	file := l.path("prepared", claim)
 	if method == "unprepare" {
@@ -243,7 +242,7 @@ type gadgets struct {
 	deviceplugin.UnimplementedDevicePluginServer
 }
 
-// start serves the plugin and registers it as soon as the agent listens.
+// start serves the plugin and registers it once the agent listens.
 func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
 	agent, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -254,9 +253,9 @@ func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
 		return nil, err
 	}
 	defer agent.Close()
-	// then it has removed the sockets of earlier plugins
+	// a listening agent has removed the sockets of earlier plugins
 	for s := agent.GetState(); s != connectivity.Ready; s = agent.GetState() {
-		agent.Connect() // again after an attempt that failed
+		agent.Connect() // retry after a failed attempt
 		if !agent.WaitForStateChange(ctx, s) {
 			return nil, ctx.Err()
 		}
@@ -299,7 +298,7 @@ func (gadgets) Allocate(context.Context, *deviceplugin.AllocateRequest) (*device
 	}, nil
 }
 
-// apart returns an error unless each container runs with the IDs of its pod's record, which no other pod has.
+// apart returns an error unless each container has its pod's recorded user IDs, and no two pods share any.
 func (l life) apart(r *containerd.Runtime) error {
 	list, err := r.List(context.Background())
 	if err != nil {
@@ -307,7 +306,7 @@ func (l life) apart(r *containerd.Runtime) error {
 	}
 	owners := map[uint32]string{}
 	for _, c := range list {
-		if l.Pods == 0 || c.State != runtime.Running { // of a pod that is being released
+		if l.Pods == 0 || c.State != runtime.Running { // its pod is being released
 			continue
 		}
 		var record struct{ Users userns.Range }
@@ -319,7 +318,7 @@ func (l life) apart(r *containerd.Runtime) error {
 			return err
 		}
 		ids, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", c.PID))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has exited since, to start again
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // exited meanwhile, to restart
 			continue
 		}
 		if err != nil {
@@ -340,7 +339,7 @@ func (l life) apart(r *containerd.Runtime) error {
 	return nil
 }
 
-// left lists what pods left on the machine.
+// left lists leftovers of pods on the machine.
 func (l life) left() (found []string) {
 	for _, dir := range []string{
 		"data/agent/pods", "data/containerd/containers", "run/net/ns", "run/containerd/pods", "run/agent/volumes", "log",
@@ -397,8 +396,7 @@ func (l life) left() (found []string) {
 	return found
 }
 
-// leavesNothing waits for the kernel, which removes the links of a namespace and the processes of a cgroup some time
-// after it was told to.
+// leavesNothing waits until nothing is left. The kernel removes network namespaces and processes with a delay.
 func (l life) leavesNothing(t *testing.T) {
 	t.Helper()
 	if !assert.Eventually(t, func() bool { return len(l.left()) == 0 }, time.Minute, 5*time.Millisecond) {
@@ -406,7 +404,7 @@ func (l life) leavesNothing(t *testing.T) {
 	}
 }
 
-// run runs the process and returns the points that it reached.
+// run runs the process and returns the failpoints that it reached.
 func (l life) run(t *testing.T) (points []string, err error) {
 	t.Helper()
 	data, err := json.Marshal(l)
@@ -430,7 +428,7 @@ func (l life) run(t *testing.T) (points []string, err error) {
 	return points, err
 }
 
-// prepare gives the machine of a test its address, and loads the image.
+// prepare configures the test's network namespace and loads the image.
 func prepare(t *testing.T, l life) {
 	for _, args := range []string{
 		"link set lo up", "link add up0 type veth peer name up1", "addr add 192.0.2.1/24 dev up0", "link set up0 up",
@@ -452,8 +450,7 @@ func prepare(t *testing.T, l life) {
 	cancel()
 	require.NoError(t, <-done)
 	t.Cleanup(func() { purge(t, l) })
-	// The device plugin has been on this node: without that the agent would take no notice of its resource until it
-	// registers.
+	// The device plugin is recorded as known, so that the agent counts its resource before the plugin registers.
 	require.NoError(t, os.MkdirAll(l.path("data/agent"), 0o700))
 	require.NoError(t, os.WriteFile(l.path("data/agent/devices.json"), []byte(`{"resources":["`+gadget+`"]}`), 0o600))
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// renew writes the node's lease and returns it for the next renewal; nil makes the next one read it again.
+// renew writes the node's lease and returns it for the next call. If l is nil, the lease is read or created first.
 func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	now := metav1.NowMicro()
 	seconds := int32(leaseSeconds)

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// machine describes the machine. It does not change while the agent runs.
+// machine holds the properties of the machine that do not change while the agent runs.
 type machine struct {
 	cpus         int
 	arch         string
@@ -64,8 +64,8 @@ func readMachine(dataDir string) (machine, error) {
 	return m, nil
 }
 
-// inUserNamespace reports whether this process is in a user namespace other than the machine's, whose IDs are all that
-// there are (user_namespaces(7)).
+// inUserNamespace reports whether this process is outside the initial user namespace, which maps all IDs
+// (user_namespaces(7)).
 func inUserNamespace() bool {
 	return strings.Join(strings.Fields(firstLine("/proc/self/uid_map")), " ") != "0 0 4294967295"
 }
@@ -110,8 +110,8 @@ func meminfo() (map[string]int64, error) {
 	return out, nil
 }
 
-// diskSpace returns the size and free space of path's filesystem, in bytes, or zeros if unknown. For a path that does
-// not exist yet it uses the parent.
+// diskSpace returns the size and free space of the file system of path, or of its nearest existing parent, in bytes;
+// zeros if unknown.
 func diskSpace(path string) (total, free int64) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 )
 
-// runNode registers the node and renews its status and its lease.
+// runNode registers the node and then renews its status and lease until ctx is done.
 func (a *Agent) runNode(ctx context.Context) error {
 	again := backoff.Backoff{First: 50 * time.Millisecond, Most: 7 * time.Second}
 	for {
@@ -92,11 +92,10 @@ func (a *Agent) runNode(ctx context.Context) error {
 	}
 }
 
-// notOwnedError is the error for a Node that another machine registered.
+// notOwnedError means that another machine registered the Node.
 type notOwnedError struct{ error }
 
-// register creates or updates the node, with its status, so that the first write already reports Ready if the network
-// is.
+// register creates or updates the node and its status: if the network is up, the first write already reports Ready.
 func (a *Agent) register(ctx context.Context) error {
 	labels := a.labels()
 	annotations := map[string]string{storage.DirectoryAnnotation: pod.LocalVolumes(a.c.DataDir)}
@@ -133,8 +132,7 @@ func (a *Agent) register(ctx context.Context) error {
 		return err
 	}
 	a.nodeChanged(ctx, n)
-	// Apply what the cache already delivered, such as a podCIDR that was assigned at once: there is no further event for
-	// it.
+	// The cache may have delivered a newer version, for example with a podCIDR. No further event follows for it.
 	var seen corev1.Node
 	if a.c.Client.Cache().Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &seen) == nil && seen.UID == n.UID {
 		a.nodeChanged(ctx, &seen)
@@ -143,7 +141,7 @@ func (a *Agent) register(ctx context.Context) error {
 	return err
 }
 
-// labels returns those that the agent sets on its node.
+// labels returns the labels that the agent sets on its node.
 func (a *Agent) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,
@@ -153,7 +151,7 @@ func (a *Agent) labels() map[string]string {
 	return labels
 }
 
-// wakeStatus makes runNode compute the node's status again.
+// wakeStatus makes runNode compute the node's status.
 func (a *Agent) wakeStatus() {
 	select {
 	case a.statusWake <- struct{}{}:
@@ -168,7 +166,7 @@ func (a *Agent) wakeNode() {
 	}
 }
 
-// nodeChanged handles a new version of our node, and passes a new pod range to the network.
+// nodeChanged handles a new version of this agent's node, and passes a new pod range to the network.
 func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 	a.mu.Lock()
 	if a.node != nil && len(a.node.ResourceVersion) >= len(n.ResourceVersion) &&
@@ -189,7 +187,7 @@ func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 	}
 }
 
-// applyRange passes our node's pod range to the network if it is new and valid.
+// applyRange passes the node's pod range to the network if it is new and valid.
 func (a *Agent) applyRange(ctx context.Context, n *corev1.Node) {
 	if n.Spec.PodCIDR == "" || a.c.OnPodCIDR == nil {
 		return

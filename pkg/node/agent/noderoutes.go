@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// setRange records a node's pod range, and returns why it is refused, or "".
+// setRange records a node's pod range. It returns why the range is refused, or "".
 func (a *Agent) setRange(n *corev1.Node) string {
 	r := route{created: n.CreationTimestamp.Unix()}
 	for _, s := range n.Status.Addresses {
@@ -35,8 +35,8 @@ func (a *Agent) setRange(n *corev1.Node) string {
 	return why
 }
 
-// syncRoutes sets the routes to other nodes' pods. It reports whether our own range was refused before and no longer
-// is. Called with the lock held.
+// syncRoutes sets the routes to the pods of other nodes. own reports whether this node's range has ceased to be
+// refused. Called with the lock held.
 func (a *Agent) syncRoutes(name string, r *route) (own bool) {
 	old, had := a.ranges[name]
 	if r == nil || !r.via.IsValid() || !r.cidr.IsValid() {
@@ -71,7 +71,7 @@ func (a *Agent) syncRoutes(name string, r *route) (own bool) {
 	return was && !is
 }
 
-// retryRange applies our own range when it is no longer refused.
+// retryRange applies this node's range if free, that is, no longer refused.
 func (a *Agent) retryRange(free bool) {
 	if !free {
 		return

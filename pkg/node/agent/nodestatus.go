@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 )
 
-// postStatus writes the node's status if it changed or with force, for a heartbeat.
+// postStatus writes the node's status if it changed, or with force as a heartbeat. It reports whether it wrote.
 func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	a.mu.Lock()
 	n := a.node
@@ -56,7 +56,7 @@ func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	return true, nil
 }
 
-// status computes the node's status from the previous one. With heartbeat, the conditions' heartbeat times are renewed.
+// status computes the node's status from the previous one. A heartbeat also renews heartbeat times and images.
 func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus {
 	s := *old.DeepCopy()
 	a.mu.Lock()
@@ -72,7 +72,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 		s.VolumesInUse = a.csi.VolumesInUse()
 	}
 	for _, from := range []corev1.ResourceList{old.Capacity, old.Allocatable} {
-		for name, q := range from { // extended resources are set by others
+		for name, q := range from { // other components set extended resources
 			if _, own := s.Capacity[name]; !own && extended(name) {
 				s.Capacity[name], s.Allocatable[name] = q, q
 			}
@@ -170,18 +170,18 @@ func (a *Agent) capacity() corev1.ResourceList {
 
 func (a *Agent) allocatable() corev1.ResourceList {
 	l, whole := a.capacity(), a.capacity()
-	if r := a.c.Reserved; r.PIDs > 0 { // its zero value reserves nothing
+	if r := a.c.Reserved; r.PIDs > 0 { // the zero value reserves nothing
 		cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
 		l[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(cpu.MilliValue()-r.MilliCPU, 0), resource.DecimalSI)
 		l[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()-r.MemoryOf(memory.Value()), resource.BinarySI)
 	}
 	for name, q := range whole {
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) { // it is part of the memory
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) { // huge pages are part of the memory
 			memory := l[corev1.ResourceMemory]
 			l[corev1.ResourceMemory] = *resource.NewQuantity(max(memory.Value()-q.Value(), 0), resource.BinarySI)
 		}
 	}
-	// Memory below the eviction threshold is not allocatable.
+	// The eviction threshold is not allocatable.
 	for name, signal := range map[corev1.ResourceName]config.Signal{
 		corev1.ResourceMemory: config.MemoryAvailable, corev1.ResourceEphemeralStorage: config.NodeFsAvailable,
 	} {

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 )
 
-// Huge pages are taken from the memory when the machine starts: nothing else can have it.
+// Huge pages are reserved at boot, so their memory is not available otherwise.
 func TestHugePagesAreNotAllocatableAsMemory(t *testing.T) {
 	a := &Agent{
 		machine: machine{

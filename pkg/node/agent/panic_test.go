@@ -10,8 +10,7 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestAPodThatPanics: whether it is its sync or one of its actions, the pod backs off, the others run, and once the
-// cause is gone so does the pod.
+// TestAPodThatPanics checks that a pod whose sync or action panics backs off and recovers, and does not affect others.
 func TestAPodThatPanics(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.network.mu.Lock()
@@ -21,12 +20,12 @@ func TestAPodThatPanics(t *testing.T) {
 		b.events.panics = "BackOff"
 		b.events.mu.Unlock()
 		b.create(simple("action", "sleep", "1000000"))
-		b.create(simple("step", "sleep", "1")) // it ends again and again, which is reported in an event
+		b.create(simple("step", "sleep", "1")) // it restarts repeatedly, which causes events
 		b.create(simple("good", "sleep", "1000000"))
 		b.pass(time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("good").Status.Phase)
 		require.Equal(t, corev1.PodPending, b.pod("action").Status.Phase)
-		require.Contains(t, b.events.list(), "InternalError: internal error of the node's agent: panic: injected")
+		require.Contains(t, b.events.list(), "InternalError: internal error of the node agent: panic: injected")
 		b.events.mu.Lock()
 		require.Greater(t, b.events.tried, 2, "it is tried again")
 		require.Less(t, b.events.tried, 15, "but not all the time")

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume/csi"
 )
 
-// openPlugins makes the directory that plugins share with the agent.
+// openPlugins creates the directory shared with plugins, and the managers of devices, volumes and claims.
 func (a *Agent) openPlugins() error {
 	if a.c.PluginDir == "" {
 		return nil
@@ -28,7 +28,7 @@ func (a *Agent) openPlugins() error {
 		return fmt.Errorf("directory of plugins: %w", err)
 	}
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
-		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path",
+		a.log.Info("kubelet directory is in use, plugins must use the agent's own directory", "used", link, "path",
 			dir.Path())
 	}
 	a.dir = dir
@@ -75,7 +75,7 @@ func (a *Agent) openPlugins() error {
 	return err
 }
 
-// devicesChanged lets the status of pods say how their devices are.
+// devicesChanged updates the status of pods whose devices changed health.
 func (a *Agent) devicesChanged(pods []types.UID) { a.pods.DevicesChanged(pods) }
 
 func (a *Agent) volumePlugins() []volume.Plugin {
@@ -85,7 +85,7 @@ func (a *Agent) volumePlugins() []volume.Plugin {
 	return []volume.Plugin{a.csi}
 }
 
-// runPlugins serves the plugins. Without them the node works.
+// runPlugins runs the managers of plugins. Their failures do not stop the agent.
 func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	if a.devices == nil {
 		return
@@ -95,7 +95,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-a.known: // a driver is registered with the Node
+			case <-a.known: // drivers are registered in the Node
 			}
 			if err := a.plugins.Run(ctx); err != nil {
 				a.log.Error("CSI and DRA drivers cannot register", "error", err)
@@ -106,7 +106,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	spawn(func() error {
 		a.guard.Loop(ctx, "CSI drivers", func(ctx context.Context) {
 			if err := a.csi.Run(ctx); err != nil {
-				a.log.Error("CSI drivers are not asked again how many volumes they can attach", "error", err)
+				a.log.Error("volume limits of CSI drivers are not refreshed", "error", err)
 			}
 		})
 		return nil
@@ -125,7 +125,7 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 		})
 		a.guard.Loop(ctx, "pod resources", func(ctx context.Context) {
 			if err := s.Run(ctx); err != nil {
-				a.log.Error("nobody can ask which devices containers have", "error", err)
+				a.log.Error("could not serve the pod resources API", "error", err)
 			}
 		})
 		return nil

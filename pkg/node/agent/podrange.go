@@ -8,57 +8,57 @@ import (
 	"slices"
 )
 
-// route is a node's pod range, and the node address via which it is routed.
+// route is a node's pod range, and the address of the node as its next hop.
 type route struct {
 	cidr    netip.Prefix
 	via     netip.Addr
-	created int64 // of the Node, in seconds
+	created int64 // creation time of the Node, Unix seconds
 }
 
-// limits restrict nodes' pod ranges. They are not trusted, since a Node's spec.podCIDR becomes a route on this machine.
+// limits restrict nodes' pod ranges. The ranges are not trusted, because a Node's spec.podCIDR becomes a route here.
 type limits struct {
-	cluster, service netip.Prefix // invalid: any, none
+	cluster, service netip.Prefix // if invalid: any cluster range, no service range
 }
 
-// largest returns the prefix length of the largest range that a node may have: that which nodeipam allocates.
+// largest returns the prefix length of the largest range a node may have, which is the one that nodeipam allocates.
 func (l limits) largest() int { return max(24, l.cluster.Bits()) }
 
-// check returns an error for a range that a node may not have.
+// check returns an error for a pod range that a node may not have.
 func (l limits) check(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4() || p != p.Masked():
-		return fmt.Errorf("%s is no IPv4 range", p)
+		return fmt.Errorf("%s is not an IPv4 range", p)
 	case !l.cluster.IsValid():
 		return nil
 	case !l.cluster.Contains(p.Addr()) || p.Bits() < l.largest() || p.Bits() > 30:
-		return fmt.Errorf("%s is no range of /%d to /30 within the cluster's %s", p, l.largest(), l.cluster)
+		return fmt.Errorf("%s is not a range of /%d to /30 within the cluster's %s", p, l.largest(), l.cluster)
 	case l.service.IsValid() && l.service.Overlaps(p):
 		return fmt.Errorf("%s overlaps the range of services, %s", p, l.service)
 	}
 	return nil
 }
 
-// checkVia returns an error for an address that a node cannot have.
+// checkVia returns an error for an address that cannot be a node's.
 func (l limits) checkVia(a netip.Addr) error {
 	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-		return fmt.Errorf("%s is no IPv4 address of a node", a)
+		return fmt.Errorf("%s cannot be a node's IPv4 address", a)
 	}
 	for _, r := range []netip.Prefix{l.cluster, l.service} {
 		if r.IsValid() && r.Contains(a) {
-			return fmt.Errorf("%s is not a node's: it is in the cluster's own range %s", a, r)
+			return fmt.Errorf("%s cannot be a node's address: it is in the cluster's own range %s", a, r)
 		}
 	}
 	return nil
 }
 
-// routes returns the ranges to be routed, by node, and why others are refused. Of overlapping ranges, the older node's
-// is accepted; among nodes of the same age, the first one's by name. Our own node's address is not checked.
+// routes returns the accepted ranges by node, and why others are refused. If ranges overlap, the older node's is
+// accepted, or for equal ages the first by name. The address of the node own is not checked.
 func (l limits) routes(nodes map[string]route, own string) (accepted map[string]route, refused map[string]string) {
 	accepted, refused = map[string]route{}, map[string]string{}
 	names := slices.SortedFunc(maps.Keys(nodes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(nodes[a].created, nodes[b].created), cmp.Compare(a, b))
 	})
-	taken := map[netip.Prefix][]string{} // by the network of the largest size
+	taken := map[netip.Prefix][]string{} // by the enclosing network of the largest size
 	for _, name := range names {
 		n := nodes[name]
 		err := l.check(n.cidr)

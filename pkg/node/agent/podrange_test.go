@@ -15,16 +15,16 @@ func TestPodRanges(t *testing.T) {
 	for _, c := range []struct{ cidr, via, refused string }{
 		{"10.42.1.0/24", "192.168.77.1", ""},
 		{"10.42.1.64/26", "192.168.77.1", ""},
-		{"0.0.0.0/0", "192.168.77.1", "no range of /24 to /30"},
-		{"10.42.0.0/16", "192.168.77.1", "no range of /24 to /30"},
-		{"10.42.1.4/32", "192.168.77.1", "no range of /24 to /30"},
+		{"0.0.0.0/0", "192.168.77.1", "not a range of /24 to /30"},
+		{"10.42.0.0/16", "192.168.77.1", "not a range of /24 to /30"},
+		{"10.42.1.4/32", "192.168.77.1", "not a range of /24 to /30"},
 		{"192.168.77.0/24", "192.168.77.1", "within the cluster's 10.42.0.0/16"},
 		{"10.43.0.0/24", "192.168.77.1", "within the cluster's 10.42.0.0/16"},
-		{"10.42.1.7/24", "192.168.77.1", "is no IPv4 range"},
-		{"fd00::/64", "192.168.77.1", "is no IPv4 range"},
+		{"10.42.1.7/24", "192.168.77.1", "is not an IPv4 range"},
+		{"fd00::/64", "192.168.77.1", "is not an IPv4 range"},
 		{"10.42.7.0/24", "192.168.77.1", "overlaps 10.42.7.0/24 of the older node older"},
 		{"10.42.7.128/25", "192.168.77.1", "overlaps 10.42.7.0/24 of the older node older"},
-		{"10.42.1.0/24", "127.0.0.1", "no IPv4 address of a node"},
+		{"10.42.1.0/24", "127.0.0.1", "cannot be a node's IPv4 address"},
 		{"10.42.1.0/24", "10.42.7.9", "in the cluster's own range 10.42.0.0/16"},
 		{"10.42.1.0/24", "10.43.0.10", "in the cluster's own range 10.43.0.0/16"},
 	} {
@@ -40,8 +40,7 @@ func TestPodRanges(t *testing.T) {
 	}
 }
 
-// TestPodRangesNeverOverlap: whatever the nodes say, no two ranges that are routed overlap, and one is refused only for
-// a reason.
+// TestPodRangesNeverOverlap checks that accepted ranges do not overlap, and that each refusal has a reason.
 func TestPodRangesNeverOverlap(t *testing.T) {
 	l := limits{cluster: netip.MustParsePrefix("10.42.0.0/20")}
 	rapid.Check(t, func(t *rapid.T) {

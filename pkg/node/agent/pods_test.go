@@ -82,12 +82,11 @@ func TestReadinessWhileAPodTerminates(t *testing.T) {
 	}
 }
 
-// Pods with settings that the node does not support never run.
 func TestPodsThatTheNodeRefuses(t *testing.T) {
 	no := false
 	for name, tt := range map[string]struct {
 		change func(*corev1.PodSpec)
-		reason string // of the failed pod
+		reason string // the failed pod's reason
 		event  string
 	}{
 		"windows": {
@@ -138,7 +137,7 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 	}
 }
 
-// A RuntimeClass may name the node's runtime, and a pod without a runtime starts once its class has one.
+// A RuntimeClass may name the node's runtime. A pod whose class does not exist starts once it is created.
 func TestRuntimeClassOfTheNode(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
@@ -157,7 +156,7 @@ func TestRuntimeClassOfTheNode(t *testing.T) {
 	})
 }
 
-// A container may make /etc/hosts and its termination message arbitrarily large. Reading them is bounded.
+// A container may make /etc/hosts and its termination message arbitrarily large; reading them uses bounded memory.
 func TestHugeFilesOfAContainer(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sh", "-c", "sleep 5; exit 3")
@@ -172,7 +171,7 @@ func TestHugeFilesOfAContainer(t *testing.T) {
 		require.NoError(t, os.Truncate(filepath.Join(dir, "resolv.conf"), 1<<40))
 		var before, after goruntime.MemStats
 		goruntime.ReadMemStats(&before)
-		b.pass(time.Minute) // it has ended, and begun again
+		b.pass(time.Minute) // the container has ended and restarted
 		goruntime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
 		s := b.pod("web").Status.ContainerStatuses[0]

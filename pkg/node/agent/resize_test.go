@@ -65,7 +65,7 @@ func TestResizeInPlace(t *testing.T) {
 	})
 }
 
-// A running init container is resized in place; one that has ended is over, whatever it would get now.
+// A running init container is resized in place. One that has ended is not affected by a resize.
 func TestResizeOfInitContainers(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
@@ -109,10 +109,10 @@ func TestResizeOfSeveralContainers(t *testing.T) {
 		"c2": amount("5m", "32Mi"),
 		"c3": amount("20m", "8Mi"),
 	}
-	var busy atomic.Bool // the memory of c3 cannot shrink now
+	var busy atomic.Bool // the kernel refuses to shrink the memory of c3
 	busy.Store(true)
 	node(t, fakeruntime.Config{Update: func(_ string, r runtime.Resources) error {
-		time.Sleep(time.Duration(r.CPUQuota) * time.Millisecond) // each takes a while
+		time.Sleep(time.Duration(r.CPUQuota) * time.Millisecond) // each update takes a while
 		if r.MemoryBytes == 8<<20 && busy.Load() {
 			return errors.New("device or resource busy")
 		}

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// lookPatience is how long pods wait to start until it is known whether the machine shuts down.
+// lookPatience limits how long pods wait until it is known whether the machine is shutting down.
 const lookPatience = time.Second
 
-// startShutdown follows shutdowns of the machine, and returns when it is known whether one is in progress.
+// startShutdown follows shutdowns. It returns once it knows whether one is in progress, or after lookPatience.
 func (a *Agent) startShutdown(ctx context.Context, spawn func(func() error)) {
 	if a.shutdown == nil {
 		return
@@ -25,7 +25,7 @@ func (a *Agent) startShutdown(ctx context.Context, spawn func(func() error)) {
 
 func (a *Agent) shuttingDown() bool { return a.shutdown != nil && a.shutdown.ShuttingDown() }
 
-// shutdownChanged is called when the machine begins to shut down, and when that was cancelled.
+// shutdownChanged is called when the machine begins to shut down, and when a shutdown is cancelled.
 func (a *Agent) shutdownChanged(down bool) {
 	a.wakeStatus()
 	if down {

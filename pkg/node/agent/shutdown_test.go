@@ -16,7 +16,7 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// logind is one in memory, with one client.
+// logind is an in-memory logind with one client.
 type logind struct {
 	mu      sync.Mutex
 	down    bool
@@ -79,7 +79,7 @@ func (b *bench) readiness() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// TestShutdownOfTheMachine: the node is not ready, its pods end and new ones are refused; a cancelled shutdown is over.
+// TestShutdownOfTheMachine checks the node and its pods during a shutdown, and after its cancellation.
 func TestShutdownOfTheMachine(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()

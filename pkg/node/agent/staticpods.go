@@ -14,8 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// startStatic starts the static pods, before an API server has answered and before what they left running is taken for
-// orphans.
+// startStatic starts the static pods, without an API server. Call it before pods.Sync, which releases orphans.
 func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) {
 	if a.static == nil {
 		return
@@ -31,8 +30,8 @@ func (a *Agent) staticEnded(uid types.UID) {
 	}
 }
 
-// mirrorSeen and mirrorGone handle mirror pods. The agent never runs them, even without static pods, because any client
-// that may create pods could make one.
+// mirrorSeen and mirrorGone handle mirror pods. The agent never runs them, even without static pods: any user who may
+// create pods could create one.
 func (a *Agent) mirrorSeen(p *corev1.Pod) {
 	if a.static != nil {
 		a.static.Seen(p)
@@ -45,8 +44,7 @@ func (a *Agent) mirrorGone(p *corev1.Pod) {
 	}
 }
 
-// admittingNode returns the node by which pods are admitted. Before its registration it is known without the labels
-// that others set.
+// admittingNode returns the node that pods are admitted against; before its registration without others' labels.
 func (a *Agent) admittingNode() *corev1.Node {
 	if n := a.registered(); n != nil {
 		return n
@@ -57,19 +55,19 @@ func (a *Agent) admittingNode() *corev1.Node {
 	}
 }
 
-// admits reports whether pods of the API may start: not with addresses of a range that the Node may no longer have.
+// admits reports whether pods of the API may start: the Node must first confirm a stored pod range.
 func (a *Agent) admits() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.node != nil && (!a.kept || a.cidr.IsValid())
 }
 
-// maxRange is the maximum size of the file with the pod range, in bytes.
+// maxRange is the maximum size of the pod range's file, in bytes.
 const maxRange = 64
 
 func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, "pod-range") }
 
-// keepRange stores the node's pod range for the next process, whose static pods may start when no API server answers.
+// keepRange stores the node's pod range for the next process, whose static pods may start without an API server.
 func (a *Agent) keepRange(p netip.Prefix) {
 	if err := atomicfile.WriteDurably(a.rangeFile(), []byte(p.String()+"\n")); err != nil {
 		a.log.Warn("could not store the node's pod range, static pods will wait for an API server after the next boot",
@@ -77,14 +75,14 @@ func (a *Agent) keepRange(p netip.Prefix) {
 	}
 }
 
-// restoreRange gives the network the pod range that the node had last.
+// restoreRange passes the stored pod range to the network.
 func (a *Agent) restoreRange(ctx context.Context) {
 	if a.c.OnPodCIDR == nil {
 		return
 	}
 	data, err := bounded.File(a.rangeFile(), maxRange)
 	if err != nil {
-		return // there was none yet
+		return // no range was stored
 	}
 	p, err := netip.ParsePrefix(strings.TrimSpace(string(data)))
 	if err == nil {

@@ -14,8 +14,7 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestStoredPodRange: static pods get addresses of the range that the node had last; pods of the API wait until the
-// Node says which it has now.
+// TestStoredPodRange checks that static pods use the stored range, and that pods of the API wait for the Node's.
 func TestStoredPodRange(t *testing.T) {
 	dir, last := t.TempDir(), netip.MustParsePrefix("10.42.3.0/24")
 	start := func() (*Agent, *[]netip.Prefix) {

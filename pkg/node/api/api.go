@@ -1,6 +1,6 @@
-// Package api serves the node's API, at the kubelet's paths: health, pods, logs, exec, attach, port-forward and usage.
+// Package api serves the node's API at the kubelet's paths: health, pods, logs, exec, attach, port-forward, usage.
 //
-// Its invariant: except for /healthz, it serves only the API server and callers that the API server authorizes.
+// Invariant: except for /healthz, it serves only the API server and callers that the API server authorizes.
 package api
 
 import (
@@ -28,24 +28,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Config of a Server.
+// Config configures a Server.
 type Config struct {
 	Pods    *pod.Manager
 	Runtime runtime.Runtime
 	Network network.Network
-	// Client authenticates and authorizes callers by TokenReviews and SubjectAccessReviews.
+	// Client authenticates and authorizes callers with TokenReviews and SubjectAccessReviews.
 	Client client.Interface
 	LogDir string
-	// Parts are what systems add: their routes are served.
+	// Parts are extensions whose routes are served.
 	Parts []part.Part
-	// HostLogDir is the directory of the machine's log files; default /var/log.
+	// HostLogDir is the directory of the machine's logs; default /var/log.
 	HostLogDir string
 	NodeName   string
 	Node       func() *corev1.Node
-	// Trusted reports whether a client certificate is allowed everything; nil means the API server's usual names.
+	// Trusted reports whether a client certificate may do everything; nil means the API server's usual names.
 	Trusted func(*x509.Certificate) bool
 	Logger  *slog.Logger
-	// Metrics are what /metrics serves.
+	// Metrics is served at /metrics.
 	Metrics prometheus.Gatherer
 }
 
@@ -53,12 +53,11 @@ type Config struct {
 type Server struct {
 	c   Config
 	mux *http.ServeMux
-	// local is for callers in the same process.
 	// ctx ends the streams when the Server stops.
 	ctx context.Context
 }
 
-// scrapes is how many clients may read the node's metrics at once.
+// scrapes limits concurrent reads of /metrics.
 const scrapes = 8
 
 // New returns a Server.
@@ -149,7 +148,7 @@ var (
 	errUnauthorized = errors.New("Unauthorized") //nolint:staticcheck // the answer's text, as the kubelet's
 )
 
-// find returns a request's pod and the newest instance of its container.
+// find returns a request's pod and the newest instance of its container, which is nil if there is none.
 func (s *Server) find(r *http.Request) (*corev1.Pod, *pod.Instance, error) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	p, ok := s.c.Pods.Find(namespace, name, types.UID(r.PathValue("uid")))

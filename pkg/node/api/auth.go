@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some paths
-// nodes/proxy. Unlike the kubelet's, paths that run commands in containers require the verb create even for a
-// WebSocket, which begins with a GET: "get nodes/proxy", which monitoring often has, must not be sufficient.
+// Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some
+// paths nodes/proxy. Unlike in the kubelet, paths that run commands in containers require the verb create even for a
+// WebSocket, which begins with a GET: "get nodes/proxy", which monitoring often has, must not suffice.
 
-// allow calls the handler if the caller may use one of the node's subresources.
+// allow calls the handler if the caller may use one of the subresources of nodes. An empty verb is the method's.
 func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, trusted, code, err := s.caller(r)
@@ -49,7 +49,7 @@ func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) 
 	})
 }
 
-// caller authenticates a request; trusted callers are allowed everything. An error comes with the status code.
+// caller authenticates a request. Trusted callers may do everything. code is the HTTP status for an error.
 func (s *Server) caller(r *http.Request) (user authnv1.UserInfo, trusted bool, code int, err error) {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEntries limits the number of listed files.
+// maxEntries limits the files in a listing.
 const maxEntries = 1000
 
-// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may have write access to directories
-// there, so symbolic links out of it are not followed, and only regular files and directories are opened.
+// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may have write access to
+// subdirectories, so links out of the directory are not followed, and only regular files and directories are served.
 func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(s.c.HostLogDir)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	if name == "" {
 		name = "."
 	}
-	// A FIFO must not hold the request.
+	// Opening a FIFO must not block.
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -48,7 +48,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.NotFound(w, r)
 	case info.IsDir() && !strings.HasSuffix(r.URL.Path, "/"):
-		// Relative, since the client's path differs from the one here.
+		// Relative: the client's path may have a prefix.
 		w.Header().Set("Location", (&url.URL{Path: path.Base(r.URL.Path) + "/"}).String())
 		w.WriteHeader(http.StatusMovedPermanently)
 	case info.IsDir():
@@ -62,7 +62,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list writes links to a directory's entries.
+// list writes links to the entries of a directory.
 func list(w http.ResponseWriter, f *os.File) {
 	entries, err := f.ReadDir(maxEntries)
 	if err != nil && !errors.Is(err, io.EOF) {

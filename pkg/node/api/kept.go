@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/logs"
 )
 
-// ServeLog responds with a log, as the query of a request asks, whether its pod is still there or not.
+// ServeLog serves a container's log, also after its pod is gone. The query has PodLogOptions.
 func (s *Server) ServeLog(w http.ResponseWriter, r *http.Request, log part.Log) {
 	o, _, err := logOptions(r, time.Now())
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Server) ServeLog(w http.ResponseWriter, r *http.Request, log part.Log) 
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	path, why := "", "its log is not on this node any more: it was removed with its owner, or to make room for others"
+	path, why := "", "the log is no longer on this node: it was removed with its owner, or to free disk space"
 	if p, ok := s.c.Pods.Find(log.Namespace, log.Pod, log.UID); ok {
 		run, err := pick(p, log.Container, s.c.Pods.Instances(p.UID, log.Container), false)
 		if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) ServeLog(w http.ResponseWriter, r *http.Request, log part.Log) 
 			return
 		}
 	}
-	// The pod is gone, or went in between.
+	// The pod is gone, maybe since the check above.
 	if path, err = log.Kept(); err != nil {
 		http.Error(w, why, http.StatusNotFound)
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// logOptions parses the query, which the API server encodes from PodLogOptions.
+// logOptions parses the query, into which the API server has encoded PodLogOptions.
 func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, err error) {
 	q := r.URL.Query()
 	o.Tail = -1
@@ -35,7 +35,7 @@ func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, 
 		}
 		n, bad := strconv.ParseInt(text, 10, 64)
 		if bad != nil || n < 0 {
-			err = fmt.Errorf("%s=%q is not a number of 0 or more", name, text)
+			err = fmt.Errorf("%s=%q is not a non-negative integer", name, text)
 		}
 		return n, true
 	}
@@ -52,7 +52,7 @@ func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, 
 	if text := q.Get("sinceTime"); text != "" {
 		t, bad := time.Parse(time.RFC3339Nano, text)
 		if bad != nil {
-			err = fmt.Errorf("sinceTime=%q is not a time of RFC 3339", text)
+			err = fmt.Errorf("sinceTime=%q is not an RFC 3339 time", text)
 		}
 		o.Since = t
 	}
@@ -63,7 +63,7 @@ func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, 
 	case corev1.LogStreamStderr:
 		o.Stream = "stderr"
 	default:
-		err = fmt.Errorf("stream=%q is none of All, Stdout and Stderr", q.Get("stream"))
+		err = fmt.Errorf("stream=%q is not All, Stdout or Stderr", q.Get("stream"))
 	}
 	return o, previous, err
 }
@@ -155,7 +155,7 @@ func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.
 			return &runs[i], nil
 		}
 	}
-	if status != nil && status.State.Terminated != nil { // its pod was evicted and the container removed
+	if status != nil && status.State.Terminated != nil { // the pod was evicted, and the container removed
 		return nil, fmt.Errorf("unable to retrieve container logs for %s: the container and its log were removed",
 			status.State.Terminated.ContainerID)
 	}

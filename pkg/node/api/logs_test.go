@@ -42,7 +42,7 @@ func TestLogOptions(t *testing.T) {
 	}
 }
 
-// pick chooses the instance whose log is shown, or says in upstream's words why there is none.
+// TestPick checks the choice of the instance whose log is shown, and the kubelet's messages if there is none.
 func TestPick(t *testing.T) {
 	instance := func(attempt int, s runtime.State) pod.Instance {
 		return pod.Instance{Container: runtime.Container{State: s}, Name: "c", Attempt: attempt}

@@ -14,8 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// exposition writes metrics in Prometheus's text format. Values of labels are names of Kubernetes objects, which need
-// no escaping.
+// exposition writes metrics in Prometheus's text format. Label values are names of objects, which need no escaping.
 type exposition struct{ bytes.Buffer }
 
 func (e *exposition) metric(name, kind, help string) func(labels string, value float64, at time.Time) {
@@ -42,7 +41,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 	out.send(w)
 }
 
-// ResourceMetrics is the text of /metrics/resource, from which metrics-server reads (KEP-727).
+// ResourceMetrics returns the text of /metrics/resource, which metrics-server reads (KEP-727).
 func (s *Server) ResourceMetrics(ctx context.Context) []byte { return s.resources(ctx).Bytes() }
 
 func (s *Server) resources(ctx context.Context) *exposition {
@@ -102,7 +101,7 @@ func (s *Server) resources(ctx context.Context) *exposition {
 	return &out
 }
 
-// containerMetrics is /metrics/cadvisor: those of cAdvisor's metrics that the runtime knows.
+// containerMetrics serves /metrics/cadvisor with those cAdvisor metrics that the runtime provides.
 func (s *Server) containerMetrics(w http.ResponseWriter, r *http.Request) {
 	usages := s.usages(r.Context())
 	var out exposition
@@ -146,8 +145,7 @@ func (s *Server) containerMetrics(w http.ResponseWriter, r *http.Request) {
 	out.send(w)
 }
 
-// probeMetrics is /metrics/probes. Probes that fail while a container is given its first period to become ready are
-// counted too.
+// probeMetrics serves /metrics/probes. It includes early failures, which do not count toward a threshold.
 func (s *Server) probeMetrics(w http.ResponseWriter, _ *http.Request) {
 	names := map[types.UID][2]string{}
 	for _, p := range s.c.Pods.Pods() {
@@ -169,11 +167,11 @@ func (s *Server) probeMetrics(w http.ResponseWriter, _ *http.Request) {
 	out.send(w)
 }
 
-// maxProc bounds, in bytes, the files of /proc that are read.
+// maxProc limits how much of a file in /proc is read, in bytes.
 const maxProc = 1 << 20
 
-// machineUsage is the processor time that the machine spent working since it started, in seconds, and its memory in use
-// that cannot be given back, in bytes (proc(5)).
+// machineUsage returns the machine's CPU time since boot without idle time, in seconds, and its memory in use that
+// cannot be reclaimed, in bytes (proc(5)).
 func machineUsage() (cpu, memory float64, err error) {
 	stat, err := bounded.File("/proc/stat", maxProc)
 	if err != nil {
@@ -182,11 +180,11 @@ func machineUsage() (cpu, memory float64, err error) {
 	line, _, _ := strings.Cut(string(stat), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
+		return 0, 0, fmt.Errorf("/proc/stat begins with %q instead of the CPU times", line)
 	}
-	const ticks = 100 // USER_HZ, of all architectures that we run on
+	const ticks = 100 // USER_HZ on all supported architectures
 	for i, f := range fields[1:min(9, len(fields))] {
-		if i == 3 || i == 4 { // idle and waiting for I/O
+		if i == 3 || i == 4 { // idle and iowait
 			continue
 		}
 		n, _ := strconv.ParseFloat(f, 64)

@@ -26,7 +26,7 @@ const (
 	streamCreation = 30 * time.Second
 )
 
-// running returns the running container of a request. If there is none, it responds with an error.
+// running returns the running container of a request, or sends an error and returns nil.
 func (s *Server) running(w http.ResponseWriter, r *http.Request) *pod.Instance {
 	p, run, err := s.find(r)
 	if err != nil {
@@ -94,10 +94,10 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 // mostOutput limits the output of run, in bytes.
 const mostOutput = 1 << 20
 
-var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams",
+var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was stopped: use exec, which streams",
 	mostOutput)
 
-// locked buffers a command's output; beyond mostOutput it drops it and calls full.
+// locked buffers a command's output. Beyond mostOutput it discards the output and calls full.
 type locked struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -114,11 +114,10 @@ func (l *locked) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// executor implements the streaming library's interface with the runtime. Container names are container IDs here.
+// executor implements the streaming library's interfaces. Their container names are container IDs here.
 type executor struct{ s *Server }
 
-// session converts the library's streams to the runtime's, and returns a context that is also cancelled when the server
-// stops.
+// session converts the library's streams to the runtime's. The returned context also ends when the server stops.
 func (e executor) session(ctx context.Context, in io.Reader, out, err io.WriteCloser,
 	resize <-chan remotecommand.TerminalSize) (context.Context, runtime.Streams, func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -200,13 +199,13 @@ type forwarder struct {
 	host bool
 }
 
-// PortForward connects stream to the port on the pod's loopback.
+// PortForward connects the stream to a port on the pod's loopback.
 func (f forwarder) PortForward(ctx context.Context, name, uid string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	var conn net.Conn
 	dial := func() error {
 		var errs []error
-		for _, ip := range []string{"127.0.0.1", "::1"} { // addresses, not a name: it must not leave this thread
+		for _, ip := range []string{"127.0.0.1", "::1"} { // no name: resolving could leave this thread
 			c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp",
 				net.JoinHostPort(ip, strconv.Itoa(int(port))))
 			if err == nil {

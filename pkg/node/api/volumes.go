@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// removeVolume removes the directory of a volume that was provisioned on this node: 204, or 409 while a pod uses it or
-// it is copied. A request that ends early leaves the rest to the next one.
+// removeVolume removes the directory of a local volume. It responds 204, or 409 while a pod uses the volume or it is
+// being copied. After a cancelled request, the next one removes the rest.
 func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
 	err := s.c.Pods.Directories().Remove(r.Context(), r.PathValue("volume"))
 	switch {
@@ -27,7 +27,7 @@ func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// resizeVolume sets the size of a volume that was provisioned on this node, where sizes are enforced: 204.
+// resizeVolume sets the size of a local volume, if the node enforces sizes. It responds 204.
 func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
 	if err != nil {
@@ -41,11 +41,10 @@ func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// progressStep is after how many bytes a node says again how much it has copied.
+// progressStep is the number of bytes between two reports of progress.
 const progressStep = 1 << 30
 
-// copying runs a copy, and answers 200 with its progress: JSON values of storage.CopyProgress. A request that ends
-// early ends the copy.
+// copying runs a copy. It responds 200 with a stream of storage.CopyProgress as JSON. Cancelling the request ends it.
 func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snapshot, error)) {
 	w.Header().Set("Content-Type", "application/json")
 	out, flush := json.NewEncoder(w), http.NewResponseController(w)
@@ -94,7 +93,7 @@ func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snap
 	say(last)
 }
 
-// takeSnapshot takes a snapshot of a volume that was provisioned on this node, or says what is recorded of it.
+// takeSnapshot takes a snapshot of a local volume, or returns the record of the existing one.
 func (s *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
 	if err != nil {
@@ -108,7 +107,7 @@ func (s *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// findSnapshot says what is recorded of a snapshot.
+// findSnapshot returns the record of a snapshot.
 func (s *Server) findSnapshot(w http.ResponseWriter, r *http.Request) {
 	copying(w, func(func(uint64)) (*storage.Snapshot, error) {
 		found, err := s.c.Pods.Directories().FindSnapshot(r.PathValue("snapshot"))
@@ -116,7 +115,7 @@ func (s *Server) findSnapshot(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// removeSnapshot removes a snapshot: 204, or 409 while it is copied.
+// removeSnapshot removes a snapshot. It responds 204, or 409 while the snapshot is being copied.
 func (s *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) {
 	err := s.c.Pods.Directories().RemoveSnapshot(r.Context(), r.PathValue("snapshot"))
 	switch {
@@ -129,7 +128,7 @@ func (s *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fillVolume makes the directory of a volume with the contents of a snapshot or another volume.
+// fillVolume creates the directory of a local volume from a snapshot or another volume.
 func (s *Server) fillVolume(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
 	if err != nil {

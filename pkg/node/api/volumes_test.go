@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// answers returns what a node says about a copy.
+// answers returns the node's responses about a copy.
 func answers(t *testing.T, run func(copied func(uint64)) (*storage.Snapshot, error)) (out []storage.CopyProgress) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -33,7 +33,7 @@ func answers(t *testing.T, run func(copied func(uint64)) (*storage.Snapshot, err
 	}
 }
 
-// A node says how a copy goes on, and that it does, however slow it is.
+// The node reports the progress of a copy, and sends heartbeats while it is slow.
 func TestProgressOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		require.Equal(t,

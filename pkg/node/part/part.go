@@ -1,7 +1,7 @@
-// Package part describes what a system adds to the agent of a node: work at the steps of a pod's life, and paths of the
-// node's API. The agent knows parts only by this interface.
+// Package part defines the interface of extensions to the node agent: calls at the steps of a pod's life, and routes
+// of the node's API. The agent knows extensions only by this interface.
 //
-// Its invariant: the methods of a Part do nothing for pods that are not its system's.
+// Invariant: the methods of a Part do nothing for pods that do not belong to the Part's system.
 package part
 
 import (
@@ -14,39 +14,38 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Part is what a system adds to an agent. Its methods are safe for concurrent use.
+// Part is an extension of the agent. Its methods are safe for concurrent use.
 type Part interface {
-	// Start is called before any pod is handled, Stop when the agent ends.
+	// Start is called before any pod is handled, and Stop when the agent ends.
 	Start() error
 	Stop()
-	// Routes are served by the node's API to users who may create nodes/proxy.
+	// Routes returns the routes that the node's API serves to users who may create nodes/proxy.
 	Routes() []Route
-	// ConditionType is the type of the condition that Condition returns; empty for none.
+	// ConditionType returns the type of the condition that Condition returns; "" for none.
 	ConditionType() corev1.PodConditionType
 
-	// Setup is called once the pod's network is up, before containers start.
+	// Setup is called after the pod's network is set up and before its containers start.
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
-	// Env returns variables for the pod's containers.
+	// Env returns variables for all containers of the pod.
 	Env(p *corev1.Pod) []corev1.EnvVar
-	// Observe is called with the newest container of the pod's first name, and whether it runs.
+	// Observe is called with the newest instance of the pod's first container, and whether it runs.
 	Observe(uid types.UID, container string, runs bool)
-	// Close is called when the pod terminates, Release when nothing of it runs any longer.
+	// Close is called when the pod terminates, and Release when nothing of it runs any more. Both may be repeated.
 	Close(uid types.UID)
 	Release(uid types.UID)
-	// Condition is a condition of the pod, or nil.
+	// Condition returns the pod's condition, or nil.
 	Condition(uid types.UID) *corev1.PodCondition
-	// Synced is called once all pods of the node are known.
+	// Synced is called once, when all pods of the node are known.
 	Synced(known func(types.UID) bool)
 
-	// Owner returns the UID of the object that tells users about a pod, empty if that is the pod itself. The status of a
-	// pod that has an owner is written as rarely as possible, and its usual course makes no events.
+	// Owner returns the UID of the object that reports the pod's state to users, or "". The status of an owned pod is
+	// written as rarely as possible, and its normal course causes no events.
 	Owner(p *corev1.Pod) string
-	// Keep takes the directory of the logs of a pod that has an owner, before anything of the pod is removed. It may be
-	// called again after a crash.
+	// Keep takes over the logs of an owned pod before anything of the pod is removed. It may be repeated after a crash.
 	Keep(logs, owner string, uid types.UID, name string) error
 }
 
-// None is a Part that does nothing, for parts that do only some of it.
+// None is a Part that does nothing, for embedding.
 type None struct{}
 
 var _ Part = None{}
@@ -65,36 +64,36 @@ func (None) Synced(func(types.UID) bool)                      {}
 func (None) Owner(*corev1.Pod) string                         { return "" }
 func (None) Keep(string, string, types.UID, string) error     { return nil }
 
-// Log is the log of a container, whether its pod is still there or not.
+// Log identifies the log of a container, also after its pod is gone.
 type Log struct {
 	Namespace, Pod string
 	UID            types.UID
 	Container      string
-	// Kept returns the path of the log once the pod is gone. An error means that there is none.
+	// Kept returns the path of the log after the pod is gone, or an error if there is none.
 	Kept func() (path string, err error)
 }
 
-// Route is a path of the node's API, as http.ServeMux takes it.
+// Route is a route of the node's API. Pattern has the syntax of http.ServeMux.
 type Route struct {
 	Pattern string
 	Handler http.HandlerFunc
 }
 
-// Host is what an agent gives to the parts that it makes.
+// Host is what the agent provides to a Part.
 type Host struct {
 	NodeName string
-	// DataDir is the agent's, in which a part has a directory of its own. LogDir is the directory of pods' logs, in which
-	// a part may have one whose name begins with a dot.
+	// DataDir is the agent's directory, where a Part may have a subdirectory. In LogDir, the directory of pods' logs,
+	// the name of a Part's subdirectory must begin with a dot.
 	DataDir, LogDir string
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
-	// API sends requests to the API server; nil if there is none (in tests).
+	// API sends requests to the API server; nil in tests without one.
 	API API
 	// Token returns a token of the pod's service account.
 	Token func(ctx context.Context, p *corev1.Pod) (string, error)
-	// ServeLog responds with a log, as the query of a request asks, which is a pod log's.
+	// ServeLog responds with a log. The query has PodLogOptions.
 	ServeLog func(w http.ResponseWriter, r *http.Request, log Log)
-	// Changed is to be called when Condition of a pod returns something else.
+	// Changed must be called when the result of Condition changes.
 	Changed func(types.UID)
 	// Event records an event on a pod.
 	Event   func(p *corev1.Pod, kind, reason, message string)
@@ -102,8 +101,7 @@ type Host struct {
 	Metrics prometheus.Registerer
 }
 
-// API sends requests to the API server, with a token, or without one as the node itself. Only path and query of a URL
-// count.
+// API sends requests to the API server with the token or, if "", as the node. Only a URL's path and query are used.
 type API interface {
 	Do(req *http.Request, token string) (*http.Response, error)
 }

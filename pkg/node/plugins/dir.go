@@ -15,30 +15,30 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Names below a Dir, as in the kubelet's directory. Drivers expect them.
+// Subdirectories of a Dir, named as in the kubelet's directory, because drivers expect them.
 const (
 	registryName = "plugins_registry"
 	pluginsName  = "plugins"
 	podsName     = "pods"
-	// DevicePlugins has the sockets of device plugins, and that at which they register.
+	// DevicePlugins holds the sockets of device plugins, and the agent's socket where they register.
 	DevicePlugins = "device-plugins"
-	// PodResources has the socket at which it is asked which devices containers have.
+	// PodResources holds the socket of the API that lists the devices of containers.
 	PodResources = "pod-resources"
 )
 
 // maxHeaders limits the headers of a plugin's response, in bytes.
 const maxHeaders = 64 << 10
 
-// Dir is the directory that plugins share with the agent, as /var/lib/kubelet is shared with the kubelet.
+// Dir is the directory that plugins share with the agent, like /var/lib/kubelet for the kubelet.
 type Dir struct {
-	// root is where the directory is. Containers and plugins cannot replace it.
+	// root is the directory without links. Containers and plugins cannot replace it.
 	root string
-	// public is its name for plugins: root, or a link to it.
+	// public is the path that plugins use: root, or a link to it.
 	public string
 }
 
-// Open creates the directory root. Drivers are written to find it at link (/var/lib/kubelet), which becomes a symbolic
-// link to root if nothing else is there; a link whose target is gone is replaced. An empty link makes none.
+// Open creates the directory root. Drivers usually expect it at link (/var/lib/kubelet), which becomes a symbolic
+// link to root if the path is free or a link whose target is gone. With an empty link, none is created.
 func Open(root, link string) (Dir, error) {
 	d := Dir{root: root, public: root}
 	for _, name := range []string{registryName, DevicePlugins, PodResources, pluginsName, podsName} {
@@ -51,7 +51,7 @@ func Open(root, link string) (Dir, error) {
 	}
 	if target, err := os.Readlink(link); err == nil && target != root {
 		if _, err := os.Stat(link); !errors.Is(err, fs.ErrNotExist) {
-			return d, nil // another cluster's
+			return d, nil // belongs to another cluster
 		}
 		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return d, err
@@ -72,7 +72,7 @@ func Open(root, link string) (Dir, error) {
 	return d, nil
 }
 
-// Close removes the link that Open made. Call it when the node is deleted.
+// Close removes the link that Open created. Call it when the node is deleted.
 func Close(root, link string) error {
 	if target, err := os.Readlink(link); err != nil || target != root {
 		return nil
@@ -80,12 +80,12 @@ func Close(root, link string) error {
 	return os.Remove(link)
 }
 
-// Path returns the name that plugins use for a path below the directory.
+// Path returns a path below the directory as plugins name it.
 func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{d.public}, parts...)...)
 }
 
-// HasSockets reports whether a path of the host is where plugins put their sockets. Pods that serve plugins mount it.
+// HasSockets reports whether a host path is in a directory of plugin sockets, as pods that serve plugins mount it.
 func (d Dir) HasSockets(path string) bool {
 	for _, base := range []string{d.root, d.public} {
 		for _, name := range []string{registryName, DevicePlugins, pluginsName} {
@@ -100,10 +100,10 @@ func (d Dir) HasSockets(path string) bool {
 // Root returns the directory itself, without links.
 func (d Dir) Root() string { return d.root }
 
-// DevicePlugins returns the directory of the sockets of device plugins, without links.
+// DevicePlugins returns the directory of device plugins' sockets, without links.
 func (d Dir) DevicePlugins() string { return filepath.Join(d.root, DevicePlugins) }
 
-// relative returns a plugin's name for a path below the directory, relative to it.
+// relative converts a plugin's name for a path into a path relative to the directory.
 func (d Dir) relative(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(d.root, path)
@@ -116,7 +116,7 @@ func (d Dir) relative(path string) (string, error) {
 	return "", fmt.Errorf("socket %q is not below %s", path, d.public)
 }
 
-// Dial returns a connection to a plugin's socket, which is made with the first call. The socket must be below the
+// Dial returns a connection to a plugin's socket, which connects with the first call. The socket must be below the
 // directory, and no part of its path may be a symbolic link. receive limits the plugin's messages, in bytes.
 func (d Dir) Dial(path string, receive int) (*grpc.ClientConn, error) {
 	rel, err := d.relative(path)
@@ -135,11 +135,11 @@ func (d Dir) connect(ctx context.Context, rel string) (net.Conn, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	// What was opened is what is connected to, whatever the path names by now.
+	// Connect to the opened socket, even if the path names another one by now.
 	return (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// open opens a socket below the directory without following a link.
+// open opens a socket below the directory without following links.
 func (d Dir) open(rel string) (int, error) {
 	root, err := unix.Open(d.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -164,7 +164,7 @@ func (d Dir) open(rel string) (int, error) {
 	return fd, nil
 }
 
-// socketAt returns the identity of the socket at a path, or false if there is none.
+// socketAt returns the inode number of the socket at a path, or false if there is none.
 func (d Dir) socketAt(rel string) (id uint64, ok bool) {
 	fd, err := d.open(rel)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package plugins finds the plugins of a node, such as CSI drivers, by the sockets that they put into a directory, as
-// the kubelet's plugin watcher does (pluginregistration/v1).
+// Package plugins finds plugins of a node, such as CSI drivers, by their sockets in a directory, like the kubelet's
+// plugin watcher (pluginregistration/v1).
 //
-// Its invariants: a handler's Register and Deregister alternate for each socket, also when sockets are replaced. A
-// plugin that hangs, lies or sends too much concerns itself only: its calls have deadlines, its messages are bounded,
-// and its socket is never reached through a symbolic link or outside the directory.
+// Invariants: a handler's Register and Deregister alternate for each socket, even if sockets are replaced. A plugin
+// that hangs or misbehaves affects only itself: its calls have deadlines, its messages are bounded, and its socket
+// is never reached through a symbolic link or outside the directory.
 package plugins
 
 import (
@@ -27,11 +27,11 @@ import (
 )
 
 const (
-	maxSockets = 256 // further ones are ignored
-	maxDepth   = 3   // of directories below the registry
+	maxSockets = 256 // more are ignored
+	maxDepth   = 3   // of directories in the registry
 	maxMessage = 64 << 10
-	// Limits of what a plugin says about itself.
-	maxName     = 253 // bytes, of its type, too
+	// Limits on a plugin's Info.
+	maxName     = 253 // bytes; also for the type
 	maxEndpoint = 4096
 	maxVersions = 32
 
@@ -41,26 +41,26 @@ const (
 	retryMax      = 2 * time.Minute
 )
 
-// Info is what a plugin says about itself. Endpoint is the path of the socket that it serves, below the Dir.
+// Info is a plugin's description of itself. Endpoint is the path of its socket, below the Dir.
 type Info struct {
 	Type, Name, Endpoint string
 	Versions             []string
 }
 
-// Handler handles the plugins of one type. Its methods may be called concurrently for different plugins.
+// Handler handles plugins of one type. Its methods may be called concurrently for different plugins.
 type Handler interface {
-	// Validate returns why a plugin cannot be registered.
+	// Validate returns why a plugin cannot be registered, or nil.
 	Validate(Info) error
-	// Register takes a plugin into use. If it fails, it is called again later. Deregister is called when the plugin's
-	// socket is gone.
+	// Register begins to use a plugin; after a failure it is called again. Deregister is called when the socket is
+	// gone.
 	Register(context.Context, Info) error
 	Deregister(Info)
 }
 
-// Config of a Watcher.
+// Config configures a Watcher.
 type Config struct {
 	Dir Dir
-	// Handlers by type of plugin: registration.CSIPlugin, registration.DevicePlugin.
+	// Handlers by type of plugin, such as registration.CSIPlugin.
 	Handlers map[string]Handler
 	Logger   *slog.Logger
 }
@@ -71,7 +71,7 @@ type Watcher struct {
 	guard run.Guard
 
 	wg      sync.WaitGroup
-	sockets map[string]*socket // by path relative to the Dir; Run's
+	sockets map[string]*socket // by path relative to the Dir; owned by Run
 }
 
 type socket struct {
@@ -80,13 +80,12 @@ type socket struct {
 	done   chan struct{}
 }
 
-// New returns a Watcher.
+// New returns a Watcher. Run starts it.
 func New(c Config) *Watcher {
 	return &Watcher{c: c, guard: run.Guard{Log: c.Logger, Component: "plugins"}, sockets: map[string]*socket{}}
 }
 
-// Run registers the plugins whose sockets are there, and follows the directory until ctx is done. It does not
-// deregister plugins when it ends.
+// Run registers existing and new plugins until ctx is done. It does not deregister plugins when it ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	events, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
@@ -112,7 +111,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 				w.removed(e.Name)
 			}
 		case err = <-events.Errors: // events were lost
-			w.c.Logger.Warn("lost track of plugins, reading their directory again", "error", err)
+			w.c.Logger.Warn("events of the plugin directory were lost, reading it again", "error", err)
 			w.sweep()
 			err = w.scan(ctx, events, root)
 		}
@@ -123,7 +122,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// scan follows a directory, or the socket at a path.
+// scan watches a directory and scans its entries, or adds the socket at path.
 func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher, path string) error {
 	root := filepath.Join(w.c.Dir.root, registryName)
 	rel, err := filepath.Rel(root, path)
@@ -151,7 +150,7 @@ func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher, path strin
 	defer dir.Close()
 	names, err := dir.Readdirnames(4 * maxSockets)
 	if err != nil && len(names) == 0 {
-		return nil // it is empty
+		return nil // an empty directory
 	}
 	var errs []error
 	for _, name := range names {
@@ -162,7 +161,7 @@ func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher, path strin
 	return errors.Join(errs...)
 }
 
-// added starts the registration of a socket that is not known yet.
+// added starts the registration of a new or replaced socket.
 func (w *Watcher) added(ctx context.Context, rel string) {
 	id, ok := w.c.Dir.socketAt(rel)
 	if !ok {
@@ -211,14 +210,14 @@ func (w *Watcher) removed(path string) {
 	}
 }
 
-// sweep forgets sockets that are gone.
+// sweep removes sockets that are gone.
 func (w *Watcher) sweep() {
 	for name := range w.sockets {
 		w.removed(filepath.Join(w.c.Dir.root, name))
 	}
 }
 
-// serve registers a plugin, retrying until its socket is removed, and then deregisters it.
+// serve registers a plugin, retrying until its socket is removed, and deregisters it then.
 func (w *Watcher) serve(ctx context.Context, rel string) {
 	again := backoff.Backoff{First: retryFirst, Most: retryMax}
 	for {
@@ -227,7 +226,7 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 			<-ctx.Done()
 			if errors.Is(context.Cause(ctx), errRemoved) {
 				_ = w.guard.Do("plugin deregistration", func() { handler.Deregister(info) }, "plugin", info.Name)
-				w.c.Logger.Info("plugin is gone", "type", info.Type, "plugin", info.Name)
+				w.c.Logger.Info("deregistered plugin", "type", info.Type, "plugin", info.Name)
 			}
 			return
 		}
@@ -243,7 +242,7 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 	}
 }
 
-// register makes one attempt. The handler is nil if it failed.
+// register makes one attempt. handler is nil if it failed.
 func (w *Watcher) register(ctx context.Context, rel string) (info Info, handler Handler, err error) {
 	conn, err := w.c.Dir.Dial(filepath.Join(w.c.Dir.root, rel), maxMessage)
 	if err != nil {
@@ -278,7 +277,7 @@ func (w *Watcher) register(ctx context.Context, rel string) (info Info, handler 
 	return info, handler, nil
 }
 
-// accept registers a plugin with the handler of its type. Its errors are sent to the plugin.
+// accept registers a plugin with the handler for its type. Its errors are sent to the plugin.
 func (w *Watcher) accept(ctx context.Context, info Info) (Handler, error) {
 	if len(info.Type) > maxName || info.Name == "" || len(info.Name) > maxName || len(info.Endpoint) > maxEndpoint ||
 		len(info.Versions) > maxVersions {
@@ -303,7 +302,7 @@ func (w *Watcher) accept(ctx context.Context, info Info) (Handler, error) {
 	return handler, nil
 }
 
-// notify sends the plugin the outcome.
+// notify sends the result to the plugin.
 func notify(ctx context.Context, client registration.RegistrationClient, failure error) error {
 	status := &registration.RegistrationStatus{PluginRegistered: failure == nil}
 	if failure != nil {
@@ -317,5 +316,5 @@ func notify(ctx context.Context, client registration.RegistrationClient, failure
 	return nil
 }
 
-// maxError limits what is logged of an error, part of which a plugin wrote, in bytes.
+// maxError limits how much of an error is logged or sent, in bytes, because a plugin may have written part of it.
 const maxError = 1024

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 3 * time.Minute
 
-// plugin is a plugin with a registration socket.
+// plugin is a fake plugin with a registration socket.
 type plugin struct {
 	registration.UnimplementedRegistrationServer
 	info   *registration.PluginInfo
@@ -101,10 +101,10 @@ func (c *calls) next(t *testing.T) string {
 	}
 }
 
-// watch runs a Watcher for a directory in which prepare may put things first.
+// watch runs a Watcher on a directory, which prepare may fill first.
 func watch(t *testing.T, prepare func(registry string)) (Dir, *calls) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "plug") // short, as the names of sockets must be
+	dir, err := os.MkdirTemp("", "plug") // short, since paths of sockets are limited
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	d, err := Open(filepath.Join(dir, "k"), "")
@@ -140,7 +140,7 @@ func TestPluginsComeAndGo(t *testing.T) {
 	serve(t, filepath.Join(registry, "sub/late.sock"), named("again"))
 	require.Equal(t, "register again", c.next(t))
 
-	// Another plugin takes the socket's place.
+	// Another plugin replaces the socket.
 	serve(t, filepath.Join(registry, "other"), named("other"))
 	require.Equal(t, "register other", c.next(t))
 	require.NoError(t, os.Rename(filepath.Join(registry, "other"), filepath.Join(registry, "early.sock")))
@@ -178,7 +178,7 @@ func TestRefusedPlugins(t *testing.T) {
 	}
 }
 
-// A plugin that hangs, one that answers too much and a link to another socket do not concern the others.
+// A plugin that hangs, a plugin with too large a response, and a link to another socket do not affect other plugins.
 func TestHostilePlugins(t *testing.T) {
 	much := named("much")
 	much.info.SupportedVersions = []string{strings.Repeat("x", 2*maxMessage)}
@@ -222,14 +222,14 @@ func TestTheLinkIsForOneCluster(t *testing.T) {
 	_, err = b.relative(link + "/plugins/d/csi.sock")
 	require.ErrorContains(t, err, "is not below")
 
-	require.NoError(t, os.RemoveAll(one)) // its cluster was removed by hand
+	require.NoError(t, os.RemoveAll(one)) // the user removed the cluster's directory
 	b, err = Open(two, link)
 	require.NoError(t, err)
 	require.Equal(t, link, b.Path())
 	require.NoError(t, Close(two, link))
 	require.NoFileExists(t, link)
 
-	require.NoError(t, os.Mkdir(link, 0o755)) // a kubelet's
+	require.NoError(t, os.Mkdir(link, 0o755)) // as a kubelet's directory
 	b, err = Open(two, link)
 	require.NoError(t, err)
 	require.Equal(t, two, b.Path())

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	maxConnections = 64 // of one socket
-	maxStreams     = 8  // of one connection
+	maxConnections = 64 // per socket
+	maxStreams     = 8  // per connection
 	maxRequest     = 64 << 10
-	idle           = time.Minute // after which a connection without requests is closed
+	idle           = time.Minute // until a connection without requests is closed
 )
 
-// Serve serves gRPC at a socket below the directory until ctx is done. A socket of that name is replaced. A request
-// that panics fails, and only it.
+// Serve serves gRPC at a socket below the directory until ctx is done. It replaces an existing socket of that name.
+// A request that panics fails, without an effect on others.
 func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register func(*grpc.Server),
 	options ...grpc.ServerOption) error {
 	path := filepath.Join(d.root, rel)
@@ -46,14 +46,14 @@ func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register f
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	err = server.Serve(netutil.LimitListener(l, maxConnections))
-	server.Stop() // also where Serve failed: its requests end
+	server.Stop() // also after an error, to end the requests
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-var errPanic = status.Error(codes.Internal, "internal error of the node's agent, which its log has")
+var errPanic = status.Error(codes.Internal, "node agent: internal error; see the agent's log")
 
 func guarded(guard *run.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo,

@@ -11,19 +11,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxMounts limits how much is read of the table of mounts, in bytes.
+// maxMounts limits how much of the mount table is read, in bytes.
 const maxMounts = 64 << 20
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// Sharer makes the directory a shared mount when the first container needs that.
+// Sharer makes the directory a shared mount when a container first needs it.
 type Sharer struct {
 	Dir Dir
 	mu  sync.Mutex
 }
 
-// Share prepares a path that is mounted into a container with mount propagation: if it contains the directory or is
-// below it, mounts that a driver makes there reach this machine. Systems without systemd have no shared mounts.
+// Share prepares a path that a container mounts with mount propagation. If it is in the directory or contains it, the
+// directory becomes a shared mount, which it is not without systemd, so that a driver's mounts reach the host.
 func (s *Sharer) Share(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// isShared reports whether the mount that a path is on is shared.
+// isShared reports whether the mount at or above a path is shared.
 func isShared(path string) (bool, error) {
 	data, err := bounded.File("/proc/self/mountinfo", maxMounts)
 	if err != nil {
@@ -59,7 +59,7 @@ func isShared(path string) (bool, error) {
 	}
 	longest, shared := -1, false
 	for line := range strings.Lines(string(data)) {
-		// proc_pid_mountinfo(5): the fifth field is the mount point, optional fields follow the sixth, until "-".
+		// proc_pid_mountinfo(5): the fifth field is the mount point; optional fields follow the sixth, until "-".
 		fields := strings.Fields(line)
 		if len(fields) < 7 {
 			continue

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// op is an action in flight.
 type op struct {
 	Action
 	cancel context.CancelFunc
@@ -19,7 +18,7 @@ type op struct {
 	final    bool          // SIGKILL was sent: the deadline no longer moves
 }
 
-// hurry moves the deadline to t if that is sooner. It is never moved beyond by then, unless that is zero.
+// hurry moves the deadline to t if that is sooner, and limits later extensions to by unless that is zero.
 func (o *op) hurry(t, by time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -33,7 +32,7 @@ func (o *op) hurry(t, by time.Time) {
 	}
 }
 
-// extend moves the deadline to t if that is later, but not beyond By.
+// extend moves the deadline to t if that is later, but not past By.
 func (o *op) extend(t time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +50,7 @@ func (o *op) end() time.Time {
 	return o.deadline
 }
 
-// launch runs an action in the background and wakes the sync loop when it is done. Called with the lock held.
+// Called with the lock held.
 func (w *worker) launch(p *corev1.Pod, a Action) {
 	ctx, cancel := context.WithCancel(w.m.ctx)
 	b := &op{Action: a, cancel: cancel, sooner: make(chan struct{}, 1), deadline: time.Now().Add(a.Grace)}
@@ -82,13 +81,12 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 	}
 }
 
-// doGuarded calls do, and turns a panic into a Failure.
 func (w *worker) doGuarded(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
 	err := w.m.guard.Do("pod action", func() {
 		f = w.do(ctx, p, b)
 	}, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
 	if err != nil {
-		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())
+		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node agent: "+err.Error())
 		return w.fail(b.Target, "InternalError", err, time.Second)
 	}
 	return f

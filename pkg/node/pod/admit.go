@@ -15,7 +15,7 @@ import (
 
 const nodeOS = corev1.Linux
 
-// admit checks once whether the node can run a pod that has not started yet.
+// admit checks once whether the node can run a new pod. If a critical pod only lacks room, it preempts others.
 func (w *worker) admit() {
 	m := w.m
 	node := m.c.AdmitBy()
@@ -41,20 +41,19 @@ func (w *worker) admit() {
 	}
 }
 
-// refuseUnchecked rejects a pod whose admission panicked, with upstream's reason.
+// refuseUnchecked rejects a pod whose admission panicked, with the kubelet's reason.
 func (w *worker) refuseUnchecked() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.end.verdict == nil {
 		w.end.verdict = &Verdict{
 			Reason:  "UnexpectedAdmissionError",
-			Message: "Pod was rejected: internal error of the node's agent, which its log has",
+			Message: "Pod was rejected: internal error of the node agent; see the agent's log",
 		}
 	}
 }
 
-// rejectFor ends a pod that cannot run here, as it turned out after its admission, so that it can be made again
-// elsewhere.
+// rejectFor rejects a pod after its admission, so that its controller can create it again elsewhere.
 func (w *worker) rejectFor(reason, message string) {
 	w.mu.Lock()
 	p, ended := w.api.pod, w.api.gone || w.end.verdict != nil
@@ -67,7 +66,7 @@ func (w *worker) rejectFor(reason, message string) {
 	}
 }
 
-// refuse returns why the pod must not start on this node, or nil. The checks are in the kubelet's order.
+// refuse returns why the pod must not start on this node, or nil. It checks in the kubelet's order.
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m
 	if m.shuttingDown() {
@@ -93,7 +92,7 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	return m.modules.refuseAppArmor(p)
 }
 
-// others returns the other pods that use the node's resources, as the API has them, with what is allocated to them.
+// others returns the other pods that use the node's resources, with their allocated resources.
 func (w *worker) others() []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, o := range w.m.all() {
@@ -107,7 +106,7 @@ func (w *worker) others() []*corev1.Pod {
 	return others
 }
 
-// counted returns the pod with what is allocated to it, or nil if it uses nothing of the node's resources any more.
+// counted returns the pod with its allocated resources, or nil if it no longer uses any.
 func (w *worker) counted() *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,10 +114,10 @@ func (w *worker) counted() *corev1.Pod {
 	if w.ended() || w.end.verdict != nil || w.api.gone && p.Spec.NodeName == "" {
 		return nil
 	}
-	return w.trusted(w.held.allocation.of(p)) // not its view, as each pod that comes asks for all others
+	return w.trusted(w.held.allocation.of(p)) // not view, which is costly: each new pod asks for all others
 }
 
-// Admit returns why a node cannot run a pod in addition to others, or nil. It is a pure function.
+// Admit returns why a node cannot run a pod beside the others, or nil. It is a pure function.
 func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	if os, has := p.Labels[corev1.LabelOSStable]; has && os != string(nodeOS) {
 		return &Verdict{
@@ -166,7 +165,7 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	requests := nodeRequests(p)
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		// an extended resource; those that the node does not have are the scheduler's
+		// Extended resources count. If the node has none of a kind, only the scheduler rejects the pod.
 		if strings.Contains(string(name), "/") {
 			names = append(names, name)
 		}
@@ -186,7 +185,6 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	return nil
 }
 
-// shortOf says that a node is short of a resource, as the kubelet does.
 func shortOf(name corev1.ResourceName, want, used, room resource.Quantity) string {
 	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name,
 		amount(name, want), amount(name, used), amount(name, room))

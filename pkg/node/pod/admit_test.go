@@ -188,8 +188,7 @@ func TestAppArmor(t *testing.T) {
 	}
 }
 
-// TestAdmitServedByDevices: what devices of a claim serve is not counted against the node, whatever its device plugins
-// say.
+// TestAdmitServedByDevices checks that a claim's devices do not count against extended resources of device plugins.
 func TestAdmitServedByDevices(t *testing.T) {
 	const gpu corev1.ResourceName = "example.com/gpu"
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{gpu: resource.MustParse("1")}}}
@@ -216,7 +215,6 @@ func TestAdmitServedByDevices(t *testing.T) {
 	require.Len(t, served.Spec.Containers[0].Resources.Limits, 1, "the pod stays as it is")
 }
 
-// full is a driver that has no room for a volume on this node.
 type full struct{ volume.Plugin }
 
 func (full) Name() string                           { return "full" }
@@ -226,7 +224,7 @@ func (full) Setup(context.Context, volume.Pod, *volume.Volume) (volume.Mounted, 
 }
 func (full) Teardown(context.Context, *volume.Volume) error { return nil }
 
-// A pod whose volume can never be attached here ends, with upstream's reason, so that its owner makes another one.
+// A pod whose volume exceeds the attach limit is rejected, so that its controller creates another one.
 func TestRejectedForAttachLimit(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.stop()

@@ -17,16 +17,14 @@ import (
 )
 
 const (
-	// resizeFailed is the reason of a Failure when cgroups could not be changed.
 	resizeFailed = "ResizeError"
-	// retryResize is how long a resize that the node has no room for waits if nothing happens that may make room.
+	// retryResize is the delay before a refused resize is tried again, if no room has become free before.
 	retryResize = 3 * time.Minute
-	// allocationFile is the name of an allocation's file in the pod's directory; maxAllocation limits it, in bytes.
+	// allocationFile is the name of the allocation's file in the pod's directory, at most maxAllocation bytes long.
 	allocationFile = "resources.json"
 	maxAllocation  = 4 << 20
 )
 
-// loadAllocation reads what an earlier process allocated to the pod.
 func (w *worker) loadAllocation() {
 	data, err := bounded.File(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), maxAllocation)
 	var a allocation
@@ -36,7 +34,7 @@ func (w *worker) loadAllocation() {
 	if err == nil && a.Containers != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// the same generation may ask for something else if the API's data was restored meanwhile
+		// After a restore of the API's data, the same generation may request something else.
 		a.share, a.same = shareOf(a.in(w.api.pod)), -1
 		a.compare(w.api.pod)
 		w.held.allocation, w.held.unsure = a, a.Resizing
@@ -47,8 +45,7 @@ func (w *worker) loadAllocation() {
 	}
 }
 
-// admitAndAllocate admits a pod and allocates what it asks for, which no other pod gets from then on. It returns the
-// allocation if an earlier process did not make it.
+// admitAndAllocate admits a pod and reserves its resources. It returns a new allocation, which must be recorded.
 func (w *worker) admitAndAllocate() *allocation {
 	w.m.allocating.Lock()
 	defer w.m.allocating.Unlock()
@@ -56,8 +53,8 @@ func (w *worker) admitAndAllocate() *allocation {
 	return w.allocate()
 }
 
-// allocate allocates what an admitted pod asks for, unless an earlier process did. A pod that an earlier version
-// started has what its status says.
+// allocate reserves the resources of an admitted pod, unless an earlier process did. A pod that was started by a
+// version of the agent without allocations has the resources in its status.
 func (w *worker) allocate() *allocation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +69,7 @@ func (w *worker) allocate() *allocation {
 				a.Containers[c.Name] = *r.DeepCopy()
 			}
 		}
-		a.Generation, a.same = -1, -1 // as of none that is known
+		a.Generation, a.same = -1, -1 // an unknown generation
 		a.share = shareOf(a.in(p))
 		a.Limits = a.share.limits
 	}
@@ -80,7 +77,7 @@ func (w *worker) allocate() *allocation {
 	return &a
 }
 
-// recordFirst records a pod's first allocation, before anything of the pod starts.
+// recordFirst must be called before anything of the pod starts.
 func (w *worker) recordFirst(a allocation) {
 	err := os.MkdirAll(w.m.volumes.PodDir(w.uid), 0o750)
 	if err == nil {
@@ -89,12 +86,11 @@ func (w *worker) recordFirst(a allocation) {
 	if err == nil {
 		err = w.m.c.Failpoints.At("pod.allocated")
 	}
-	if err != nil { // the pod has it all the same, until the agent ends
+	if err != nil { // the allocation still holds until the agent stops
 		w.m.log.Warn("could not record resources allocated to pod", "uid", w.uid, "error", err)
 	}
 }
 
-// resourcesInStatus returns the resources of a container in the pod's status, or nil.
 func resourcesInStatus(p *corev1.Pod, name string) *corev1.ResourceRequirements {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for i := range list {
@@ -106,11 +102,9 @@ func resourcesInStatus(p *corev1.Pod, name string) *corev1.ResourceRequirements 
 	return nil
 }
 
-// allocated returns the pod with its allocated resources, and with the status that the agent knows. Called with the
-// lock held.
+// allocated returns view with the allocated resources. Called with the lock held.
 func (w *worker) allocated() *corev1.Pod { return w.held.allocation.of(w.view()) }
 
-// pending returns the pod if it asks for other resources than it has, else nil.
 func (w *worker) pending() *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +115,6 @@ func (w *worker) pending() *corev1.Pod {
 	return p
 }
 
-// resizer is a pod that waits for other resources.
 type resizer struct {
 	w         *worker
 	pod       *corev1.Pod
@@ -129,9 +122,9 @@ type resizer struct {
 	since     time.Time
 }
 
-// allocatePending allocates to pods what they have come to ask for, as far as the node has room. It is called when one
-// asks, and whenever there may be more room. What is granted is recorded before anybody else is: otherwise a crash, or
-// a disk that is full, would give back room that another pod has by then.
+// allocatePending grants pending resizes for which the node has room. It is called when a pod requests one and
+// whenever room may have become free. Each grant is on the disk before the next one is considered: otherwise a crash
+// or a full disk could take back room that another pod has been given by then.
 func (m *Manager) allocatePending() {
 	m.allocating.Lock()
 	defer m.allocating.Unlock()
@@ -151,7 +144,7 @@ func (m *Manager) allocatePending() {
 	}
 	select {
 	case <-m.listed:
-	default: // after a restart, pods that are not known yet have room that looks free
+	default: // after a restart, the room of pods not listed yet looks free
 		for _, r := range waiting {
 			r.w.refuseResize(corev1.PodReasonDeferred, "the other pods of the node are not known yet")
 		}
@@ -188,7 +181,6 @@ func (m *Manager) allocatePending() {
 	}
 }
 
-// add adds b to sum, or subtracts it.
 func add(sum, b corev1.ResourceList, subtract bool) {
 	for name, q := range b {
 		have := sum[name]
@@ -201,8 +193,7 @@ func add(sum, b corev1.ResourceList, subtract bool) {
 	}
 }
 
-// before orders resizes as the kubelet does: those that ask for no more come first, then by priority, guaranteed pods,
-// and the time that they have waited.
+// before orders resizes as the kubelet does: shrinking first, then by priority, QoS class (Guaranteed first) and age.
 func before(a, b resizer) int {
 	rank := func(r resizer) int {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -222,7 +213,7 @@ func before(a, b resizer) int {
 		a.since.Compare(b.since))
 }
 
-// pendingSince returns since when the status says that the pod waits, or the end of time.
+// pendingSince returns when the pod's status began to report a pending resize, or the end of time.
 func pendingSince(p *corev1.Pod) time.Time {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodResizePending {
@@ -232,12 +223,12 @@ func pendingSince(p *corev1.Pod) time.Time {
 	return time.Unix(1<<62, 0)
 }
 
-// reallocate allocates what the pod asks for. It is on the disk before any cgroup changes.
+// reallocate grants the resources that the pod requests. The allocation is on the disk before any cgroup changes.
 func (w *worker) reallocate(p *corev1.Pod) error {
 	w.recordMu.Lock()
 	defer w.recordMu.Unlock()
 	next := allocationOf(p)
-	keep := func() { // what is actuated stays so; before the first container there is nothing
+	keep := func() { // keeps what is actuated; before the first container that is nothing
 		a := &w.held.allocation
 		if next.serial = a.serial + 1; w.held.limited || len(w.m.containers.of(w.uid)) > 0 {
 			next.Resizing, next.Limits, next.Amounts = true, a.Limits, a.Amounts
@@ -257,8 +248,8 @@ func (w *worker) reallocate(p *corev1.Pod) error {
 		return err
 	}
 	w.mu.Lock()
-	keep()                                       // as it is now: a resize may be under way
-	w.held.allocation, w.held.stale = next, true // downwardAPI volumes may show resources
+	keep()                                       // again: a resize may have changed it meanwhile
+	w.held.allocation, w.held.stale = next, true // stale: downwardAPI volumes may show resources
 	delete(w.actions.failures, allocateTarget)
 	delete(w.actions.failures, resizeTarget)
 	w.mu.Unlock()
@@ -267,7 +258,6 @@ func (w *worker) reallocate(p *corev1.Pod) error {
 	return nil
 }
 
-// refuseResize notes why the pod does not get what it asks for.
 func (w *worker) refuseResize(reason, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -275,7 +265,7 @@ func (w *worker) refuseResize(reason, why string) {
 	w.loop.wake()
 }
 
-// askForMore asks the node for what the pod has come to ask for. It returns why it does not get that.
+// askForMore tries to get the pod's resize granted, and returns why it is not.
 func (w *worker) askForMore() *Failure {
 	w.m.allocatePending()
 	if w.pending() == nil {

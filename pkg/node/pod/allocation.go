@@ -12,36 +12,34 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// The resources of a pod that runs can be changed (KEP-1287, KEP-5419). There are three of them:
+// The resources of a running pod can be changed (KEP-1287, KEP-5419). The agent tells three sets apart:
 //
-//	desired    what the specification asks for
-//	allocated  what the node has promised: the specification as of the last change that the node has room for
-//	actuated   what the cgroups of the pod and of its containers have
+//	desired    what the pod's specification requests
+//	allocated  what the node has granted: the specification of the last generation that the node had room for
+//	actuated   what the cgroups of the pod and its containers are set to
 //
-// Everything but the decision about a change goes by the allocated ones: the planner, the actions and the status get
-// the pod with those.
+// Only the decision to grant a change reads the desired resources. The planner, the actions and the status see the
+// pod with its allocated resources.
 
-// allocation is what is allocated and actuated. It is a file of the pod's directory, written before what it says is
-// done.
+// allocation holds allocated and actuated resources. It is written to the pod's directory before the agent acts on it.
 type allocation struct {
-	// Generation is that of the specification which these resources are of.
+	// Generation is the generation of the specification that was granted; -1 if it is unknown.
 	Generation int64                                  `json:"generation"`
 	Pod        *corev1.ResourceRequirements           `json:"pod,omitempty"`
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"` // init containers too
-	// Resizing is set from an allocation until it is actuated. A process that finds it set does not know what the cgroups
-	// have.
+	// Resizing is set from an allocation until it is actuated. In a new process it means that the cgroups are unknown.
 	Resizing bool `json:"resizing,omitempty"`
-	// Limits are actuated, and so are Amounts, by container ID; an instance that is not there has what it was created
-	// with.
+	// Limits are the actuated limits of the pod's cgroup. Amounts are actuated, by container ID; an instance without an
+	// entry has the amounts it was created with.
 	Limits  runtime.PodLimits  `json:"limits"`
 	Amounts map[string]amounts `json:"amounts,omitempty"`
 
-	same   int64 // the newest generation that was compared and asks for nothing else; -1: none
-	serial int   // of allocations to this pod by this process
+	same   int64 // newest generation known to request nothing beyond the allocation; -1: none
+	serial int   // counts this process's allocations to the pod
 	share  share
 }
 
-// allocationOf returns the allocation of all that a pod's specification asks for, as of a pod that has no cgroup yet.
+// allocationOf returns the allocation that grants a pod's whole specification, before the pod has a cgroup.
 func allocationOf(p *corev1.Pod) allocation {
 	a := allocation{
 		Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
@@ -54,7 +52,6 @@ func allocationOf(p *corev1.Pod) allocation {
 	return a
 }
 
-// desires reports whether a pod's specification asks for other resources than those allocated.
 func (a *allocation) desires(p *corev1.Pod) bool {
 	if p.Generation == a.same || a.Containers == nil {
 		return false
@@ -70,7 +67,7 @@ func (a *allocation) desires(p *corev1.Pod) bool {
 	return false
 }
 
-// compare notes whether a version of the pod asks for nothing else, so that it is not compared each time.
+// compare caches in a.same that this version of the pod requests nothing else.
 func (a *allocation) compare(p *corev1.Pod) {
 	if !a.desires(p) {
 		a.same = p.Generation
@@ -85,7 +82,7 @@ func (a *allocation) of(p *corev1.Pod) *corev1.Pod {
 	return a.in(p)
 }
 
-// in is of for a version of the pod that may be any.
+// in is like of, but does not use the cached comparison, so p may be any version of the pod.
 func (a *allocation) in(p *corev1.Pod) *corev1.Pod {
 	if a.Containers == nil {
 		return p
@@ -105,7 +102,7 @@ func (a *allocation) in(p *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// podLimits returns what the cgroup of a pod is to have: shares by all that it requests, limits if it has its own.
+// podLimits returns the limits of a pod's cgroup: CPU shares for all requests, and the limits of spec.resources.
 func podLimits(p *corev1.Pod) runtime.PodLimits {
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	l := runtime.PodLimits{CPUShares: shares(requests.Cpu().MilliValue())}
@@ -116,9 +113,9 @@ func podLimits(p *corev1.Pod) runtime.PodLimits {
 	return l
 }
 
-// roomFor returns why a node has no room for a pod that asks for other resources than it has, beside what others use;
-// "" if it has. never means that it has none even without others. What is not asked for more is granted, whatever the
-// node has.
+// roomFor reports whether a node that also runs others has room for a pod that changes its requests from now to
+// next. why is "" if it has. never means that the pod would not fit even alone. A resource that does not grow is
+// always granted.
 func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, never bool) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		want, have, used := next[name], now[name], others[name]
@@ -138,15 +135,13 @@ func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, ne
 	return why, false
 }
 
-// share is what a pod has as a whole.
 type share struct {
 	limits    runtime.PodLimits // of its cgroup
 	resources corev1.ResourceRequirements
 	requests  corev1.ResourceList
 }
 
-// shareOf returns the share of an allocated pod. The pod's overhead is not in what the status says of it, since whoever
-// adds that up adds it.
+// shareOf returns the share of a pod with its allocated resources, without its overhead, which readers add themselves.
 func shareOf(p *corev1.Pod) share {
 	s := share{
 		limits:   podLimits(p),
@@ -169,7 +164,7 @@ func shareOf(p *corev1.Pod) share {
 	return s
 }
 
-// sumOfLimits returns what the containers of a pod may use together, by its own limit or because each of them has one.
+// sumOfLimits returns the limit of all containers together: the pod's own, or the sum if each container has one.
 func sumOfLimits(p *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
 	if p.Spec.Resources == nil || p.Spec.Resources.Limits.Name(name, resource.DecimalSI).IsZero() {
 		for c := range containersOf(p) {
@@ -182,7 +177,7 @@ func sumOfLimits(p *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bo
 	return q, has
 }
 
-// now returns the pod's resources for its status while its cgroup has these limits.
+// now returns the pod's resources for its status while its cgroup has the limits have.
 func (s share) now(have runtime.PodLimits) *corev1.ResourceRequirements {
 	r := s.resources.DeepCopy()
 	if have.CPUShares != s.limits.CPUShares {

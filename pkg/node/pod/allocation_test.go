@@ -214,8 +214,7 @@ func (s resizeStep) text() string {
 	return fmt.Sprintf("shares %d%s", s.pod.CPUShares, end)
 }
 
-// cgroups are those of a pod, with the kernel's rule for processor time in cgroup v1: none has more than the one that
-// it is in.
+// cgroups is a pod's hierarchy in cgroup v1, where a child's CPU quota must not exceed its parent's.
 type cgroups struct {
 	pod     runtime.PodLimits
 	members map[string]amounts
@@ -224,7 +223,7 @@ type cgroups struct {
 func (c *cgroups) apply(s resizeStep) error {
 	if s.of.id == "" {
 		for id, m := range c.members {
-			if q := quota(m.CPULimit); s.pod.CPUQuota > 0 && q > s.pod.CPUQuota { // none is all that the pod has
+			if q := quota(m.CPULimit); s.pod.CPUQuota > 0 && q > s.pod.CPUQuota { // 0 means the pod's quota
 				return fmt.Errorf("%s has %d", id, q)
 			}
 		}
@@ -238,14 +237,14 @@ func (c *cgroups) apply(s resizeStep) error {
 	return nil
 }
 
-// However a pod grows and shrinks, and wherever its agent is killed on the way: the kernel refuses no step that has to
-// succeed, and in the end everything is as it was allocated last.
+// However a pod is resized, and wherever its agent is killed: the kernel refuses no required step, and in the end
+// all cgroups have the last allocation.
 func TestResizeStepsAreNeverRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c"}[:rapid.IntRange(0, 3).Draw(t, "containers")]
 		draw := func() (runtime.PodLimits, map[string]amounts) {
 			cpu, memory := rapid.Int64Range(0, 8).Draw(t, "cpu")*100, rapid.Int64Range(0, 8).Draw(t, "memory")<<20
-			// validation lets none have more than the pod; without a limit it has the pod's
+			// API validation limits containers to the pod's limit; a container without one has the pod's
 			within := func(n int64) *rapid.Generator[int64] {
 				if n == 0 {
 					return rapid.Int64Range(0, 9)
@@ -286,7 +285,7 @@ func TestResizeStepsAreNeverRefused(t *testing.T) {
 				}
 			}
 			if unsure = killed < len(steps); unsure {
-				continue // the next process has what was recorded before
+				continue // the next process has the previous record
 			}
 			limits, given = want, wants
 			require.Equal(t, want, is.pod)
@@ -336,11 +335,10 @@ func requireAmounts(t *testing.T, want, got corev1.ResourceList, message ...any)
 	require.Equal(t, text(want), text(got), message...)
 }
 
-// A container whose pod has its limits starts while another of the pod does.
 func TestLimitsThatAreSetAreNotWaitedFor(t *testing.T) {
 	w := &worker{}
 	w.held.limited = true
-	w.cgroups.RLock() // as a container that is starting
+	w.cgroups.RLock() // as during the start of a container
 	done := make(chan error, 1)
 	go func() { done <- w.limitPod(t.Context()) }()
 	select {

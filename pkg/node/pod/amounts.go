@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// amounts are those resources of a container that can be changed while it runs. Zero is none.
+// amounts are the resources of a container that can change while it runs. Zero means not set.
 type amounts struct {
 	Shares        uint64 `json:"shares,omitempty"`
 	CPURequest    int64  `json:"cpuRequest,omitempty"` // millicores
@@ -18,8 +18,8 @@ type amounts struct {
 	MemoryLimit   int64  `json:"memoryLimit,omitempty"`
 }
 
-// amountsOf returns what a container is to have. Without a limit of its own it gets the pod's (KEP-2837), as in the
-// kubelet; the pod's cgroup limits all of them together.
+// amountsOf returns the amounts that a container should have. A container without a limit gets the pod's (KEP-2837),
+// as in the kubelet; the pod's cgroup enforces the limit for all of them together.
 func amountsOf(p *corev1.Pod, c *corev1.Container) amounts {
 	cpu, memory := limitOf(p, c, corev1.ResourceCPU), limitOf(p, c, corev1.ResourceMemory)
 	a := amounts{
@@ -44,8 +44,7 @@ func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resou
 	return limit
 }
 
-// within returns the amounts for a container of a pod with these limits: in cgroup v1 none may have more processor time
-// than the pod.
+// within caps the CPU limit at the pod's: cgroup v1 refuses a container a larger quota than its parent has.
 func (a amounts) within(l runtime.PodLimits) amounts {
 	if l.CPUQuota > 0 && quota(a.CPULimit) > l.CPUQuota {
 		a.CPULimit = l.CPUQuota * 1000 / period
@@ -53,7 +52,6 @@ func (a amounts) within(l runtime.PodLimits) amounts {
 	return a
 }
 
-// label returns the amounts as the label of an instance that was created with them.
 func (a amounts) label() string {
 	text, _ := json.Marshal(a) // numbers
 	return string(text)
@@ -63,7 +61,7 @@ func amountsIn(label string) (a amounts, ok bool) {
 	return a, label != "" && json.Unmarshal([]byte(label), &a) == nil
 }
 
-// resourcesNow returns a container's resources for its status while it has these amounts.
+// resourcesNow returns a container's resources for its status while it has the amounts have.
 func resourcesNow(p *corev1.Pod, c *corev1.Container, have amounts) *corev1.ResourceRequirements {
 	r, want := c.Resources.DeepCopy(), amountsOf(p, c)
 	if have.CPURequest != want.CPURequest {
@@ -72,7 +70,7 @@ func resourcesNow(p *corev1.Pod, c *corev1.Container, have amounts) *corev1.Reso
 	if have.MemoryRequest != want.MemoryRequest {
 		put(&r.Requests, corev1.ResourceMemory, resource.NewQuantity(have.MemoryRequest, resource.BinarySI))
 	}
-	if have.CPULimit != want.CPULimit && len(r.Limits) > 0 { // a limit that is the pod's is not shown as the container's
+	if have.CPULimit != want.CPULimit && len(r.Limits) > 0 { // a limit inherited from the pod is not the container's
 		put(&r.Limits, corev1.ResourceCPU, resource.NewMilliQuantity(have.CPULimit, resource.DecimalSI))
 	}
 	if have.MemoryLimit != want.MemoryLimit && len(r.Limits) > 0 {
@@ -81,7 +79,6 @@ func resourcesNow(p *corev1.Pod, c *corev1.Container, have amounts) *corev1.Reso
 	return r
 }
 
-// put sets a quantity, or removes one that is now none.
 func put(l *corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity) {
 	if q.IsZero() {
 		delete(*l, name)
@@ -93,9 +90,9 @@ func put(l *corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity)
 	(*l)[name] = *q
 }
 
-// resizes reports whether an instance that runs, or that ended for it, has other amounts than it is to have; restart
-// means that its resize policy asks for a new one. One that is limited by what the pod has is to have more only when
-// the pod has more.
+// resizes reports whether the instance has other amounts than it should have, and whether its resize policy requires
+// a restart for that. For the restart the new amounts are capped by the pod's actuated limits: a container that
+// inherits the pod's CPU limit gets more only once the pod has it.
 func (o Observed) resizes(p *corev1.Pod, l *Instance, c *corev1.Container) (differs, restart bool) {
 	have, known := o.Amounts[l.ID]
 	if !known {
@@ -105,7 +102,6 @@ func (o Observed) resizes(p *corev1.Pod, l *Instance, c *corev1.Container) (diff
 	return have != want, restartsFor(c, have, want.within(o.Limits))
 }
 
-// restartsFor reports whether two amounts differ in a resource whose resize policy is RestartContainer.
 func restartsFor(c *corev1.Container, have, want amounts) bool {
 	for _, r := range c.ResizePolicy {
 		if r.RestartPolicy != corev1.RestartContainer {
@@ -125,13 +121,12 @@ func restartsFor(c *corev1.Container, have, want amounts) bool {
 	return false
 }
 
-// restartForResize reports whether an instance has to be replaced for a resize.
 func (o Observed) restartForResize(p *corev1.Pod, l *Instance, c *corev1.Container) bool {
 	_, restart := o.resizes(p, l, c)
 	return restart
 }
 
-// resizable reports whether cgroups are to be changed: nothing that runs has to be replaced first.
+// resizable reports whether cgroups must change and no running container has to be replaced first.
 func (o Observed) resizable(p *corev1.Pod) bool {
 	needed := o.Resizing || o.Limits != o.Share.limits
 	for name, list := range o.Containers {

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// do executes an action. It returns nil, or why it failed and when to retry.
+// do executes an action. It returns nil, or why the action failed and when to retry it.
 func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	switch b.Kind {
 	case SetupSandbox:
@@ -49,7 +49,7 @@ func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	return nil
 }
 
-// fail turns an error into a Failure with back-off: first, doubled with each failure up to two minutes.
+// fail turns an error into a Failure. The delay begins with first and doubles with each failure, up to two minutes.
 func (w *worker) fail(key, reason string, err error, first time.Duration) *Failure {
 	if err == nil {
 		return nil
@@ -72,11 +72,11 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	host, domain := hostnames(p, w.m.c.ClusterDomain)
 	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
 		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC, OwnUsers: ownUsers(p)}
-	_ = domain // DNS serves it; the kernel's domain name stays unset, as in the kubelet
+	_ = domain // only DNS serves it; as in the kubelet, the kernel's domain name stays unset
 	if sc := p.Spec.SecurityContext; sc != nil && len(sc.Sysctls) > 0 {
 		n.Sysctls = map[string]string{}
 		for _, s := range sc.Sysctls {
-			if !ofUsers(s.Name) { // the containers set those of their user namespace
+			if !ofUsers(s.Name) { // each container sets its own user.* sysctls
 				n.Sysctls[s.Name] = s.Value
 			}
 		}
@@ -125,7 +125,7 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 	w.held.stale = false
 	ip := w.podIP()
 	first := w.held.volumes == nil
-	p := w.held.allocation.of(w.api.pod) // the newest version, for its labels and annotations in downwardAPI volumes
+	p := w.held.allocation.of(w.api.pod) // newest labels and annotations for downwardAPI volumes
 	w.mu.Unlock()
 	r, err := w.m.volumes.Setup(ctx, p, ip)
 	if err != nil {
@@ -229,8 +229,8 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	return w.postStart(ctx, p, b, c, id, bld.podIP, lap)
 }
 
-// create makes a container. One that an earlier process made stays, unless anew: its namespaces are gone then, and its
-// IDs may have changed.
+// create creates a container, or keeps the one that an earlier process created. With anew it replaces that one,
+// because the namespaces it refers to are gone and its user IDs may have changed.
 func (w *worker) create(ctx context.Context, spec runtime.Spec, anew bool) error {
 	r := w.m.c.Runtime
 	err := r.Create(ctx, spec)
@@ -245,7 +245,7 @@ func (w *worker) create(ctx context.Context, spec runtime.Spec, anew bool) error
 	return err
 }
 
-// postStart runs the container's PostStart hook, and stops the container if it fails.
+// postStart runs the postStart hook, and stops the container if the hook fails.
 func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Container, id, podIP string,
 	lap func(string) time.Duration) *Failure {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -264,8 +264,7 @@ func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.
 	return nil
 }
 
-// completeSpec adds to b what the container gets from the node, its files and devices, and returns the runtime's
-// specification with its labels.
+// completeSpec writes the container's files, allocates devices, and returns the runtime's specification.
 func (w *worker) completeSpec(ctx context.Context, o *op, b build,
 	warn func(reason, message string)) (runtime.Spec, *Failure) {
 	m, p, c := w.m, b.pod, b.c
@@ -330,7 +329,7 @@ func (w *worker) imageFailure(name string, err error) *Failure {
 	f := &Failure{Reason: e.Reason, Message: e.Message, Until: e.Until}
 	switch {
 	case e.Reason == "ErrImagePull":
-		// Reported for a second, then the retry reports ImagePullBackOff.
+		// Report it for a second; then the retry reports ImagePullBackOff.
 		f.Until = time.Now().Add(time.Second)
 	case f.Until.IsZero():
 		return w.fail(name, e.Reason, err, 10*time.Second)
@@ -360,8 +359,7 @@ func removeLogs(path string) {
 	}
 }
 
-// release releases what the pod's containers share: shim, network and volumes. With forget, containers and logs are
-// removed, too.
+// release releases shim, network and volumes. With forget it also removes containers and logs.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs, kept []error
 	if forget {
@@ -377,7 +375,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	for _, part := range w.m.c.Parts {
 		part.Release(w.uid)
 	}
-	if errors.Join(errs...) == nil { // a container that could not be ended has the address and the user IDs still
+	if errors.Join(errs...) == nil { // a container that still exists needs the address and the user IDs
 		errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
 		if m := w.m.c.Policies; m != nil {
 			m.Release(w.trusted(p))
@@ -418,7 +416,7 @@ func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
 		ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &p.UID})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		w.mu.Lock()
-		w.api.gone = true // or replaced by another pod of the same name
+		w.api.gone = true // deleted, or replaced by a pod of the same name
 		w.mu.Unlock()
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// The API server must not hear that a pod has ended while its devices are prepared: they would be given to others.
+// A pod is not reported as ended while its devices are prepared: the scheduler would give them to other pods.
 func TestPodHasNotEndedWhileItsClaimsArePrepared(t *testing.T) {
 	p := spec(corev1.RestartPolicyNever, nil, []string{"a"})
 	o := up(run("a", 0, runtime.Exited, 0))

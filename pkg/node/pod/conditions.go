@@ -54,7 +54,7 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 	}
 	sandbox := o.Sandbox
 	for _, c := range s.ContainerStatuses {
-		sandbox = sandbox || c.State.Running != nil // also while the agent that started has not looked yet
+		sandbox = sandbox || c.State.Running != nil // a new agent has not looked at the sandbox yet
 	}
 	set(corev1.PodReadyToStartContainers, sandbox && !d.Stopped, "", "")
 	set(corev1.PodInitialized,
@@ -89,7 +89,7 @@ func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// SetCondition replaces the condition of c's type, keeping its transition time if the status is the same.
+// SetCondition replaces the condition of c's type. It keeps the transition time if the status is the same.
 func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	for i := range s.Conditions {
 		if s.Conditions[i].Type != c.Type {
@@ -105,7 +105,6 @@ func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// resizeConditions sets the conditions of a resize that is in progress or pending.
 func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
@@ -139,13 +138,13 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision
 	}
 	if f, known := o.Failures[allocateTarget]; known {
 		set(corev1.PodResizePending, f.Reason, f.Message, p.Generation)
-	} else if was := conditionIn(p.Status.Conditions, corev1.PodResizePending); was != nil { // until it is looked at again
+	} else if was := conditionIn(p.Status.Conditions, corev1.PodResizePending); was != nil { // still undecided
 		s.Conditions = append(s.Conditions, *was)
 	}
 }
 
-// undecided reports whether the node is about to grant or refuse what the pod has come to ask for. A status from before
-// that, of the new generation and without a condition, would say that the pod has it.
+// undecided reports whether a requested resize is about to be granted or refused. A status computed now would have
+// the new generation and no condition, as if the resize were complete.
 func (o Observed) undecided() bool {
 	_, refused := o.Failures[allocateTarget]
 	return o.Unallocated && !refused && o.Busy[allocateTarget] == Allocate
@@ -160,8 +159,7 @@ func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev
 	return nil
 }
 
-// resizing reports whether what is allocated has not been given to all cgroups yet. A container that does not run gets
-// it with its next start.
+// resizing reports whether a cgroup lacks the allocated resources. A stopped container gets them with its next start.
 func resizing(p *corev1.Pod, o Observed) bool {
 	if o.Resizing || o.Limits != o.Share.limits {
 		return true
@@ -178,7 +176,6 @@ func resizing(p *corev1.Pod, o Observed) bool {
 	return false
 }
 
-// resizeEvents records what has become of a resize.
 func (w *worker) resizeEvents(p *corev1.Pod, s *corev1.PodStatus) {
 	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions,
 		corev1.PodResizeInProgress)

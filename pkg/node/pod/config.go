@@ -25,19 +25,18 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config of a Manager. All fields are required but ResolvConf, SeccompDir, Sysctls, Pressures and Logger.
+// Config configures a Manager. ResolvConf, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be nil.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
 	Network  network.Network
 	Recorder Recorder
 	Logger   *slog.Logger
-	// Metrics takes the metrics of pods; nil for none.
+	// Metrics registers the pods' metrics; may be nil.
 	Metrics prometheus.Registerer
 
 	NodeName, HostIP string
-	// Pods' files are in DataDir/pods, the tmpfs for volumes made of API objects is RunDir/volumes, and container logs are
-	// in LogDir.
+	// Pods' files are in DataDir/pods, volumes of API objects in RunDir/volumes (a tmpfs), container logs in LogDir.
 	DataDir, RunDir, LogDir string
 	// CgroupRoot is the parent cgroup of all pods.
 	CgroupRoot    string
@@ -49,55 +48,48 @@ type Config struct {
 	SeccompDir string
 	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
-	// MemoryCapacity is the node's memory, in bytes.
+	// MemoryCapacity is the node's memory in bytes.
 	MemoryCapacity int64
 	// Node returns this node's object, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList
-	// AdmitBy returns the node by which pods are admitted, also while it is not registered; nil means Node.
+	// AdmitBy returns the node that pods are admitted against, also before its registration; nil means Node.
 	AdmitBy func() *corev1.Node
-	// StaticEnded is called when nothing is left of a pod, static or not: what is left of a static pod may have been
-	// released as that of an orphan. It is nil if there are no static pods.
+	// StaticEnded is called when nothing is left of a pod, static or not: Sync may have released a static pod of an
+	// earlier process as an orphan. It is nil if there are no static pods.
 	StaticEnded func(types.UID)
-	// ShuttingDown reports whether the machine shuts down: nothing is started then, and no pod is admitted. Nil means
-	// never.
+	// ShuttingDown reports whether the machine shuts down; then no pod is admitted and no container starts. May be nil.
 	ShuttingDown func() bool
-	// Pressures returns the node's pressure conditions that are True; nil means never any.
+	// Pressures returns the node's pressure conditions that are True; nil means none.
 	Pressures func() []corev1.NodeConditionType
 	// Services returns the services of a namespace and default/kubernetes.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
-	// Credentials returns the credentials for a pod's image that are in none of its pull secrets; nil if there are none.
+	// Credentials returns credentials for an image in addition to the pod's pull secrets; may be nil.
 	Credentials func(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential
-	// Devices assigns the devices of device plugins; nil if the node has none.
+	// Devices assigns the devices of device plugins; nil if the node has no plugins.
 	Devices *devices.Manager
-	// Claims has the devices of resource claims prepared; nil if the node has no drivers.
-	Claims *dra.Manager
-	// VolumePlugins handle further kinds of volumes.
+	// Claims prepares the devices of resource claims; nil if the node has no DRA drivers.
+	Claims        *dra.Manager
 	VolumePlugins []volume.Plugin
-	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
+	// Share makes a host path a shared mount, for volumes with mount propagation; may be nil.
 	Share func(path string) error
-	// Serves reports whether a pod may serve plugins of the node, such as a CSI driver: others may need it until they have
-	// been released. nil means none does.
+	// Serves reports whether a pod may serve a plugin, such as a CSI driver, that releasing other pods needs: Drain
+	// stops it last. May be nil.
 	Serves func(*corev1.Pod) bool
-	// StaticPods: Sync leaves alone the pods that LeftStatic returns; a static.Manager starts or stops them, possibly
-	// later.
+	// StaticPods makes Sync skip the pods that LeftStatic returns: a static.Manager starts or stops them later.
 	StaticPods bool
-	// UserNamespaces returns why pods cannot have user namespaces on this node, or nil; a nil function means that the node
-	// has none.
+	// UserNamespaces returns nil, or why pods cannot have user namespaces here; a nil function means unsupported.
 	UserNamespaces func() error
-	// Parts are what systems add to the lives of pods.
-	Parts []part.Part
-	// Policies enforces network policies; nil if nothing does.
-	Policies Policies
-	// Failpoints are for tests.
+	Parts          []part.Part
+	// Policies may be nil.
+	Policies   Policies
 	Failpoints failpoint.Hook
 }
 
 // Policies enforces network policies; netpolicy.Enforcer implements it.
 type Policies interface {
-	// Setup returns when the policies that select the pod are enforced at its address. It is called once the pod's network
-	// is up, before containers start.
+	// Setup returns once policies are enforced at the pod's address. It is called before containers start.
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
-	// Release is called when nothing of the pod runs any longer.
+	// Release is called once nothing of the pod runs any more.
 	Release(p *corev1.Pod)
 }

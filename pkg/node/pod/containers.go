@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// containers is what the runtime last reported about the containers of pods. It is safe for concurrent use.
+// containers caches the runtime's state of the pods' containers. It is safe for concurrent use.
 type containers struct {
 	runtime runtime.Runtime
 	log     *slog.Logger
@@ -26,7 +26,6 @@ func newContainers(r runtime.Runtime, log *slog.Logger) *containers {
 	return &containers{runtime: r, log: log, byPod: map[types.UID]map[string]runtime.Container{}}
 }
 
-// list replaces all by what the runtime has now.
 func (c *containers) list(ctx context.Context) error {
 	all, err := c.runtime.List(ctx)
 	if err != nil {
@@ -49,7 +48,7 @@ func (c *containers) list(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads one container's state from the runtime. It returns its pod, or "" if it is none of a pod's.
+// refresh reads one container's state from the runtime. It returns the UID of its pod, or "" if it belongs to none.
 func (c *containers) refresh(ctx context.Context, id string) types.UID {
 	now, err := c.runtime.Get(ctx, id)
 	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
@@ -77,7 +76,7 @@ func (c *containers) refresh(ctx context.Context, id string) types.UID {
 	return uid
 }
 
-// removed forgets a container and returns the pod that it was of. mu is locked.
+// removed drops a container and returns the UID of its pod. Called with mu held.
 func (c *containers) removed(id string) (of types.UID) {
 	for uid, set := range c.byPod {
 		if _, has := set[id]; !has {
@@ -102,7 +101,6 @@ func rank(s runtime.State) int {
 	return 0
 }
 
-// of returns a pod's containers in no order.
 func (c *containers) of(uid types.UID) []runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +119,7 @@ func (c *containers) get(uid types.UID, id string) (runtime.Container, bool) {
 	return one, ok
 }
 
-// each calls f for every container. f must not call back.
+// each calls f for every container, with mu held: f must not call back.
 func (c *containers) each(f func(runtime.Container)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +130,7 @@ func (c *containers) each(f func(runtime.Container)) {
 	}
 }
 
-// pods returns the identity of each pod that has containers, from their labels.
+// pods returns the identity of each pod that has containers, from the containers' labels.
 func (c *containers) pods() map[types.UID]*corev1.Pod {
 	out := map[types.UID]*corev1.Pod{}
 	c.each(func(one runtime.Container) {

@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// devices assigns devices to a container that is about to start.
 func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Container) (devices.Given, error) {
 	if m.c.Devices == nil {
 		return devices.Given{}, nil
@@ -25,13 +24,13 @@ func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	return m.c.Devices.Allocate(ctx, p, byPlugins(p, c))
 }
 
-// byPlugins is a container without the extended resources that devices of a claim serve (KEP-5004): device plugins and
-// the node's capacity have no part in them.
+// byPlugins returns a copy of the container without the extended resources that a resource claim provides (KEP-5004),
+// since neither device plugins nor the node's capacity do.
 func byPlugins(p *corev1.Pod, c *corev1.Container) *corev1.Container {
 	if p.Status.ExtendedResourceClaimStatus == nil {
 		return c
 	}
-	out := *c // changed at its first level only
+	out := *c // shallow: only the lists of resources are replaced
 	served := func(name corev1.ResourceName, _ resource.Quantity) bool { return dra.Serves(p, c.Name, string(name)) }
 	out.Resources.Requests, out.Resources.Limits = maps.Clone(c.Resources.Requests), maps.Clone(c.Resources.Limits)
 	maps.DeleteFunc(out.Resources.Requests, served)
@@ -39,7 +38,7 @@ func byPlugins(p *corev1.Pod, c *corev1.Container) *corev1.Container {
 	return &out
 }
 
-// nodeRequests is what a pod requests of the node's own resources.
+// nodeRequests returns the pod's requests without extended resources that a claim satisfies.
 func nodeRequests(p *corev1.Pod) corev1.ResourceList {
 	if p.Status.ExtendedResourceClaimStatus != nil {
 		of := p
@@ -56,7 +55,7 @@ func nodeRequests(p *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 }
 
-// deviceEnv returns the variables of a container's devices. The pod's own override them.
+// deviceEnv returns the variables of a container's devices. The pod's variables override them.
 func deviceEnv(given devices.Given) []string {
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(given.Env)) {
@@ -65,7 +64,6 @@ func deviceEnv(given devices.Given) []string {
 	return env
 }
 
-// blockDevices adds the container's volumes that are block devices.
 func blockDevices(s *runtime.Spec, b build) error {
 	for _, d := range b.c.VolumeDevices {
 		volume, ok := b.volumes[d.Name]
@@ -74,26 +72,25 @@ func blockDevices(s *runtime.Spec, b build) error {
 		}
 		access := "mrw"
 		if volume.ReadOnly {
-			access = "r" // as the kubelet
+			access = "r" // as in the kubelet
 		}
 		s.Devices = append(s.Devices, runtime.Device{HostPath: volume.Path, ContainerPath: d.DevicePath, Permissions: access})
 	}
 	return nil
 }
 
-// claimed returns what a container that is about to start gets with the pod's resource claims.
+// claimed returns the CDI edits for a container that uses resource claims.
 func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
 	if !dra.Uses(p) {
 		return cdi.Edits{}, nil
 	}
 	if m.c.Claims == nil {
-		return cdi.Edits{}, errors.New("this node has no drivers of dynamic resources")
+		return cdi.Edits{}, errors.New("the pod has resource claims, but this node has no DRA drivers")
 	}
 	return m.c.Claims.Given(ctx, p, c)
 }
 
-// addEdits adds what CDI's specifications say of a container's devices. Their variables override the pod's, as
-// containerd does it.
+// addEdits applies CDI edits. Their variables override the pod's, as in containerd.
 func addEdits(s *runtime.Spec, given cdi.Edits) {
 	s.Env = append(s.Env, given.Env...)
 	for _, d := range given.Devices {
@@ -135,7 +132,6 @@ func addDevices(s *runtime.Spec, given devices.Given) {
 	}
 }
 
-// deviceHealth returns the health of the devices that the pod's containers have, by container.
 func (m *Manager) deviceHealth(p *corev1.Pod) map[string][]corev1.ResourceStatus {
 	out := map[string][]corev1.ResourceStatus{}
 	for i := range p.Spec.Containers {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod is not admitted to devices that others have, even if it was bound to this node.
+// A pod is not admitted if other pods have its devices, even if it was bound to this node.
 func TestAdmitCountsDevices(t *testing.T) {
 	const gadget = "example.com/gadget"
 	node := nodeWith("110")

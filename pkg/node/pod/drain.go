@@ -8,15 +8,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods
-// stay in the API, and no pod is started any more. Pods that serve plugins stop after the others, whose volumes and
-// devices cannot be released without them. report is called with each pod that had a running container when it has
-// stopped.
+// Drain stops the containers of all pods gracefully, releases their shared resources, and returns when that is done.
+// The pods stay in the API, and no pod is started from then on. Pods that serve plugins stop last, because the
+// volumes and devices of the others cannot be released without them. report is called after each stop of a pod that
+// had a running container.
 func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true
 	m.mu.Unlock()
-	for uid := range m.LeftStatic() { // also those whose manifests cannot be read, which have no worker yet
+	for uid := range m.LeftStatic() { // static pods with unreadable manifests have no worker yet
 		m.continued(uid)
 	}
 	var users, servers []*worker
@@ -40,10 +40,9 @@ func (m *Manager) serves(w *worker) bool {
 	return m.c.Serves != nil && p != nil && m.c.Serves(p)
 }
 
-// drain stops some of the pods.
 func (m *Manager) drain(ctx context.Context, workers []*worker, report func(*corev1.Pod)) error {
 	running := map[*worker]bool{}
-	// Report in the order in which they stop, so that the caller can show which remain.
+	// Report in the order of stopping, so that the caller can show the remaining pods.
 	ended := make(chan *worker, len(workers))
 	for _, w := range workers {
 		for _, c := range m.containers.of(w.uid) {
@@ -74,20 +73,20 @@ func (m *Manager) drain(ctx context.Context, workers []*worker, report func(*cor
 	return nil
 }
 
-// drain starts to stop the pod, and returns a channel that is closed when nothing of it runs.
+// drain begins to stop the pod. It returns a channel that is closed when nothing of the pod runs.
 func (w *worker) drain() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.end.drained == nil {
 		w.end.drained = make(chan struct{})
-		// Release terminated pods again: an earlier agent may have left their shims.
+		// Release terminated pods again: an earlier process may have left their shims.
 		w.held.released = false
 		w.loop.wake()
 	}
 	return w.end.drained
 }
 
-// closeOnce closes a channel that may be nil or already closed. Called with the worker's lock held.
+// closeOnce closes a channel that may be nil or closed already. Called with the worker's lock held.
 func closeOnce(c chan struct{}) {
 	if c == nil {
 		return

@@ -11,14 +11,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestDrainStopsWhatServesPluginsLast: until the others have been released, which may need it.
+// TestDrainStopsWhatServesPluginsLast checks that pods serving plugins stop after the others have been released.
 func TestDrainStopsWhatServesPluginsLast(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.c.Serves = func(p *corev1.Pod) bool { return p.Name == "driver" }
 		r.create(podOf("driver", "sleep", "1000000"))
 		r.create(podOf("user", "sleep", "1000000"))
 		r.pass(time.Second)
-		var running [][]string // when the network was to be released
+		var running [][]string // at each release of a network
 		r.network.refusing(func(call string) error {
 			if call != "teardown" {
 				return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// deaf is a program that ignores SIGTERM.
+// deaf ignores SIGTERM.
 func deaf(ctx context.Context, p *fake.Process) int {
 	for {
 		select {
@@ -26,7 +26,7 @@ func deaf(ctx context.Context, p *fake.Process) int {
 
 var deafness = fake.Config{Programs: map[string]fake.Program{"deaf": deaf}}
 
-// A pod that is deleted while it starts goes at once, whatever its start waits for.
+// A pod that is deleted during its start is gone immediately, whatever the start waits for.
 func TestDeletedWhileItStarts(t *testing.T) {
 	pull := func(ctx context.Context, ref string) error {
 		if !strings.Contains(ref, "slow") {
@@ -75,7 +75,7 @@ func TestDeletedWhileItStarts(t *testing.T) {
 	}
 }
 
-// A pod that is no longer in the API, as after a forced deletion, ends within seconds and leaves nothing.
+// After a forced deletion from the API a pod ends within seconds and leaves nothing on the node.
 func TestForcedDeletion(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		r.create(podOf("web", "deaf"))
@@ -88,7 +88,7 @@ func TestForcedDeletion(t *testing.T) {
 	})
 }
 
-// The next pod of the same name does not inherit what the agent knows of the one before.
+// A new pod does not inherit the agent's state of a previous pod with the same name.
 func TestPodOfTheSameName(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "1000"))
@@ -106,10 +106,10 @@ func TestPodOfTheSameName(t *testing.T) {
 	})
 }
 
-// How long a container that ignores SIGTERM may go on, and what ends it.
+// How long a container that ignores SIGTERM may run, depending on grace periods and deletions.
 func TestGracePeriods(t *testing.T) {
 	type deletion struct {
-		after time.Duration // since the one before
+		after time.Duration // since the previous one
 		grace int64
 	}
 	for name, tt := range map[string]struct {
@@ -152,7 +152,6 @@ func TestGracePeriods(t *testing.T) {
 	}
 }
 
-// sleeps returns a lifecycle handler.
 func sleeps(seconds int64) *corev1.LifecycleHandler {
 	return &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}
 }
@@ -179,7 +178,7 @@ func TestHooksThatFail(t *testing.T) {
 	})
 }
 
-// A pod's deletion goes on where the API fails for a while, and each step is repeated.
+// A deletion succeeds after the API fails for a while; each step is repeated.
 func TestDeletionWhileTheAPIFails(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "1000"))
@@ -196,8 +195,7 @@ func TestDeletionWhileTheAPIFails(t *testing.T) {
 	})
 }
 
-// The exit codes of containers that were ended are in the API before the pod is deleted from it, for those who watch
-// it.
+// The containers' exit codes are in the API before the pod is deleted, so that watchers see them.
 func TestLastStatus(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		p := podOf("web", "sleep", "1000")

@@ -17,15 +17,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// The kernel does not run a program with an argument or environment variable of maxString bytes or more, or with more
-// than maxStrings bytes of them in total (execve(2)). The limits are enforced during expansion, because references can
-// expand to gigabytes.
+// execve(2) fails if an argument or environment variable has maxString bytes or more, or if all together have more
+// than maxStrings. The limits are enforced during expansion, because references can expand to gigabytes.
 const (
 	maxString  = 128 << 10
 	maxStrings = 6 << 20
 )
 
-// Expand replaces $(NAME) with the variable's value; $$ is an escaped $, and an unknown name is left unchanged. It
+// Expand replaces $(NAME) with the variable's value. $$ is an escaped $, and unknown names stay unchanged. It
 // returns an error if the result is too long for an argument.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
@@ -65,7 +64,6 @@ func Expand(s string, vars map[string]string) (string, error) {
 	return b.String(), nil
 }
 
-// environment is a container's variables. A later value for a name replaces an earlier one.
 type environment struct {
 	vars  map[string]string
 	order []string
@@ -78,8 +76,8 @@ func (e *environment) set(name, value string) error {
 	case size >= maxString:
 		return fmt.Errorf("environment variable %s is longer than %d bytes", name, maxString-1)
 	case strings.Contains(value, "\x00"):
-		return fmt.Errorf("environment variable %s contains a NUL byte, where the kernel would end it", name)
-	case !utf8.ValidString(value): // it could not be written to the container's configuration as it is
+		return fmt.Errorf("environment variable %s contains a NUL byte, which ends a variable", name)
+	case !utf8.ValidString(value): // the JSON of the OCI configuration cannot hold it
 		return fmt.Errorf("environment variable %s is not valid UTF-8", name)
 	}
 	if old, ok := e.vars[name]; ok {
@@ -255,8 +253,8 @@ func (m *Manager) valueFrom(ctx context.Context, b build,
 	return value, false, err
 }
 
-// serviceVars returns the environment variables for services: those of the pod's namespace if enableServiceLinks is
-// set, and always the API server's.
+// serviceVars returns the environment variables for the services of the pod's namespace, if enableServiceLinks is
+// set, and always for the API server.
 func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
 	vars := map[string]string{}
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Expanding variables that refer to each other is bounded: it cannot exhaust the agent's memory.
+// Expanding variables that refer to each other uses bounded memory.
 func TestEnvironmentIsBounded(t *testing.T) {
 	m := &Manager{c: Config{Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }}}
 	doubling := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}
@@ -68,8 +68,7 @@ func TestEnvironmentIsBounded(t *testing.T) {
 	}
 }
 
-// A value that no process could be given as it is, such as one that a container wrote to a file, or of a Secret, is
-// refused.
+// Values that cannot be in a process's environment are refused.
 func TestVariablesAreText(t *testing.T) {
 	for value, want := range map[string]string{
 		"é\n\t=":  "",

@@ -16,11 +16,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// maxEnvFile limits how far a file with environment variables is read, in bytes. Containers write it.
+// maxEnvFile is how much of a file with environment variables is read, in bytes, because containers write it.
 const maxEnvFile = 1 << 20
 
-// fromFile returns a variable that a file in an emptyDir has (KEP-3721). As in the kubelet, an empty value is none.
-// skip means that there is none, and need not be.
+// fromFile reads a variable from a file in an emptyDir volume (KEP-3721). As in the kubelet, an empty value counts
+// as missing. skip means that the variable is missing and optional.
 func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted,
 	r *corev1.FileKeySelector) (value string, skip bool, err error) {
 	at := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
@@ -50,10 +50,9 @@ func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted,
 	return value, value == "", nil
 }
 
-// envFileValue returns a variable's value in a file of assignments, or "". The format is the part of a POSIX shell's
-// that upstream's parser takes: NAME='value', with nothing between the name, = and the quote; the value is literal, and
-// may have several lines; a line may be empty, or a comment, and a comment may follow a value. NAME= and a space is an
-// empty value. What follows the variable is not looked at. Lines have at most 64 KiB.
+// envFileValue returns a variable's value in a file of assignments, or "". It accepts what upstream's parser does of
+// POSIX shell syntax: NAME='value' without space around =; values are literal and may span lines; there may be empty
+// lines and comments. NAME= and a space is an empty value. Parsing stops at the variable. A line has at most 64 KiB.
 func envFileValue(r io.Reader, key string) (string, error) {
 	lines := &envLines{Scanner: bufio.NewScanner(r)}
 	for lines.next() {
@@ -84,7 +83,6 @@ func envFileValue(r io.Reader, key string) (string, error) {
 	return "", lines.err()
 }
 
-// envLines are the lines of a file, with their numbers.
 type envLines struct {
 	*bufio.Scanner
 	number int
@@ -95,7 +93,7 @@ func (l *envLines) next() bool {
 	return l.Scan()
 }
 
-// err returns why there are no more lines, or nil at the end of the file.
+// err returns the read error, or nil at the end of the file.
 func (l *envLines) err() error {
 	if err := l.Err(); !errors.Is(err, bufio.ErrTooLong) {
 		return err
@@ -103,11 +101,11 @@ func (l *envLines) err() error {
 	return fmt.Errorf("line %d is longer than %d bytes", l.number, bufio.MaxScanTokenSize-1)
 }
 
-func (l *envLines) invalid(why string) error { // says nothing of the content, which may be secret
+func (l *envLines) invalid(why string) error { // omits the content, which may be secret
 	return fmt.Errorf("invalid environment variable format at line %d: %s", l.number, why)
 }
 
-// quoted returns the value that begins with text, and ends in this line or a later one.
+// quoted returns the quoted value that begins with text and may end in a later line.
 func (l *envLines) quoted(text string) (string, error) {
 	text, begins := strings.CutPrefix(text, "'")
 	if !begins {

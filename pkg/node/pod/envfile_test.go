@@ -63,7 +63,7 @@ func TestEnvFileValue(t *testing.T) {
 				strings.Contains(name, "first") {
 				return
 			}
-			file := filepath.Join(t.TempDir(), "env") // a shell takes it for the same
+			file := filepath.Join(t.TempDir(), "env") // a shell reads the same value
 			require.NoError(t, os.WriteFile(file, []byte(tt.text), 0o600))
 			out, err := exec.Command("sh", "-c", `. "$0"; printf %s "$K"`, file).Output()
 			require.NoError(t, err)
@@ -84,7 +84,7 @@ func FuzzEnvFileValue(f *testing.F) {
 	})
 }
 
-// What a container left in its volume, nothing of it is read outside, and nothing without a bound.
+// Files left by hostile containers are read only inside the volume and with a bound.
 func TestEnvFilesOfHostileContainers(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "volume")
@@ -128,8 +128,7 @@ func TestEnvFilesOfHostileContainers(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Variables come from files that earlier containers of the pod wrote; a container waits for one that is missing, unless
-// it is optional.
+// Variables are read from files of earlier containers. A missing one delays the container, unless it is optional.
 func TestVariablesFromFiles(t *testing.T) {
 	write := func(ctx context.Context, p *fake.Process) int {
 		return map[bool]int{true: 0, false: 1}[os.WriteFile(filepath.Join(p.Spec.Mounts[0].Source, p.Args[1]),
@@ -197,7 +196,7 @@ func TestVariablesFromFiles(t *testing.T) {
 	})
 }
 
-// A value as large as a variable may be is passed on, a larger one is refused before it is.
+// A value of the maximum size is accepted; a larger one is refused.
 func TestLargeVariableFromAFile(t *testing.T) {
 	for size, ok := range map[int]bool{maxString - 10: true, maxString: false} {
 		lines := make([]string, 0, 4)

@@ -93,8 +93,7 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 	return w.end.evicted
 }
 
-// Reclaim implements eviction.Pods. The latest instance of each container is not removed while its pod is active, since
-// the status is derived from it.
+// Reclaim implements eviction.Pods. It keeps the latest instances of active pods, because the status depends on them.
 func (m *Manager) Reclaim(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.all() {

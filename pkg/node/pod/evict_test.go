@@ -10,8 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// An evicted pod has a second of grace; its final status is written before its containers are removed, and they are
-// removed before the rest.
+// An evicted pod has a second of grace. Its status is written before its containers and other resources are released.
 func TestPlanOfAnEvictedPod(t *testing.T) {
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 	verdict := &Verdict{Reason: "Evicted", Message: "why", Evicted: true, Disrupted: true}
@@ -36,7 +35,7 @@ func TestPlanOfAnEvictedPod(t *testing.T) {
 	require.Equal(t, corev1.DisruptionTarget, last.Type)
 	require.Equal(t, "TerminationByKubelet", last.Reason)
 
-	o.Verdict = nil // an agent that begins anew knows it by its status alone
+	o.Verdict = nil // a restarted agent knows only the status
 	require.ElementsMatch(t, []string{"remove a#a-1", "remove a#a-0"}, short(Plan(p, o, now)))
 	o.Draining = true
 	require.Equal(t, []string{"release release"}, short(Plan(p, o, now)))
@@ -46,7 +45,7 @@ func TestPlanOfAnEvictedPod(t *testing.T) {
 	require.Equal(t, p.Status.ContainerStatuses, Status(p, o, d, Facts{}, now).ContainerStatuses)
 }
 
-// What this node says of an eviction is kept, and it alone counts then; what others say of one stays otherwise.
+// A DisruptionTarget condition of this node takes precedence; without one, the condition of another component stays.
 func TestDisruptionTargetOfOthers(t *testing.T) {
 	theirs := corev1.PodCondition{
 		Type:   corev1.DisruptionTarget,
@@ -70,8 +69,7 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPodDeclaredEndedStaysSo: DaemonSets, and whoever else waits for it, would never see a phase that the agent takes
-// back.
+// TestAPodDeclaredEndedStaysSo checks that a terminal phase is not reverted: controllers such as DaemonSets rely on it.
 func TestAPodDeclaredEndedStaysSo(t *testing.T) {
 	failed := &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Declared", Message: "by somebody"}
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {

@@ -9,9 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/version"
 )
 
-// honoured are the features that this package has, by their names in upstream's feature gates. A node does not take
-// WebSockets from API servers (ExtendWebSocketsToKubelet): ours, like upstream's for a node that does not declare it,
-// translates them to SPDY.
+// honoured are the features of this package, named as in upstream's feature gates. ExtendWebSocketsToKubelet is
+// absent, so API servers translate WebSockets to SPDY for this node.
 var honoured = types.FeatureGateMap{
 	"InPlacePodLevelResourcesVerticalScaling": true,
 	"InPlacePodVerticalScalingInitContainers": true,
@@ -20,23 +19,23 @@ var honoured = types.FeatureGateMap{
 
 var release = utilversion.MustParse(version.Kubernetes)
 
-// DeclaredFeatures returns the features that this node has, for its status (KEP-5328), in order. Without them the API
-// server refuses changes of its pods that need one, and the scheduler places no pod here that does.
+// DeclaredFeatures returns the features of this node in order, for its status (KEP-5328). The scheduler places pods by
+// them, and the API server refuses pod updates that need a feature which the node does not declare.
 func DeclaredFeatures() []string {
 	return nodefeatures.DefaultFramework.DiscoverNodeFeatures(&nodefeatures.NodeConfiguration{
 		Version: release, FeatureGates: honoured,
 	})
 }
 
-// missingFeatures returns the features that a pod needs of its node and this one does not have, in order.
+// missingFeatures returns the features that a pod needs and this node lacks, in order.
 func missingFeatures(p *corev1.Pod) []string {
 	f := nodefeatures.DefaultFramework
 	needed, err := f.InferForPodScheduling(&nodefeatures.PodInfo{Spec: &p.Spec}, release)
-	if err != nil || needed.IsEmpty() { // an error is that of a version that is nil
+	if err != nil || needed.IsEmpty() { // only a nil version is an error
 		return nil
 	}
 	match, err := f.MatchNodeFeatureSet(needed, f.TryMap(DeclaredFeatures()))
-	if err != nil { // sets of two frameworks
+	if err != nil { // only sets of different frameworks are an error
 		return nil
 	}
 	return match.UnsatisfiedRequirements

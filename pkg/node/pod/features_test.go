@@ -8,7 +8,7 @@ import (
 	nodefeatures "k8s.io/component-helpers/nodedeclaredfeatures"
 )
 
-// What is declared is sorted, as the API demands, and known to upstream's framework.
+// The declared features are sorted, as the API requires, and known to upstream's framework.
 func TestDeclaredFeatures(t *testing.T) {
 	names := DeclaredFeatures()
 	require.Len(t, names, len(honoured), "a feature that upstream does not know would never be declared")

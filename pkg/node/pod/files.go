@@ -41,7 +41,7 @@ func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	return host, domain
 }
 
-// hostsFile returns the pod's /etc/hosts. host is the node's, which hostNetwork pods get.
+// hostsFile returns the pod's /etc/hosts. host is the node's file, which hostNetwork pods get.
 func hostsFile(p *corev1.Pod, podIP, clusterDomain string, host []byte) []byte {
 	var b bytes.Buffer
 	if p.Spec.HostNetwork {
@@ -70,7 +70,6 @@ func hostsFile(p *corev1.Pod, podIP, clusterDomain string, host []byte) []byte {
 	return b.Bytes()
 }
 
-// resolver is the content of a resolv.conf.
 type resolver struct {
 	servers, search, options []string
 }
@@ -108,7 +107,6 @@ func (r resolver) bytes() []byte {
 	return b.Bytes()
 }
 
-// resolvConf returns the pod's /etc/resolv.conf according to its DNS policy.
 func resolvConf(p *corev1.Pod, host []byte, cluster []netip.Addr, domain string) []byte {
 	r := parseResolver(host)
 	policy := p.Spec.DNSPolicy
@@ -159,8 +157,7 @@ func unique(in []string) []string {
 	return out
 }
 
-// writeFiles writes the pod's hosts, resolv.conf and hostname. They are bind-mounted into containers, so each is
-// written in place, and only if it changed.
+// writeFiles writes the pod's hosts, resolv.conf and hostname in place, because containers bind-mount them.
 func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	dir := m.volumes.PodDir(p.UID)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -187,7 +184,7 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	return errors.Join(errs...)
 }
 
-// writtenFiles are the per-pod files that containers can write: /etc/hosts and its like, and termination messages.
+// writtenFiles returns the per-pod files that containers can write: /etc/hosts and the like, and termination messages.
 func writtenFiles(dir string) []string {
 	return []string{
 		filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"),

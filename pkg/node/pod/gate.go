@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// gate lets so many operations run at a time. Making and removing namespaces, cgroups and mounts takes locks of the
-// kernel's, for which it spins: 110 containers at once cost a third more processor time than a few after each other.
-// And each start of a container reads and copies the whole table of mounts, so what ends pods goes before what starts
-// containers, and that before what begins with another pod: a node that has many pods to start has few of them half
-// made.
+// gate limits concurrent operations. Creating and removing namespaces, cgroups and mounts contends for the kernel's
+// spinning locks: 110 containers started at once took a third more CPU time than a few at a time. Each start also reads
+// and copies the mount table. Waiting operations enter by stage: ends of pods first, then starts of containers, then
+// new sandboxes, so that a node with many pods to start has few half-started ones.
 type gate struct {
 	mu      sync.Mutex
 	room    int
-	waiting [stages]list.List // of chan struct{}, which are closed when it is their turn
+	waiting [stages]list.List // of chan struct{}, closed on the operation's turn
 }
 
-// stage is how far an operation's pod has come.
+// stage is the priority class of an operation, most urgent first.
 type stage int
 
 const (
@@ -28,15 +27,14 @@ const (
 	stages
 )
 
-// gatePatience is how long an operation waits at most. One that hangs, such as in a mount of a dead server, must not
-// hold up other pods for longer.
+// gatePatience is how long an operation waits at most before it runs regardless of the limit: one that hangs, such as a
+// mount from a dead server, must not block other pods for longer.
 const gatePatience = 10 * time.Second
 
-// newGate returns a gate for a machine with that many processors.
 func newGate(processors int) *gate { return &gate{room: max(8, 4*processors)} }
 
-// enter waits until there is room and nobody of the same stage who came before or of an earlier one waits, for
-// gatePatience, or until ctx is done. leave may be called more than once.
+// enter waits for a free slot. Earlier stages come first, and within a stage the order of arrival counts. It returns
+// after gatePatience or when ctx is done even without a slot. leave may be called more than once.
 func (g *gate) enter(ctx context.Context, s stage) (leave func()) {
 	g.mu.Lock()
 	if g.room > 0 {
@@ -58,7 +56,7 @@ func (g *gate) enter(ctx context.Context, s stage) (leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-turn: // at the same moment
+	case <-turn: // granted at the same moment
 		return sync.OnceFunc(g.leave)
 	default:
 		g.waiting[s].Remove(at)
@@ -66,7 +64,6 @@ func (g *gate) enter(ctx context.Context, s stage) (leave func()) {
 	}
 }
 
-// leave gives the room to who is next.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

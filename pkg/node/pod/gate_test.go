@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGate: so many run at a time, those of the latest stage first and others in the order in which they came. Those
-// that hang hold up others for a while only.
+// TestGate checks the limit, the order, and that an operation that hangs blocks others only for a while.
 func TestGate(t *testing.T) {
 	require.Equal(t, 8, newGate(1).room)
 	require.Equal(t, 64, newGate(16).room)

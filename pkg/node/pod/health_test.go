@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// checked returns programs with "check", which fails while sick is set, and "deaf".
+// checked returns programs: "check", which fails while sick is set, and "deaf".
 func checked(sick *atomic.Bool) fake.Config {
 	return fake.Config{Programs: map[string]fake.Program{"deaf": deaf, "check": func(context.Context, *fake.Process) int {
 		if sick.Load() {
@@ -31,7 +31,7 @@ func probeEvery(seconds, failures int32) *corev1.Probe {
 		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}}
 }
 
-// A failing liveness probe restarts its container within the probe's own grace period, and no other.
+// A failing liveness probe restarts only its container, within the probe's own grace period.
 func TestLivenessProbe(t *testing.T) {
 	var sick atomic.Bool
 	with(t, checked(&sick), func(r *rig) {
@@ -58,7 +58,7 @@ func TestLivenessProbe(t *testing.T) {
 	})
 }
 
-// A readiness probe takes a pod out of service and puts it back, and restarts nothing.
+// A readiness probe changes the pod's readiness both ways, and restarts nothing.
 func TestReadinessProbe(t *testing.T) {
 	var sick atomic.Bool
 	sick.Store(true)
@@ -85,7 +85,7 @@ func TestReadinessProbe(t *testing.T) {
 		require.Equal(t, corev1.ConditionFalse, ready().Status)
 		require.Zero(t, r.status("web", "main").RestartCount)
 
-		r.restart() // an agent that starts knows no more than the status says
+		r.restart() // the new agent knows only the status
 		require.Equal(t, corev1.ConditionFalse, ready().Status)
 		sick.Store(false)
 		r.pass(5 * time.Second)
@@ -95,8 +95,7 @@ func TestReadinessProbe(t *testing.T) {
 	})
 }
 
-// Nothing else is probed before the startup probe has succeeded, and a container that does not start in its time is
-// restarted.
+// No other probe runs before the startup probe has succeeded. A container that does not start in time is restarted.
 func TestStartupProbe(t *testing.T) {
 	var sick atomic.Bool
 	sick.Store(true)
@@ -121,7 +120,7 @@ func TestStartupProbe(t *testing.T) {
 	})
 }
 
-// What follows a sidecar starts when the sidecar's startup probe has succeeded.
+// The container after a sidecar starts when the sidecar's startup probe has succeeded.
 func TestStartupProbeOfASidecar(t *testing.T) {
 	var sick atomic.Bool
 	sick.Store(true)
@@ -142,7 +141,7 @@ func TestStartupProbeOfASidecar(t *testing.T) {
 	})
 }
 
-// Readiness gates are conditions that others set.
+// Readiness gates are conditions that other components set.
 func TestReadinessGates(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")
@@ -167,8 +166,7 @@ func needs(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: l, Limits: l}
 }
 
-// A resize that the node has no room for waits for other pods to go; one that it can never have is refused; neither
-// touches the container.
+// A resize without enough room waits; an impossible one is refused. Neither touches the container.
 func TestResizeBeyondTheNode(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		for _, name := range []string{"web", "big"} {
@@ -199,7 +197,7 @@ func TestResizeBeyondTheNode(t *testing.T) {
 	})
 }
 
-// An agent that restarts knows which resources a container has, and finishes a resize that was asked for meanwhile.
+// A restarted agent knows the containers' resources, and finishes a resize that was requested while it was down.
 func TestResizeWhileTheAgentIsAway(t *testing.T) {
 	var updated atomic.Int64
 	with(t,
@@ -219,7 +217,7 @@ func TestResizeWhileTheAgentIsAway(t *testing.T) {
 		})
 }
 
-// pulls lets images be pulled once the registry is there.
+// pulls returns a Pull function that fails until there is set.
 func pulls(there *atomic.Bool) func(context.Context, string) error {
 	return func(context.Context, string) error {
 		if there.Load() {
@@ -229,7 +227,7 @@ func pulls(there *atomic.Bool) func(context.Context, string) error {
 	}
 }
 
-// What waits for an image says which and why, and is served as soon as the image can be had.
+// A container that waits for an image reports which and why, and starts as soon as the image can be pulled.
 func TestWaitingForAnImage(t *testing.T) {
 	var there atomic.Bool
 	with(t, fake.Config{Pull: pulls(&there)}, func(r *rig) {
@@ -275,7 +273,7 @@ func TestCommandThatDoesNotExist(t *testing.T) {
 	})
 }
 
-// The events of an ordinary life are those of the kubelet, in its order.
+// A pod without failures causes the kubelet's events in the kubelet's order.
 func TestEventsOfALife(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "100000"))

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 )
 
-// hook runs a lifecycle handler until it completes or ctx is done.
 func (m *Manager) hook(ctx context.Context, h *corev1.LifecycleHandler, c *corev1.Container, id, podIP string) error {
 	switch {
 	case h.Exec != nil:
@@ -52,7 +51,7 @@ const (
 	maxMessageLines = 80
 )
 
-// message returns an ended instance's termination message, which is read once. Only the sync loop calls it.
+// message returns an ended instance's termination message, reading it once. Only the sync loop calls it.
 func (w *worker) message(p *corev1.Pod, i Instance) string {
 	if s, ok := w.seen.messages[i.ID]; ok {
 		return s
@@ -70,7 +69,7 @@ func (w *worker) message(p *corev1.Pod, i Instance) string {
 	return text
 }
 
-// fileEnd returns at most the last limit bytes of a file that a container can write, or "" if it cannot be read.
+// fileEnd returns up to limit bytes from the end of a file that a container can write, or "" if it cannot be read.
 func fileEnd(path string, limit int64) string {
 	f, err := bounded.Open(path)
 	if err != nil {
@@ -86,7 +85,7 @@ func fileEnd(path string, limit int64) string {
 	return string(buf[:n])
 }
 
-// credentials returns the registry credentials for an image: those in the pod's pull secrets, then those of plugins.
+// credentials returns credentials for an image: first from the pod's pull secrets, then from plugins.
 func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential {
 	var k keyring.Keyring
 	for _, ref := range p.Spec.ImagePullSecrets {

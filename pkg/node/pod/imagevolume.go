@@ -10,9 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images/keyring"
 )
 
-// mountImages pulls and mounts the images that a container mounts as volumes. As in the kubelet, an image that cannot
-// be pulled is reported by the container, with the reasons of its own image. A volume that is mounted keeps its image
-// for the life of the pod.
+// mountImages pulls and mounts a container's image volumes. As in the kubelet, a failed pull is reported for the
+// container, with the reasons for its own image. A mounted volume keeps its image for the life of the pod.
 func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Container, users string) *Failure {
 	m := w.m
 	for i := range p.Spec.Volumes {

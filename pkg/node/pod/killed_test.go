@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// interrupted stops the Manager at its nth call to runtime, network or API, before or after the call has taken effect.
+// interrupted stops the Manager at its nth call to runtime, network or API, before or after the call takes effect.
 type interrupted struct {
 	runtime.Runtime
 	at *interruption
@@ -26,12 +26,12 @@ type interrupted struct {
 type interruption struct {
 	mu    sync.Mutex
 	calls []string
-	nth   int  // from 1; 0 is never
+	nth   int  // counted from 1; 0 means never
 	after bool // the call takes effect first
 	kill  func()
 }
 
-// call reports whether the call takes effect, and whether its caller hears of it.
+// call reports whether the call takes effect, and whether its caller gets the answer.
 func (i *interruption) call(name string) (effect, answer bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -80,8 +80,7 @@ func (r interrupted) RemovePod(ctx context.Context, uid, cgroup string) error {
 	return r.at.do("remove pod", func() error { return r.Runtime.RemovePod(ctx, uid, cgroup) })
 }
 
-// lifeWith takes the manifold pod from its creation to its end, with the Manager killed once on the way, and returns
-// the calls that were made.
+// lifeWith runs the manifold pod from creation to end, kills the Manager at the nth call, and returns all calls.
 func lifeWith(t *testing.T, nth int, after bool) []string {
 	j, at := &journal{}, &interruption{nth: nth, after: after}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -92,7 +91,7 @@ func lifeWith(t *testing.T, nth int, after bool) []string {
 		r.network.refusing(refuse)
 		r.api.refusing(refuse)
 		r.restart()
-		next := func() { // the next process, if this one was killed
+		next := func() { // starts the next process if this one was killed
 			synctest.Wait()
 			select {
 			case <-killed:
@@ -133,8 +132,8 @@ func lifeWith(t *testing.T, nth int, after bool) []string {
 	return at.calls
 }
 
-// An agent that is killed at any of its calls, before or after it took effect, is followed by one that continues: every
-// container is started once, none runs twice, and nothing is left in the end.
+// Wherever an agent is killed, before or after a call takes effect, the next one continues: every container starts
+// once, none runs twice, and nothing is left in the end.
 func TestKilledAtEachCall(t *testing.T) {
 	calls := lifeWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)

@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// creations records the names of the containers that are created, in order.
+// creations records the names of created containers, in order.
 type creations struct {
 	runtime.Runtime
 	mu    sync.Mutex
@@ -31,7 +31,7 @@ func (c *creations) Create(ctx context.Context, s runtime.Spec) error {
 	return c.Runtime.Create(ctx, s)
 }
 
-// journal records which programs began and ended, in order, and fails a test when one runs twice at once.
+// journal records the starts and ends of programs, in order. It fails the test if one runs twice at once.
 type journal struct {
 	mu      sync.Mutex
 	lines   []string
@@ -55,7 +55,7 @@ func (j *journal) count(line string) int {
 	return n
 }
 
-// programs are "server NAME", which runs until it is signalled, and "task NAME", which ends after a second.
+// programs returns "server NAME", which runs until it is signalled, and "task NAME", which ends after a second.
 func (j *journal) programs() map[string]fake.Program {
 	run := func(body func(context.Context, *fake.Process) int) fake.Program {
 		return func(ctx context.Context, p *fake.Process) int {
@@ -97,8 +97,8 @@ func (j *journal) programs() map[string]fake.Program {
 	}
 }
 
-// manifold is a pod with every kind of container: a task, a sidecar and another task before two servers, one with a
-// postStart hook.
+// manifold returns a pod with every kind of container: task, sidecar, task, then two servers, one with a postStart
+// hook.
 func manifold() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := podOf("web")
@@ -113,7 +113,7 @@ func manifold() *corev1.Pod {
 	return p
 }
 
-// Init containers run one after the other, sidecars before what follows them, and all end in the reverse order.
+// Init containers run in order, the container after a sidecar starts after it, and everything ends in reverse.
 func TestOrderOfAPodsLife(t *testing.T) {
 	j, made := &journal{}, &creations{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -147,7 +147,7 @@ func TestOrderOfAPodsLife(t *testing.T) {
 	})
 }
 
-// What the restart policy says of a container's exit, and how the user sees it.
+// The effect of each restart policy on exits, and the resulting status.
 func TestRestartPolicies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy   corev1.RestartPolicy
@@ -155,7 +155,7 @@ func TestRestartPolicies(t *testing.T) {
 		restarts bool
 		phase    corev1.PodPhase
 		state    string
-		ready    string // the reason why it is not
+		ready    string // reason of the Ready condition
 	}{
 		"Always succeeds": {
 			corev1.RestartPolicyAlways, 0, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady",
@@ -180,7 +180,7 @@ func TestRestartPolicies(t *testing.T) {
 				p.Spec.RestartPolicy = tt.policy
 				r.create(p)
 				require.Equal(t, "running", state(r.status("web", "main")))
-				r.pass(11 * time.Second) // twice, if it is restarted at once
+				r.pass(11 * time.Second) // two runs if it restarts without delay
 				s := r.status("web", "main")
 				require.Equal(t, tt.state, state(s))
 				p = r.pod("web")
@@ -202,7 +202,7 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-// A container that ran for more than ten minutes is restarted at once, and its next back-offs begin anew.
+// A container that ran for more than ten minutes restarts immediately, and its back-off is reset.
 func TestBackOffAfterALongRun(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "660"))
@@ -214,7 +214,7 @@ func TestBackOffAfterALongRun(t *testing.T) {
 	})
 }
 
-// An init container that fails for good fails the pod; none of the others starts.
+// An init container that fails for good fails the pod, and no other container starts.
 func TestInitContainerFails(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "1000")
@@ -240,7 +240,7 @@ func TestInitContainerFails(t *testing.T) {
 	})
 }
 
-// A sidecar that ends is restarted whatever the pod's policy, and it does not keep the pod from completing.
+// A sidecar that exits is restarted under any restart policy, and does not keep the pod from completing.
 func TestSidecarsOfAJob(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		always := corev1.ContainerRestartPolicyAlways
@@ -261,11 +261,11 @@ func TestSidecarsOfAJob(t *testing.T) {
 	})
 }
 
-// A restart of the agent shortens no back-off and lengthens none, but what the machine's restart ended starts at once.
+// Back-offs survive a restart of the agent, but containers that ended with the machine start immediately.
 func TestBackOffOutlivesTheAgent(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "false"))
-		r.pass(10 * time.Second) // now it waits for 20 s
+		r.pass(10 * time.Second) // now in a back-off of 20 s
 		require.EqualValues(t, 2, r.status("web", "main").RestartCount)
 		r.pass(15 * time.Second)
 		r.stop()
@@ -279,8 +279,7 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
-// Calls of runtime and network that fail are repeated with growing pauses, said in the status and in events, and leave
-// nothing behind.
+// Failing calls to runtime and network are retried with growing delays, are reported, and leave nothing behind.
 func TestFailingSteps(t *testing.T) {
 	for _, call := range []string{"setup", "create", "start"} {
 		t.Run(call, func(t *testing.T) {
@@ -330,7 +329,7 @@ func TestFailingSteps(t *testing.T) {
 	}
 }
 
-// A pod's status reaches the API in the end, whatever happens to writes, and the latest one is what counts.
+// The latest status of a pod reaches the API, whatever fails before.
 func TestStatusIsWrittenInTheEnd(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.api.refusing(func(verb string) error {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// syncLoop calls step after each wake, in a goroutine that exists only while there is something to decide. Safe for
-// concurrent use.
+// syncLoop calls step after each wake, in a goroutine that exists only while there is work. Safe for concurrent use.
 type syncLoop struct {
 	ctx  context.Context
 	run  func(func()) bool // starts a goroutine, or returns false once the Manager has stopped
@@ -18,17 +17,16 @@ type syncLoop struct {
 	active bool // a goroutine is stepping
 	dirty  bool // something changed since the last step began
 	paused bool // after a panic, until the timer fires
-	ended  bool // after the last step, for good: another worker may have the pod's UID by now
+	ended  bool // after the last step; another worker may have the pod's UID
 	timer  *time.Timer
 }
 
-// outcome is a step's result.
 type outcome struct {
 	done  bool          // nothing of the pod is left
 	pause time.Duration // after a panic: no step runs for this long
 }
 
-// wake schedules a step, unless the last one was made. It may be called with any other lock held.
+// wake schedules a step, unless the last step was made. It may be called with other locks held.
 func (l *syncLoop) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +44,7 @@ func (l *syncLoop) wakeLocked() {
 	}
 }
 
-// next reports whether to run a step; if not, the goroutine ends.
+// next reports whether to run another step; if not, the goroutine must end.
 func (l *syncLoop) next() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +94,6 @@ func (l *syncLoop) wakeAt(t time.Time) {
 	}
 }
 
-// stop stops the timer.
 func (l *syncLoop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Steps never overlap, none is lost, a pause holds back every wake, and a stopped Manager ends the loop.
+// Steps never overlap, no wake is lost, a pause delays every wake, and a stopped Manager ends the loop.
 func TestSyncLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -25,7 +25,7 @@ func TestSyncLoop(t *testing.T) {
 				defer running.Add(-1)
 				if steps.Add(1) == 1 {
 					require.True(t, l.quiet())
-					l.wake() // something happens meanwhile
+					l.wake() // a wake during the step
 					require.False(t, l.quiet())
 				}
 				time.Sleep(time.Millisecond)

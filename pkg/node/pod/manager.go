@@ -24,8 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete
-// for changes.
+// Manager runs the pods of one node. After Start, call Update for each pod of the first list, then Sync, then Update
+// and Delete for changes.
 type Manager struct {
 	c       Config
 	log     *slog.Logger
@@ -39,15 +39,15 @@ type Manager struct {
 	wg      sync.WaitGroup
 	guard   process.Guard
 	metrics *metrics
-	gate    *gate // of what makes and removes sandboxes and containers
+	gate    *gate // limits concurrent work on sandboxes and containers
 
 	fullness   fullness
 	containers *containers
 	rooms      *rooms
-	listed     chan struct{} // closed when the pods of the API are known
+	listed     chan struct{} // closed by Sync, once the pods of the API are known
 	allListed  func()        // closes listed
 
-	allocating sync.Mutex // held while it is decided which pods the node has room for
+	allocating sync.Mutex // held while room on the node is granted to pods
 
 	mu       sync.Mutex
 	stopped  bool
@@ -55,7 +55,7 @@ type Manager struct {
 	workers  map[types.UID]*worker
 }
 
-// New returns a Manager. Call Start first.
+// New returns a Manager. Start must be called before its other methods.
 func New(c Config) *Manager {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -94,8 +94,7 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start lists the runtime's containers. Call Update only after it returns. Everything but the containers stops when ctx
-// is done.
+// Start lists the runtime's containers. Call Update only after it returns. When ctx is done, containers keep running.
 func (m *Manager) Start(ctx context.Context) error {
 	m.ctx, m.began = ctx, time.Now()
 	if err := m.volumes.Start(); err != nil {
@@ -128,7 +127,7 @@ func (m *Manager) Wait() error {
 	return m.volumes.Close()
 }
 
-// goRun runs f in a goroutine and returns true, or returns false if the Manager has stopped.
+// goRun runs f in a goroutine, or returns false if the Manager has stopped.
 func (m *Manager) goRun(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +171,6 @@ func (m *Manager) list(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads a container's state from the runtime and wakes its pod.
 func (m *Manager) refresh(ctx context.Context, id string) {
 	if w := m.worker(m.containers.refresh(ctx, id)); w != nil {
 		w.containersChanged()
@@ -198,7 +196,6 @@ func (m *Manager) Update(p *corev1.Pod) {
 	w.update(p)
 }
 
-// begin admits a pod whose worker was just added, and runs it.
 func (m *Manager) begin(w *worker) {
 	err := m.guard.Do("pod admission", func() {
 		w.loadAllocation()
@@ -223,8 +220,7 @@ func (m *Manager) Delete(p *corev1.Pod) {
 	}
 }
 
-// Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of
-// the first list.
+// Sync releases pods that are not in the API. Call it once, after Update was called for each pod of the first list.
 func (m *Manager) Sync(ctx context.Context) error {
 	orphans := m.containers.pods()
 	blank := func(uid types.UID) {
@@ -293,14 +289,14 @@ func (m *Manager) Sync(ctx context.Context) error {
 	return nil
 }
 
-// Retry retries failed sandbox setups at once.
+// Retry retries failed sandbox setups immediately.
 func (m *Manager) Retry() {
 	for _, w := range m.all() {
 		w.retryNow(string(SetupSandbox))
 	}
 }
 
-// RetryVolumes tries failed operations on volumes again at once.
+// RetryVolumes retries failed volume operations immediately.
 func (m *Manager) RetryVolumes() {
 	for _, w := range m.all() {
 		w.retryNow(string(MountVolumes))
@@ -324,10 +320,10 @@ func (m *Manager) worker(uid types.UID) *worker {
 	return m.workers[uid]
 }
 
-// ConditionChanged is called when a part's Condition returns something else.
+// ConditionChanged is called when the result of a part's Condition has changed.
 func (m *Manager) ConditionChanged(uid types.UID) { m.wake(uid) }
 
-// DevicesChanged computes the status of pods again, because the health of their devices changed.
+// DevicesChanged updates the status of pods whose devices changed health.
 func (m *Manager) DevicesChanged(pods []types.UID) {
 	for _, uid := range pods {
 		m.wake(uid)
@@ -363,13 +359,13 @@ func (m *Manager) forget(w *worker) {
 	m.allocatePending()
 }
 
-// Probes counts the probes of containers.
+// Probes returns the counts of container probes.
 func (m *Manager) Probes() []probe.Count { return m.probes.Counts() }
 
 // Images returns the image manager.
 func (m *Manager) Images() *images.Manager { return m.images }
 
-// event records an event on a pod or on one container of it.
+// event records an event on a pod or, if container is set, on that container.
 func (m *Manager) event(p *corev1.Pod, container, kind, reason, message string) {
 	ref := corev1.ObjectReference{
 		APIVersion:      "v1",
@@ -403,7 +399,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// LocalVolumes returns the directory that holds the volumes provisioned on this node.
+// LocalVolumes returns the directory of the volumes provisioned on this node.
 func LocalVolumes(dataDir string) string { return filepath.Join(dataDir, "local-volumes") }
 
 // Directories returns the volumes provisioned on this node.

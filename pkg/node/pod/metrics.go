@@ -12,16 +12,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// metrics have the kubelet's names, but for the steps of a start, which it does not tell apart.
+// metrics have the kubelet's names, except for the steps of a start, which the kubelet does not measure.
 type metrics struct {
 	sli, started prometheus.Histogram
-	// Of pods with user namespaces: sandboxes that were begun, and actions that failed until they ran.
+	// For pods with user namespaces: sandbox setups, and failures of the actions that start the pod.
 	userNamespaced, userNamespacedErrors prometheus.Counter
 	steps                                map[string]prometheus.Observer
 	failures                             map[string]prometheus.Counter
 }
 
-// The parts of a container's start, beside the kinds of actions.
+// The parts of a Start action.
 const (
 	stepImage  = "image"
 	stepCreate = "create"
@@ -33,8 +33,8 @@ func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
 	with := promauto.With(reg)
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300}
 	steps := with.NewHistogramVec(prometheus.HistogramOpts{Name: "coracle_pod_step_duration_seconds",
-		Help: "Duration of the steps by which pods are started and stopped. The step start is that of a container, " +
-			"whose parts are image, create, run and poststart.",
+		Help: "Duration of the steps that start and stop pods. The step start is for one container, and consists of " +
+			"image, create, run and poststart.",
 		Buckets: seconds}, []string{"step"})
 	failures := with.NewCounterVec(prometheus.CounterOpts{
 		Name: "coracle_pod_step_failures_total", Help: "Steps of pods that failed and are repeated.",
@@ -76,7 +76,6 @@ func (m *metrics) step(name string, took time.Duration, failed bool) {
 	}
 }
 
-// action counts an action if it is to start a pod with a user namespace.
 func (m *metrics) action(p *corev1.Pod, kind Kind, failed bool) {
 	if !ownUsers(p) {
 		return
@@ -89,7 +88,7 @@ func (m *metrics) action(p *corev1.Pod, kind Kind, failed bool) {
 	}
 }
 
-// laps times the parts of one action: each call ends a part.
+// laps times the parts of one action: each call ends one part and begins the next.
 func (m *metrics) laps() func(part string) time.Duration {
 	began := time.Now()
 	return func(part string) time.Duration {
@@ -100,14 +99,14 @@ func (m *metrics) laps() func(part string) time.Duration {
 	}
 }
 
-// birth is what the metrics of a pod's start need.
+// birth holds the state for the metrics of a pod's start.
 type birth struct {
-	seen    time.Time    // when the agent saw the pod first
-	pulling atomic.Int64 // nanoseconds for which its images were pulled
+	seen    time.Time    // when the agent first saw the pod
+	pulling atomic.Int64 // nanoseconds spent on image pulls
 	counted bool         // owned by the sync loop
 }
 
-// reported counts the start of a pod whose status says for the first time that it runs. The sync loop calls it.
+// reported counts the start of a pod when its status first says Running. Only the sync loop calls it.
 func (w *worker) reported(p *corev1.Pod, now corev1.PodPhase) {
 	before := p.Status.Phase
 	if w.birth.counted || now != corev1.PodRunning || before != corev1.PodPending && before != "" {
@@ -127,7 +126,7 @@ var (
 		"Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
 	descWorkers = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
 
-	// The first is the one that block volumes have, too.
+	// Block volumes have only the first one, the capacity.
 	descVolumes = []struct {
 		desc  *prometheus.Desc
 		value func(VolumeSpace) uint64
@@ -152,7 +151,7 @@ func volumeDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("kubelet_volume_stats_"+name, help, []string{"namespace", "persistentvolumeclaim"}, nil)
 }
 
-// collector counts what the runtime holds.
+// collector reads the counts at scrape time.
 type collector struct{ m *Manager }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
@@ -187,7 +186,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descContainers, prometheus.GaugeValue, float64(n), state)
 	}
-	claims := map[types.NamespacedName]bool{} // pods may share one
+	claims := map[types.NamespacedName]bool{} // pods may share a claim
 	for _, s := range c.m.VolumeSpaces() {
 		claim := types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Claim}
 		if claims[claim] {
@@ -196,7 +195,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		claims[claim] = true
 		all := descVolumes
 		if s.Block {
-			all = all[:1] // zeros, as the kubelet's, would look like a full volume
+			all = all[:1] // the kubelet reports zeros, which look like a full volume
 		}
 		for _, v := range all {
 			ch <- prometheus.MustNewConstMetric(v.desc, prometheus.GaugeValue, float64(v.value(s)), claim.Namespace, claim.Name)

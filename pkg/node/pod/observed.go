@@ -1,8 +1,7 @@
-// Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next
-// actions; the Manager executes them and writes the status.
+// Package pod brings the pods of a node to their desired state. Plan compares a pod with its observed state and
+// returns the next actions; the Manager executes them and writes the status.
 //
-// Its invariant: the state of a pod's containers is always read from the runtime, so that a new Manager continues
-// where a killed one stopped.
+// Invariant: container state is read from the runtime, so that a new Manager continues where a killed one stopped.
 package pod
 
 import (
@@ -27,17 +26,17 @@ const (
 	labelNamespace = "namespace"
 	labelName      = "container"
 	labelAttempt   = "attempt"
-	labelBackOff   = "backoff"  // how long to wait before replacing it if it ends, a Go duration
-	labelHash      = "hash"     // of the fields whose change requires a restart
+	labelBackOff   = "backoff"  // delay before its replacement starts if it exits, a Go duration
+	labelHash      = "hash"     // see specHash
 	labelImageID   = "image-id" // as the status shows it
 	labelImage     = "image"
 	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
-	labelOwner     = "task"    // the UID of the pod's owner (part.Part), by the name that nodes have stored
-	labelSource    = "source"  // static.FromFile for a static pod's
-	labelFile      = "file"    // its manifest's name in the folder
-	labelRound     = "round"   // see round; none is 0
-	labelAmounts   = "amounts" // with which it was created, as JSON
+	labelOwner     = "task"    // the UID of the pod's owner (part.Part); "task" is what existing nodes have stored
+	labelSource    = "source"  // static.FromFile for a static pod
+	labelFile      = "file"    // the name of a static pod's manifest file
+	labelRound     = "round"   // see round; absent means 0
+	labelAmounts   = "amounts" // the amounts at creation, as JSON
 )
 
 const (
@@ -75,7 +74,7 @@ func instanceOf(c runtime.Container) Instance {
 type Failure struct {
 	Reason, Message string
 	Until           time.Time
-	// wait is the delay that led to Until, which the next failure doubles.
+	// wait is the delay that led to Until. The next failure doubles it.
 	wait time.Duration
 }
 
@@ -90,7 +89,7 @@ func (f *Failure) LogValue() slog.Value {
 // Health is the result of an instance's probes.
 type Health struct {
 	Started, Ready bool
-	// Failed means that a liveness or startup probe failed: the container is to be restarted.
+	// Failed means that a liveness or startup probe failed, so the container must be restarted.
 	Failed bool
 	Why    string
 	// Grace overrides the pod's grace period, in seconds.
@@ -102,7 +101,7 @@ type Verdict struct {
 	Reason, Message string
 	// Evicted pods get a minimal grace period, and their containers are removed, since the node needs the resources.
 	Evicted bool
-	// Preempted means that an evicted pod makes room for a critical one. It has its own grace period.
+	// Preempted means that an evicted pod makes room for a critical one. It keeps its own grace period.
 	Preempted bool
 	// Disrupted means that the pod was evicted because of node pressure, not for exceeding its own limits.
 	Disrupted bool
@@ -112,43 +111,43 @@ type Verdict struct {
 type Observed struct {
 	// Gone means that the pod is no longer in the API, or a static pod's manifest is gone.
 	Gone bool
-	// Deleted means that the agent deleted the pod from the API. It remains there while it has finalizers.
+	// Deleted means that the agent has deleted the pod from the API. It stays there while it has finalizers.
 	Deleted bool
 	// Began is when the agent started.
 	Began time.Time
-	// Waiting means that nothing is started now: other pods end first, whose resources this one needs, or the machine
-	// shuts down.
+	// Waiting means that nothing may start: victims of the pod's preemption still run, or the machine shuts down.
 	Waiting bool
-	// By is when nothing of the pod runs any more at the latest, whatever its grace period is; zero for no such time.
+	// By is when everything of the pod must have ended, whatever its grace period; zero means no such deadline.
 	By time.Time
-	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
+	// Draining means that the agent stops the node's pods: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
-	// Sandbox and Volumes report whether they are set up. Released reports whether everything was released that is to be:
-	// the shared resources of a terminated pod, and also the containers of a deleted one.
+	// Sandbox and Volumes mean that they are set up, Released that shared resources are released and a deleted pod's
+	// containers removed.
 	Sandbox, Volumes bool
 	Released         bool
-	// Claimed means that the pod has resource claims prepared. Until that is undone it is not reported as ended, because
-	// others may get the devices then.
+	// Claimed means that resource claims are prepared. Until they are unprepared, the pod must not be reported as
+	// ended: other pods could get its devices.
 	Claimed bool
 	// Stale means that the volumes are mounted but their sources changed.
 	Stale      bool
 	Containers map[string][]Instance // by name, newest first
-	// Busy are the actions in flight, by target.
+	// Busy holds the actions in flight, by target.
 	Busy     map[string]Kind
 	Failures map[string]Failure
 	Health   map[string]Health // by container ID
-	// Unallocated means that the pod asks for other resources than are allocated to it, which Plan and Status see.
+	// Unallocated means that the specification requests other resources than the allocated ones, which Plan and Status
+	// see.
 	Unallocated bool
-	// Share is what is allocated to the pod as a whole, as of a generation, and Limits what its cgroup has of that.
-	// Amounts are what instances have, by container ID.
+	// Share was granted for Generation. Limits is what the pod's cgroup has now, Amounts what its instances have, by
+	// ID.
 	Share      share
 	Generation int64
 	Limits     runtime.PodLimits
 	Amounts    map[string]amounts
-	// Resizing means that it has not been seen to that cgroups have what is allocated.
+	// Resizing means that the cgroups may not yet have the allocated resources.
 	Resizing bool
-	// Refresh is when a mounted token is to be renewed; zero means never.
+	// Refresh is when a mounted token must be renewed; zero means never.
 	Refresh time.Time
 
 	podIP string
@@ -175,14 +174,14 @@ func group(list []runtime.Container) map[string][]Instance {
 	return m
 }
 
-// specHash returns a hash of the fields whose change requires a restart of a running container: its image.
+// specHash returns a hash of the fields whose change restarts a running container: its image.
 func specHash(c *corev1.Container) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s\x00%s", c.Name, c.Image)
 	return strconv.FormatUint(uint64(h.Sum32()), 16)
 }
 
-// changed reports whether the container's specification changed since the instance was created.
+// changed reports whether the container's image changed since the instance was created.
 func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
 
 // nextBackOff returns the back-off of the instance that replaces c.
@@ -199,7 +198,7 @@ func nextBackOff(c *Instance) time.Duration {
 	}
 }
 
-// waitOf returns how long after its exit c is replaced.
+// waitOf returns the delay between the exit of c and the start of its replacement.
 func waitOf(c *Instance) time.Duration {
 	if !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset {
 		return 0
@@ -211,10 +210,10 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// restarts reports whether a container of the pod that exited with the code is restarted.
+// restarts reports whether a container is restarted after an exit with this code.
 func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	if c.RestartPolicy != nil {
-		if ruleFor(c, exit) != "" { // whichever action it has
+		if ruleFor(c, exit) != "" { // any action restarts the container
 			return true
 		}
 		switch *c.RestartPolicy {
@@ -261,14 +260,14 @@ func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemer
 	return nil, false, false
 }
 
-// logDirName returns the name of a pod's directory below the directory for logs, as in the kubelet.
+// logDirName returns the name of a pod's log directory, as in the kubelet.
 func logDirName(p *corev1.Pod) string {
 	return strings.Join([]string{p.Namespace, p.Name, string(p.UID)}, "_")
 }
 
 // podOfLogDir is the inverse of logDirName. It returns nil for other names.
 func podOfLogDir(name string) *corev1.Pod {
-	parts := strings.Split(name, "_") // none of them can contain one
+	parts := strings.Split(name, "_") // names and UIDs cannot contain underscores
 	if len(parts) != 3 || parts[2] == "" {
 		return nil
 	}

@@ -9,22 +9,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// A pod can have an owner that reports its state to users in its place: the pod of a task has (part.Part). Such pods
-// come by the thousand and many end within moments, so the agent writes only what a client waits for to their status.
+// An extension can report a pod's state to users through an owner object, as a task does (part.Part). Such owned
+// pods come in thousands and many end within moments, so the agent writes only the status that a client waits for.
 
-// settleOwned is how long a container of an owned pod runs before the status says so, and how long the pod has to end
-// after it: what ends within that time is reported once. On a busy node, where the start took longer, the time grows
-// with it, up to slowSettleOwned.
+// settleOwned delays two reports of an owned pod, so that a short run is written once: that its container runs, and
+// that the container has ended before the pod has. After a slow start the delay is longer, up to slowSettleOwned.
 const (
 	settleOwned     = 150 * time.Millisecond
 	slowSettleOwned = time.Second
 )
 
-// ownedStarts is how long a container of an owned pod may take to start before the pod's status says how far it has
-// come. A failure is written at once.
+// ownedStarts is how long an owned pod may start before its progress is written. Failures are written at once.
 const ownedStarts = 20 * time.Second
 
-// owner returns the UID of the object of a system that tells users about a pod; empty if there is none.
+// owner returns the UID of the pod's owner object (part.Part), or "".
 func (m *Manager) owner(p *corev1.Pod) string {
 	for _, part := range m.c.Parts {
 		if uid := part.Owner(p); uid != "" {
@@ -34,7 +32,7 @@ func (m *Manager) owner(p *corev1.Pod) string {
 	return ""
 }
 
-// keepLogs passes the logs of an owned pod to the parts before the agent removes anything of the pod.
+// keepLogs passes the logs of an owned pod to the parts. It is called before anything of the pod is removed.
 func (w *worker) keepLogs(p *corev1.Pod) error {
 	owner := w.m.owner(p)
 	// If the pod was deleted while no agent ran, only the labels of its containers name the owner.
@@ -54,8 +52,7 @@ func (w *worker) keepLogs(p *corev1.Pod) error {
 	return nil
 }
 
-// settleFor returns how long the status of a new pod that starts as usual may stay unwritten, and how long later
-// changes may.
+// settleFor returns how long the first status of a pod that starts normally may be delayed, and how long later ones.
 func settleFor(owned bool) (first, again time.Duration) {
 	if owned {
 		return ownedStarts, ownedStarts
@@ -63,9 +60,7 @@ func settleFor(owned bool) (first, again time.Duration) {
 	return settle, settleAgain
 }
 
-// brief returns until when a report is held back; zero if it is not. It holds back the first report that the container
-// of an owned pod runs, and the report that it has ended while the pod has not yet. p is the pod as the API server has
-// it; seen is when the agent saw it first.
+// brief returns until when a report is held back (see settleOwned), or zero. p is the pod in the API.
 func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
 	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || !owned || len(p.Spec.Containers) != 1 {
 		return time.Time{}
@@ -82,13 +77,12 @@ func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.Pod
 	case l.State == runtime.Exited:
 		until = l.FinishedAt.Add(wait)
 	}
-	if left := until.Sub(now); left <= 0 || left > wait { // more is left if the clock was set back
+	if left := until.Sub(now); left <= 0 || left > wait { // more than wait is left if the clock was set back
 		return time.Time{}
 	}
 	return until
 }
 
-// hasRun reports whether a status says that a container runs or has run.
 func hasRun(s *corev1.PodStatus) bool {
 	for _, c := range s.ContainerStatuses {
 		if c.State.Running != nil || c.State.Terminated != nil {
@@ -98,8 +92,7 @@ func hasRun(s *corev1.PodStatus) bool {
 	return false
 }
 
-// unprepared returns why the pod has no network or no volumes; "" if neither has failed. Only the status of an owned
-// pod contains it: as with the kubelet, users of other pods find it in the events.
+// unprepared returns why the network or the volumes failed, or "". For pods without owner only the events say it.
 func (o *Observed) unprepared() string {
 	for _, kind := range []Kind{SetupSandbox, MountVolumes} {
 		if f, failed := o.Failures[string(kind)]; failed {
@@ -109,8 +102,8 @@ func (o *Observed) unprepared() string {
 	return ""
 }
 
-// starter returns what records the events of a container's start. For an owned pod it records only what is not the
-// usual course: an image is pulled, or a step fails. The owner says when and where the container started.
+// starter returns a function that records events of a container's start. For an owned pod it drops normal ones but
+// pulls, because the owner reports when and where the container started.
 func (m *Manager) starter(p *corev1.Pod, container string) func(kind, reason, message string) {
 	owned, pulls := m.owner(p) != "", false
 	return func(kind, reason, message string) {

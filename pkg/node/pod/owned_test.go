@@ -14,7 +14,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// taskPod is the pod of a task's attempt.
 func taskPod(name string, command ...string) *corev1.Pod {
 	p := podOf(name)
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -26,8 +25,7 @@ func taskPod(name string, command ...string) *corev1.Pod {
 	return p
 }
 
-// A task that ends at once is reported once, when it has ended; one that lasts is reported as running after a moment,
-// whatever else happens.
+// A short task is reported once, when it has ended. A longer one is reported as running after a moment.
 func TestBriefTasksAreReportedOnce(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -59,7 +57,7 @@ func TestBriefTasksAreReportedOnce(t *testing.T) {
 	})
 }
 
-// What goes wrong with a task's container is an event, and so is a pull, which takes long.
+// Failures of a task's container cause events, and so do pulls, because they take long.
 func TestEventsOfTasks(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := taskPod("pulls", "true")

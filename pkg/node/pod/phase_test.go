@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPhase: the phase follows from the containers' states as in upstream's kubelet (getPhase).
+// TestPhase checks that the phase follows from the containers' states as in the kubelet (getPhase).
 func TestPhase(t *testing.T) {
 	type list = []corev1.ContainerStatus
 	running := corev1.ContainerStatus{
@@ -21,7 +21,7 @@ func TestPhase(t *testing.T) {
 	}
 	restarting := waiting
 	restarting.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
-	lost := waiting // its machine rebooted before it ended
+	lost := waiting // the machine rebooted before it ended
 	lost.ContainerID = "c"
 	for name, c := range map[string]struct {
 		before     corev1.PodPhase

@@ -9,17 +9,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// pidNS is the PID namespace that a container joins: its path, empty for one of its own, and how to let go of it once
-// the container runs.
+// pidNS is the PID namespace that a container joins, "" for a new one. Call close once the container runs.
 type pidNS struct {
 	path string
-	// target is set for a namespace of another container, whose path is worth nothing to the next process.
+	// target is set for the namespace of another container. Its path is invalid for the next process.
 	target bool
 	close  func()
 }
 
-// pidNamespace returns the PID namespace of a container: the pod's, if its containers share one, or that of the
-// container which an ephemeral one debugs (kubectl debug --target).
+// pidNamespace returns the pod's PID namespace if the containers share one, or for an ephemeral container its target's
+// (kubectl debug --target).
 func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string,
 	users *runtime.Users) (ns pidNS, err error) {
 	ns.close = func() {}
@@ -44,7 +43,6 @@ func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string,
 	return ns, fmt.Errorf("unable to find target container %s: it does not run", target)
 }
 
-// targetOf returns the container that an ephemeral container debugs, or "".
 func targetOf(p *corev1.Pod, name string) string {
 	for i := range p.Spec.EphemeralContainers {
 		if e := &p.Spec.EphemeralContainers[i]; e.Name == name {

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// namespaces records the PID namespaces that containers were created with, by name.
 type namespaces struct {
 	runtime.Runtime
 	pid map[string]string
@@ -23,7 +22,7 @@ func (n *namespaces) Create(ctx context.Context, s runtime.Spec) error {
 	return n.Runtime.Create(ctx, s)
 }
 
-// An ephemeral container that targets another one joins its PID namespace, once that one runs.
+// An ephemeral container with a target joins the target's PID namespace once the target runs.
 func TestEphemeralContainersJoinTheirTarget(t *testing.T) {
 	j, made := &journal{}, &namespaces{pid: map[string]string{}}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Kind is what an action does.
+// Kind is the kind of an action.
 type Kind string
 
 const (
@@ -18,13 +18,11 @@ const (
 	SetupSandbox Kind = "sandbox"
 	MountVolumes Kind = "volumes"
 	// Start pulls, creates and starts one instance and runs its postStart hook.
-	Start Kind = "start"
-	// Cancel cancels an action in flight on the container.
+	Start  Kind = "start"
 	Cancel Kind = "cancel"
 	// Kill stops one instance gracefully.
 	Kill Kind = "kill"
-	// Allocate asks the node for the resources that the pod has come to ask for. Resize gives what was allocated to its
-	// cgroups.
+	// Allocate requests the specification's resize. Resize sets the cgroups to the allocated resources.
 	Allocate Kind = "allocate"
 	Resize   Kind = "resize"
 	// Remove removes an old instance.
@@ -35,7 +33,7 @@ const (
 	Delete Kind = "delete"
 )
 
-// The targets of Allocate and Resize. No container is called so.
+// The targets of Allocate and Resize, which no container name can equal.
 const (
 	allocateTarget = "#allocate"
 	resizeTarget   = "#resize"
@@ -48,10 +46,10 @@ type Action struct {
 	ID      string
 	Attempt int
 	BackOff time.Duration
-	Round   int // of a Start: the round that the instance is of
+	Round   int // of a Start: the instance's round
 	Grace   time.Duration
-	By      time.Time // of a Kill: SIGKILL is sent then at the latest; zero for no such time
-	NoHook  bool      // of a Kill: no preStop hook is run
+	By      time.Time // of a Kill: the latest time for SIGKILL; zero for none
+	NoHook  bool      // of a Kill: skip the preStop hook
 	Reason  string    // of a Kill, for its event
 	Forget  bool
 }
@@ -62,14 +60,14 @@ type Decision struct {
 	Wake    time.Time
 	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
 	Stopping, Stopped bool
-	// Round is the round that the pod's containers are in, or that begins now. Source is the instance whose exit ended the
-	// one before while the next one has not begun, Resetting means that containers of that are still being ended.
+	// Round is the current or beginning round of the pod's containers. Source is the instance whose exit ended the
+	// previous round, until the next one begins. Resetting means that containers of the ended round still run.
 	Round     int
 	Source    *Instance
 	Resetting bool
-	// Grace is the grace period of its containers if it is stopping or resetting.
+	// Grace is the containers' grace period while the pod is stopping or resetting.
 	Grace time.Duration
-	// Forgotten means that nothing of the pod is left, here and in the API.
+	// Forgotten means that nothing of the pod is left on the node or in the API.
 	Forgotten bool
 	Verdict   *Verdict
 }
@@ -82,11 +80,10 @@ type planner struct {
 	now time.Time
 	d   Decision
 
-	resizing bool // cgroups are being changed
+	resizing bool // a resize is in flight or about to start
 }
 
-// Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and
-// is not in flight, and none if the pod waits for an event or a time.
+// Plan returns all actions for a pod that can start now; none if it waits. It is a pure function.
 func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	pl := &planner{pod: p, o: o, now: now}
 	r := roundOf(p, o)
@@ -128,7 +125,7 @@ func (pl *planner) deadline() *Verdict {
 	return &Verdict{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 }
 
-// finished reports whether all containers terminated for good, or initialization failed for good.
+// finished reports whether all containers have ended for good, or initialization has failed for good.
 func (pl *planner) finished() bool {
 	p, o := pl.pod, pl.o
 	if pl.d.Source != nil {
@@ -212,7 +209,6 @@ func (pl *planner) kill(a Action) {
 	pl.add(a)
 }
 
-// resize plans to give the pod's cgroups what is allocated to it.
 func (pl *planner) resize() {
 	if pl.o.resizable(pl.pod) {
 		pl.retry(resizeTarget, Action{Kind: Resize, Target: resizeTarget})
@@ -255,7 +251,7 @@ func (pl *planner) initialize() bool {
 	return true
 }
 
-// initialized reports whether the pod was initialized in this round: one of its main containers was created.
+// initialized reports whether a main container was created in this round, so that initialization is complete.
 func (pl *planner) initialized() bool {
 	for i := range pl.pod.Spec.Containers {
 		if pl.current(pl.pod.Spec.Containers[i].Name) != nil {
@@ -265,7 +261,7 @@ func (pl *planner) initialized() bool {
 	return false
 }
 
-// hasStarted reports whether the pod was ever initialized: one of its main containers was created.
+// hasStarted reports whether a main container was ever created.
 func hasStarted(p *corev1.Pod, o Observed) bool {
 	for i := range p.Spec.Containers {
 		if o.latest(p.Spec.Containers[i].Name) != nil {
@@ -283,7 +279,7 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 		return
 	}
 	if l.Round < pl.d.Round {
-		wait := l.BackOff // of one that ended because another asked for it, it stays as it was
+		wait := l.BackOff // restarted for another container's exit: its back-off stays
 		if endsRound(c, l) {
 			wait = nextBackOff(l)
 		}
@@ -319,7 +315,7 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			})
 		}
 	case runtime.Exited:
-		if changed(l, c) || pl.o.restartForResize(pl.pod, l, c) { // the back-off is that of another specification
+		if changed(l, c) || pl.o.restartForResize(pl.pod, l, c) { // the back-off was for another specification
 			pl.startAt(c, l.Attempt+1, 0)
 			return
 		}
@@ -344,11 +340,11 @@ func (pl *planner) start(c *corev1.Container, old *Instance) {
 }
 
 func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {
-	if pl.resizing { // what starts has what it is to have then
+	if pl.resizing { // wait, so that the container starts with its new resources
 		return
 	}
 	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff, Round: pl.d.Round})
 }
 
-// evictionGrace is the grace period of evicted pods: the node needs their resources.
+// evictionGrace is short, since the node needs the resources of evicted pods.
 const evictionGrace = time.Second

@@ -9,8 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports
-// whether none is left.
+// clear plans to remove an evicted pod's containers once its final status is written. It returns true if none is left.
 func (pl *planner) clear() bool {
 	if !isTerminal(pl.pod) {
 		pl.wake(pl.now)
@@ -37,7 +36,7 @@ func graceOf(p *corev1.Pod) time.Duration {
 	return 30 * time.Second
 }
 
-// stop plans to terminate a pod: main containers, then sidecars in reverse order, then shared resources.
+// stop plans the end of a pod: main containers first, then sidecars in reverse order, then shared resources.
 func (pl *planner) stop() {
 	p, o := pl.pod, pl.o
 	pl.d.Stopping = true

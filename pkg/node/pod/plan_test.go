@@ -198,8 +198,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// A pod that is deleted at any moment comes to its end, whatever is in flight. Plan's actions are carried out without a
-// runtime, each either at once or some steps later.
+// Wherever a pod is deleted, it ends. A simulation carries out Plan's actions, each at once or some steps later.
 func TestPlanReachesItsEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := rapid.SampledFrom([]corev1.RestartPolicy{
@@ -252,7 +251,7 @@ func TestPlanReachesItsEnd(t *testing.T) {
 				if !d.Wake.IsZero() {
 					at = d.Wake
 				} else if p.DeletionTimestamp == nil && step < deletedAt {
-					exit(t, &o, at) // only an event can bring it on
+					exit(t, &o, at) // waits for an event
 				}
 			}
 			for target, a := range inFlight {
@@ -366,8 +365,7 @@ func TestStatusIsStable(t *testing.T) {
 	require.Equal(t, corev1.PodRunning, p.Status.Phase)
 }
 
-// TestStatusOfDevices: the health of a container's devices is in its status, and stays there as it was when they are
-// released.
+// TestStatusOfDevices checks that a container's status keeps the health of its devices after their release.
 func TestStatusOfDevices(t *testing.T) {
 	p := spec(corev1.RestartPolicyNever, nil, []string{"a", "b"})
 	health := func(h corev1.ResourceHealthStatus) Facts {

@@ -15,15 +15,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
 
-// The reason and message of pods that make room, as the kubelet's.
+// The kubelet's reason and message for preempted pods.
 const (
 	preempting       = "Preempting"
 	preemptedMessage = "Preempted in order to admit critical pod"
 )
 
-// Victims returns which of the others have to end so that the node can run a critical pod: none if that is impossible,
-// or is not a question of resources. No victim could be spared. Pods of higher quality of service, then of higher
-// priority, are spared first, and of equal ones the smaller. It is a pure function.
+// Victims returns a minimal set of other pods that must end so that the node can run a critical pod; none if that is
+// impossible, or if resources are not the obstacle. Pods of a better QoS class are spared first, then pods of higher
+// priority, then pods that request less memory. It is a pure function.
 func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.Pod {
 	if v := Admit(p, node, others); v == nil || !strings.HasPrefix(v.Reason, "OutOf") {
 		return nil
@@ -59,8 +59,8 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 	return out
 }
 
-// preemptable reports whether a pod may be ended for a critical one: it is not critical itself, or has a lower
-// priority. Static pods stay, since no API server could make them anew.
+// preemptable reports whether the critical pod by may end a pod: it is not critical, or has a lower priority and is not
+// static, since no API server could create a static pod again.
 func preemptable(victim, by *corev1.Pod) bool {
 	return !eviction.Critical(victim) || !static.IsStatic(victim) && priority(victim) < priority(by)
 }
@@ -72,8 +72,7 @@ func priority(p *corev1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// preempt ends the victims, and lets the pod start when nothing is left of them. That it waits for them is recorded
-// first.
+// preempt ends the victims and lets the pod start once they are gone. The wait is recorded first, for the next process.
 func (w *worker) preempt(victims []*corev1.Pod) {
 	others := make(map[types.UID]time.Time, len(victims))
 	for _, v := range victims {
@@ -88,7 +87,7 @@ func (w *worker) preempt(victims []*corev1.Pod) {
 	w.waitFor(others)
 }
 
-// goOnWaiting lets the pod wait for those that an earlier process had begun to end for it.
+// goOnWaiting resumes the wait for the victims that an earlier process began to end for this pod.
 func (w *worker) goOnWaiting() {
 	others := w.m.rooms.of(w.uid)
 	if others == nil {
@@ -106,7 +105,6 @@ func (w *worker) goOnWaiting() {
 	}
 }
 
-// waitFor lets the pod start when nothing is left of the others.
 func (w *worker) waitFor(others map[types.UID]time.Time) {
 	w.mu.Lock()
 	w.end.waits = true
@@ -127,8 +125,8 @@ func (w *worker) awaitRoom(ctx context.Context, others map[types.UID]time.Time) 
 	w.loop.wake()
 }
 
-// awaitEnd waits until nothing is left of a pod that makes room, or until late if the agent does not know of it by
-// then. It returns false when ctx is done.
+// awaitEnd waits until a victim is gone, or for a victim that the agent does not know until all pods are listed, but
+// not beyond late. It returns false when ctx is done.
 func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) bool {
 	v := m.worker(uid)
 	if v == nil {
@@ -144,7 +142,7 @@ func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) b
 			return true
 		}
 	}
-	ended := v.makeRoom() // which an earlier process may not have come to
+	ended := v.makeRoom() // an earlier process may have died before doing so
 	if ended == nil {
 		return true
 	}
@@ -156,8 +154,8 @@ func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) b
 	}
 }
 
-// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or
-// nil if it has ended, or ends for another reason.
+// makeRoom ends the pod within its own grace period. It returns a channel that is closed when the pod's resources
+// are released, or nil if the pod has ended or ends for another reason.
 func (w *worker) makeRoom() <-chan struct{} {
 	p, evicted, now := w.giveWay()
 	if now {
@@ -167,7 +165,6 @@ func (w *worker) makeRoom() <-chan struct{} {
 	return evicted
 }
 
-// giveWay sets the verdict of makeRoom. It returns false if the pod ends anyway.
 func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

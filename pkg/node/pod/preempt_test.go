@@ -23,8 +23,7 @@ func asking(p *corev1.Pod, memory string) *corev1.Pod {
 	return p
 }
 
-// TestCriticalPodsMakeRoom: a static pod that does not fit ends as few others as it needs, within their grace periods,
-// and starts when they have ended.
+// TestCriticalPodsMakeRoom checks that a static pod that does not fit preempts as few pods as possible.
 func TestCriticalPodsMakeRoom(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		critical := asking(podOf("critical", "sleep", "1000000"), "100Mi")
@@ -49,7 +48,7 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 		p, _ := r.m.Find("default", "static", "")
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
 
-		// Critical pods do not make room, and others for no ordinary pod.
+		// Neither are critical pods preempted, nor other pods for an ordinary one.
 		r.m.StartStatic(asking(staticPod("more", "more", "sleep", "1000000"), "900Mi"), "a.yaml")
 		r.create(asking(podOf("ordinary", "sleep", "1000000"), "900Mi"))
 		r.pass(time.Minute)
@@ -60,8 +59,7 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestTheNextProcessWaitsForRoom, too: a critical pod that waits for others to end does not start beside them because
-// the agent was restarted.
+// TestTheNextProcessWaitsForRoom checks that a critical pod waits for its victims also after a restart of the agent.
 func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	begin := func(r *rig, isStatic bool) {
 		victim := asking(podOf("victim", "slow"), "900Mi")
@@ -141,7 +139,6 @@ func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	})
 }
 
-// found returns the phase of a pod, as the agent has it.
 func (r *rig) found(name string) corev1.PodPhase {
 	p, _ := r.m.Find("default", name, "")
 	if p == nil {
@@ -150,7 +147,7 @@ func (r *rig) found(name string) corev1.PodPhase {
 	return p.Status.Phase
 }
 
-// TestACriticalPodOfLowerPriorityMakesRoom, as for the kubelet; a static pod makes none.
+// TestACriticalPodOfLowerPriorityMakesRoom checks that critical pods can be preempted, but static ones cannot.
 func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
 	node := &corev1.Node{
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}},
@@ -167,8 +164,7 @@ func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
 	require.Empty(t, Victims(one(2_000_001_000), node, []*corev1.Pod{dns}))
 }
 
-// TestVictims: with the victims gone the pod fits, none of them could stay, and none is a static pod or a critical one
-// of at least its priority.
+// TestVictims checks that the pod fits without the victims, that no victim could stay, and that each is preemptable.
 func TestVictims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{

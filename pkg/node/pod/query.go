@@ -20,8 +20,8 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// Find returns a copy of a pod with its current status. uid may be that of a static pod's mirror. If it is empty, the
-// pod is the one that has the name in the API: not one that was deleted there and is still being ended.
+// Find returns a copy of a pod with its current status. uid may also be a static pod's mirror's. Without uid, a pod
+// that is still ending but gone from the API does not match, since a new pod may have its name.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
 		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name &&
@@ -32,7 +32,7 @@ func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool
 	return nil, false
 }
 
-// hasName reports whether another pod could not have the pod's name yet.
+// hasName reports whether the API can have no other pod with this pod's name.
 func (w *worker) hasName() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,7 +45,7 @@ func (w *worker) mirroredBy(uid types.UID) bool {
 	return w.api.mirror != nil && w.api.mirror.UID == uid
 }
 
-// Instances returns the instances of a pod's container that are in the runtime, newest first.
+// Instances returns the instances of a pod's container that the runtime has, newest first.
 func (m *Manager) Instances(uid types.UID, name string) []Instance {
 	return group(m.containers.of(uid))[name]
 }
@@ -55,7 +55,7 @@ func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
 	return m.volumes.Token(ctx, p)
 }
 
-// TokenOf returns a token of the pod's service account, which must have this UID, for an audience.
+// TokenOf returns a token of the pod's service account for an audience. The account must have the given UID.
 func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error) {
 	return m.volumes.TokenOf(ctx, p, account, audience)
 }
@@ -72,7 +72,7 @@ func (m *Manager) ImagesInUse() map[string]bool {
 	return used
 }
 
-// WaitExit returns when the container has exited or was removed, or ctx is done.
+// WaitExit returns when the container has exited or was removed, or when ctx is done.
 func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
 	w := m.worker(uid)
 	for w != nil {

@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestANameIsOfThePodThatHasIt: exec and the like ask by name, and pods that were deleted by force are still being
-// ended when the next one has their name.
+// TestANameIsOfThePodThatHasIt checks that a lookup by name does not find a pod deleted by force that is still ending.
 func TestANameIsOfThePodThatHasIt(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		p := r.create(podOf("web", "slow"))

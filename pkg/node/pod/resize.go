@@ -18,14 +18,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// limitPod gives the pod's cgroup its limits, before the first container that this process starts.
+// limitPod sets the limits of the pod's cgroup before this process starts the first container in it.
 func (w *worker) limitPod(ctx context.Context) error {
 	look := func() (limits runtime.PodLimits, done bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.held.allocation.Limits, w.held.limited
 	}
-	if _, done := look(); done { // before the lock, which another container of the pod may share until it has started
+	if _, done := look(); done { // checked first: a starting container may hold cgroups for long
 		return nil
 	}
 	w.cgroups.Lock()
@@ -35,7 +35,7 @@ func (w *worker) limitPod(ctx context.Context) error {
 		return nil
 	}
 	if err := w.m.c.Runtime.UpdatePod(ctx, w.m.cgroup(w.uid), limits); err != nil {
-		return fmt.Errorf("limit the pod's containers together: %w", err)
+		return fmt.Errorf("set the limits of the pod's cgroup: %w", err)
 	}
 	w.mu.Lock()
 	w.held.limited = true
@@ -43,21 +43,20 @@ func (w *worker) limitPod(ctx context.Context) error {
 	return w.m.c.Failpoints.At("pod.limited")
 }
 
-// settleAmounts completes the specification of an instance with what it may use now. No cgroup of the pod changes until
-// the function that it returns is called.
+// settleAmounts adds to s the resources that the instance may use now. The pod's cgroups do not change until settled is
+// called, which may be repeated.
 func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (settled func()) {
 	w.cgroups.RLock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p = w.held.allocation.in(p) // which may have changed while an image was pulled
+	p = w.held.allocation.in(p) // the allocation may have changed while an image was pulled
 	c, _, _ := containerOf(p, name)
 	a := amountsOf(p, c).within(w.held.allocation.Limits)
 	s.Resources, s.Labels[labelAmounts] = resources(p, c, a, w.m.c.MemoryCapacity), a.label()
 	return sync.OnceFunc(w.cgroups.RUnlock)
 }
 
-// resize changes the cgroups of the pod and its containers to what is allocated. Each step is idempotent, and those
-// that a failure leaves out are made again.
+// resize sets the pod's cgroups to the allocated resources. Steps are idempotent; after a failure, call it again.
 func (w *worker) resize(ctx context.Context) *Failure {
 	w.cgroups.Lock()
 	defer w.cgroups.Unlock()
@@ -83,11 +82,11 @@ func (w *worker) resize(ctx context.Context) *Failure {
 		w.held.limited, w.held.unsure = true, false
 		a.Resizing = a.Resizing && a.serial != serial
 	}
-	late := a.serial != serial // something else was allocated meanwhile
+	late := a.serial != serial // another resize was granted meanwhile
 	a.Amounts = w.running(a.Amounts)
 	data, broken := json.Marshal(a)
 	w.mu.Unlock()
-	// What is lost of this is done again by the next process.
+	// If the record is lost, the next process sets the cgroups again.
 	if broken =
 		errors.Join(broken, atomicfile.Write(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), data)); broken !=
 		nil && err == nil {
@@ -102,7 +101,7 @@ func (w *worker) resize(ctx context.Context) *Failure {
 	return w.fail(resizeTarget, resizeFailed, err, time.Second)
 }
 
-// members returns the pod's instances that run, except those that will be replaced.
+// members returns the pod's running instances, except for instances that the resize will replace.
 func (w *worker) members(p *corev1.Pod) (all []member) {
 	w.mu.Lock()
 	given := w.held.allocation.Amounts
@@ -121,8 +120,8 @@ func (w *worker) members(p *corev1.Pod) (all []member) {
 	return all
 }
 
-// amountsGiven returns what an instance has: what it was last given, or was created with. One of an earlier version has
-// what is allocated.
+// amountsGiven returns an instance's amounts: the last that were set, else those at its creation, else (instances of an
+// older agent) the allocated ones.
 func amountsGiven(p *corev1.Pod, i Instance, given map[string]amounts) amounts {
 	if a, has := given[i.ID]; has {
 		return a
@@ -136,7 +135,6 @@ func amountsGiven(p *corev1.Pod, i Instance, given map[string]amounts) amounts {
 	return amounts{}
 }
 
-// running returns the amounts of instances that have not exited.
 func (w *worker) running(given map[string]amounts) map[string]amounts {
 	out := map[string]amounts{}
 	for id, a := range given {
@@ -147,7 +145,6 @@ func (w *worker) running(given map[string]amounts) map[string]amounts {
 	return out
 }
 
-// resizeOne makes a step, and notes what is there then.
 func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) error {
 	if s.of.id == "" {
 		if err := w.m.c.Runtime.UpdatePod(ctx, w.m.cgroup(w.uid), s.pod); err != nil {
@@ -162,14 +159,14 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 	r := resources(p, c, s.amounts, w.m.c.MemoryCapacity)
 	r.CPUQuota, r.MemoryBytes = orUnlimited(r.CPUQuota), orUnlimited(r.MemoryBytes)
 	err := w.m.c.Runtime.Update(ctx, s.of.id, r)
-	if gone(err) { // it has exited meanwhile
+	if gone(err) { // the container exited
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
-	next := map[string]amounts{s.of.id: s.amounts} // the map that is there may be in use
+	next := map[string]amounts{s.of.id: s.amounts} // a copy: snapshots share the map
 	for id, a := range w.held.allocation.Amounts {
 		if id != s.of.id {
 			next[id] = a
@@ -180,8 +177,8 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 	return w.m.c.Failpoints.At("pod.container-resized")
 }
 
-// checkMemory returns an error if less memory would be allowed than is used, which ends processes, or is refused by the
-// kernel after a part was done.
+// checkMemory returns an error if a memory limit would fall below the usage: the kernel would kill processes, or refuse
+// the limit after other steps were made.
 func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, members []member, unsure bool) error {
 	var errs []error
 	check := func(id, what string, before, after int64) {
@@ -189,7 +186,7 @@ func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, 
 			return
 		}
 		limit := after
-		if unsure { // what uses just as much as it is to be allowed, as one full of page cache, may have that limit already
+		if unsure { // usage equal to the limit, as with a full page cache, may mean that it is set already
 			after++
 		}
 		usage, err := w.m.c.Runtime.MemoryUsage(ctx, w.m.cgroup(w.uid), id)
@@ -213,7 +210,6 @@ func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, 
 	return nil
 }
 
-// resizeMessage returns the message of an event about a resize, in the kubelet's form.
 func resizeMessage(what string, p *corev1.Pod, failure string) string {
 	type share struct {
 		Name      string                      `json:"name"`

@@ -7,24 +7,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// member is an instance that runs, with what it has and what it is to have.
 type member struct {
 	name, id   string
 	have, want amounts
 }
 
-// resizeStep changes one cgroup: that of an instance, or the pod's if there is none.
+// resizeStep changes one cgroup: the instance's, or the pod's if of is empty.
 type resizeStep struct {
 	of      member
 	amounts amounts
-	pod     runtime.PodLimits // those that change
-	// attempt means that the step may fail, since what is there is not known; it is made again later.
+	pod     runtime.PodLimits // only the limits that change
+	// attempt means that the step may fail; a later step repeats it.
 	attempt bool
 }
 
-// resizeSteps returns how the cgroups of a pod are changed. First memory, then processor time; of each, what the pod
-// gets more of comes before its containers, what it gets less of after them, and of the containers those that get less
-// come first: so none ever has more than its pod. It is a pure function.
+// resizeSteps returns the changes to a pod's cgroups in an order in which no container ever has more than its pod:
+// memory first, then CPU. For each, the pod grows before its containers change and shrinks after them, and
+// containers that shrink come before containers that grow. It is a pure function.
 func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (steps []resizeStep) {
 	if unsure {
 		return resizeUnsure(want, members)
@@ -71,8 +70,8 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 	return steps
 }
 
-// resizeUnsure is resizeSteps if it is not known what the cgroups have: everything is set. The pod's limits are
-// attempted first. If one is refused, the pod has more now, as it has to be while a container has.
+// resizeUnsure is resizeSteps for cgroups in an unknown state. It sets everything, the pod's limits first. If the
+// kernel refuses a lower one, containers may still have more, so it is set again after they have shrunk.
 func resizeUnsure(want runtime.PodLimits, members []member) (steps []resizeStep) {
 	limits := []runtime.PodLimits{{MemoryBytes: orUnlimited(want.MemoryBytes)}, {CPUQuota: orUnlimited(want.CPUQuota)}}
 	for _, l := range limits {
@@ -94,10 +93,9 @@ func noLimit(n int64) int64 {
 	return n
 }
 
-// orUnlimited returns a limit as it is set.
+// orUnlimited turns the limit 0, none, into the value that removes a limit.
 func orUnlimited(limit int64) int64 { return cmp.Or(limit, runtime.Unlimited) }
 
-// merge returns the limits of l, with those that a step has set.
 func merge(l, set runtime.PodLimits) runtime.PodLimits {
 	l.CPUShares, l.CPUQuota, l.MemoryBytes = cmp.Or(set.CPUShares, l.CPUShares), cmp.Or(set.CPUQuota, l.CPUQuota), cmp.Or(
 		set.MemoryBytes, l.MemoryBytes)

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// shared is a pod with resources of its own. Container a has a limit within them, b has none.
+// shared returns a pod with pod-level resources. Container a has a smaller limit of its own, b has none.
 func shared(name, cpu, memory string) *corev1.Pod {
 	p := podOf(name, "sleep", "100000")
 	p.Spec.Resources = ofPod(cpu, memory)
@@ -42,8 +42,7 @@ func (r *rig) given(pod, container string) runtime.Resources {
 	return r.runtime.Resources(strings.TrimPrefix(r.status(pod, container).ContainerID, "containerd://"))
 }
 
-// The pod's cgroup changes, and with it containers without a limit of their own; nothing restarts, and the status says
-// what there is.
+// The pod's cgroup changes and so do containers without their own limit. Nothing restarts.
 func TestResizeOfThePodItself(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := r.create(shared("web", "500m", "64Mi"))
@@ -78,7 +77,7 @@ func TestResizeOfThePodItself(t *testing.T) {
 	})
 }
 
-// A container whose resize policy asks for it starts again, once, whatever changes, and with what it is to have.
+// A container whose resize policy demands it restarts once, for any change, with its new resources.
 func TestResizeThatRestartsContainers(t *testing.T) {
 	for name, to := range map[string][2]string{"more": {"1", "128Mi"}, "less": {"250m", "32Mi"}, "both": {"1", "32Mi"}} {
 		t.Run(name, func(t *testing.T) {
@@ -102,8 +101,7 @@ func TestResizeThatRestartsContainers(t *testing.T) {
 	}
 }
 
-// Less memory than is used is refused before anything changes, and tried again; what is asked for instead is done at
-// once.
+// A limit below the memory usage is refused before anything changes, and retried.
 func TestResizeBelowWhatIsUsed(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -132,7 +130,7 @@ func TestResizeBelowWhatIsUsed(t *testing.T) {
 	})
 }
 
-// What a pod waits for is not counted, by the node for other pods and by itself for containers that restart.
+// A pending resize does not count, neither in the node's room nor for containers of the pod that restart.
 func TestWhatIsNotAllocatedIsNotUsed(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -156,7 +154,7 @@ func TestWhatIsNotAllocatedIsNotUsed(t *testing.T) {
 		require.EqualValues(t, 50_000, r.limits("web").CPUQuota)
 		requireAmounts(t, amountOf("500m", "64Mi"), r.pod("web").Status.AllocatedResources)
 
-		// It gets it as soon as another pod has gone, one that asks for less first.
+		// When another pod ends, the resizes are granted, the one that requests less first.
 		r.change("third", func(p *corev1.Pod) { p.Spec.Resources = ofPod("600m", "64Mi") })
 		r.delete("other", 0)
 		require.Nil(t, r.pod("other"))
@@ -167,7 +165,7 @@ func TestWhatIsNotAllocatedIsNotUsed(t *testing.T) {
 	})
 }
 
-// What was asked for and is taken back leaves nothing behind.
+// A resize that is withdrawn leaves no trace.
 func TestResizeTakenBack(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -180,7 +178,7 @@ func TestResizeTakenBack(t *testing.T) {
 	})
 }
 
-// A pod that is resized before its containers start begins with what it is to have.
+// A pod that is resized before its containers start begins with the new resources.
 func TestResizeBeforeTheStart(t *testing.T) {
 	var there atomic.Bool
 	with(t, fake.Config{Pull: pulls(&there)}, func(r *rig) {
@@ -197,7 +195,6 @@ func TestResizeBeforeTheStart(t *testing.T) {
 	})
 }
 
-// Downward API volumes follow.
 func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")
@@ -225,8 +222,7 @@ func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	})
 }
 
-// An agent that is killed at any point of a resize, or between its allocation and its end, is followed by one that
-// finishes it.
+// Wherever an agent is killed between the allocation of a resize and its end, the next one finishes the resize.
 func TestKilledWhileItResizes(t *testing.T) {
 	for _, to := range [][2]string{{"1", "128Mi"}, {"250m", "32Mi"}} {
 		points := resizeWith(t, to, "", 0)
@@ -239,8 +235,8 @@ func TestKilledWhileItResizes(t *testing.T) {
 	}
 }
 
-// resizeWith resizes a pod, with the Manager killed when it comes to a point for the nth time, and returns the points.
-// The pod asks for something else before the next one starts.
+// resizeWith resizes a pod, kills the Manager at the nth hit of a failpoint, and returns all failpoints. The pod
+// requests something else before the next Manager starts.
 func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -288,8 +284,7 @@ func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string
 	return points
 }
 
-// No status is of a generation about whose resources nothing is decided yet: clients take one without a condition for
-// the end of the resize.
+// No status has a generation whose resize is undecided: clients take one without a condition for a complete resize.
 func TestResizeIsDecidedBeforeItsGenerationIsObserved(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.failpoints = func(point string) error {
@@ -313,7 +308,7 @@ func TestResizeIsDecidedBeforeItsGenerationIsObserved(t *testing.T) {
 	})
 }
 
-// If the API's data was restored meanwhile, a generation is no longer of the resources that it was of.
+// After a restore of the API's data, the same generation may request other resources.
 func TestResizeOfAPodThatWasRestored(t *testing.T) {
 	for _, generation := range []int64{0, 1, 2, 3} {
 		with(t, fake.Config{}, func(r *rig) {
@@ -334,7 +329,7 @@ func TestResizeOfAPodThatWasRestored(t *testing.T) {
 	}
 }
 
-// A record that cannot be read is as none: the pod has what its status says.
+// Without a readable record the pod has the resources in its status.
 func TestUnreadableAllocation(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -347,7 +342,7 @@ func TestUnreadableAllocation(t *testing.T) {
 	})
 }
 
-// A limit that becomes 0 is none any more, of the pod and of a container.
+// A limit that is set to 0 is removed, from a pod and from a container.
 func TestResizeToNoLimit(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// amountOf is a ResourceList of processor time and memory; "" is none.
+// amountOf returns a ResourceList of CPU and memory; "" omits one.
 func amountOf(cpu, memory string) corev1.ResourceList {
 	l := corev1.ResourceList{}
 	if cpu != "" {
@@ -22,7 +22,7 @@ func amountOf(cpu, memory string) corev1.ResourceList {
 	return l
 }
 
-// TestPodLevelLimits: a container without a limit of its own gets the pod's, which it could exceed alone otherwise.
+// TestPodLevelLimits checks that a container without its own limit gets the pod's.
 func TestPodLevelLimits(t *testing.T) {
 	p := &corev1.Pod{
 		Spec: corev1.PodSpec{

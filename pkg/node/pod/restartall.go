@@ -10,29 +10,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// When a container exits as a rule with the action RestartAllContainers says (KEP-5532), all containers of its pod but
-// the ephemeral ones end and start again, in the same sandbox and with the same volumes. The instances of containers
-// are numbered by rounds: each begins as the pod did, with its init containers, after every container of the round
-// before has ended. The number is a label of an instance, so that the runtime knows where a pod is, and an agent that
-// continues after one that was killed goes on from there.
+// A container's restart rule can have the action RestartAllContainers (KEP-5532). When it matches an exit, all
+// containers of the pod except ephemeral ones end and start again in the same sandbox with the same volumes.
+// Instances are numbered by rounds: a round begins with the init containers after every container of the previous
+// round has ended. The number is a label of each instance, so that a new agent continues where a killed one stopped.
 
 const (
-	// resetGrace is how long containers have to end then. The pod's grace period does not count, and preStop hooks are not
-	// run, as in the kubelet.
+	// resetGrace is the grace period for ending a round. As in the kubelet, the pod's own and preStop hooks do not
+	// apply.
 	resetGrace = 2 * time.Second
-	// resetReason is the kubelet's, of containers that end or wait for that.
+	// resetReason is the kubelet's reason for containers that such a restart ends or delays.
 	resetReason = "RestartingAllContainers"
 )
 
-// round is where a pod's containers are.
 type round struct {
 	number int
-	// source is the instance whose exit ends the round; nil if there is none. Of several it is the one that is to be
-	// waited for the longest.
+	// source is the instance whose exit ends the round, or nil; of several, the one whose back-off ends last.
 	source *Instance
 }
 
-// roundOf returns the round of the newest instances. It is a pure function.
 func roundOf(p *corev1.Pod, o Observed) (r round) {
 	if !mayRestartAll(p) {
 		return r
@@ -67,7 +63,6 @@ func containersOf(p *corev1.Pod) func(func(*corev1.Container) bool) {
 	}
 }
 
-// mayRestartAll reports whether a rule of one of the pod's containers has the action RestartAllContainers.
 func mayRestartAll(p *corev1.Pod) bool {
 	for c := range containersOf(p) {
 		if slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
@@ -79,7 +74,7 @@ func mayRestartAll(p *corev1.Pod) bool {
 	return false
 }
 
-// ruleFor returns the action of the first of the container's rules that its exit code matches; "" if none does.
+// ruleFor returns the action of the container's first rule that matches the exit code, or "".
 func ruleFor(c *corev1.Container, exit int) corev1.ContainerRestartRuleAction {
 	for _, r := range c.RestartPolicyRules {
 		if r.ExitCodes == nil {
@@ -93,13 +88,12 @@ func ruleFor(c *corev1.Container, exit int) corev1.ContainerRestartRuleAction {
 	return ""
 }
 
-// endsRound reports whether an instance has exited as a rule for all containers says.
+// endsRound reports whether the exit of an instance restarts all containers.
 func endsRound(c *corev1.Container, i *Instance) bool {
 	return i.State == runtime.Exited && ruleFor(c, i.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// nextRound plans the end of a round whose source has exited, and reports whether containers may start: in the round
-// that goes on, or in the next one.
+// nextRound plans the end of a round whose source has exited. It reports whether containers may start.
 func (pl *planner) nextRound() bool {
 	source := pl.d.Source
 	if source == nil {
@@ -126,7 +120,7 @@ func (pl *planner) nextRound() bool {
 					NoHook: true,
 					Reason: "Stopping container " + c.Name + ": " + why,
 				})
-			case runtime.Created: // it has never run
+			case runtime.Created: // never started
 				left = true
 				target := c.Name + "#" + i.ID
 				pl.retry(target, Action{Kind: Remove, Target: target, ID: i.ID})
@@ -137,7 +131,7 @@ func (pl *planner) nextRound() bool {
 		pl.d.Resetting, pl.d.Grace = true, resetGrace
 		return false
 	}
-	// An agent that starts was down in between, or the machine was: there is no loop to slow down.
+	// After a restart of the agent or the machine there is no crash loop to slow down.
 	if at := source.FinishedAt.Add(waitOf(source)); pl.now.Before(at) && !source.FinishedAt.Before(pl.o.Began) {
 		pl.wake(at)
 		return false
@@ -146,7 +140,7 @@ func (pl *planner) nextRound() bool {
 	return true
 }
 
-// current returns a container's newest instance, or nil if that is of an earlier round than the one that goes on.
+// current returns a container's newest instance, or nil if it is of an earlier round.
 func (pl *planner) current(name string) *Instance {
 	if l := pl.o.latest(name); l != nil && l.Round >= pl.d.Round {
 		return l
@@ -154,7 +148,7 @@ func (pl *planner) current(name string) *Instance {
 	return nil
 }
 
-// sources returns when the first source of each round exited, as far as the runtime still has it.
+// sources returns, by round, when its first source exited, for rounds whose instances the runtime still has.
 func sources(p *corev1.Pod, o Observed) map[int]time.Time {
 	if !mayRestartAll(p) {
 		return nil
@@ -170,8 +164,7 @@ func sources(p *corev1.Pod, o Observed) map[int]time.Time {
 	return all
 }
 
-// reset reports whether an instance ended because all containers of its pod were restarted: after a source of its
-// round, and not as one itself.
+// reset reports whether an instance ended because another one's exit restarted all containers of the pod.
 func (b statusBuilder) reset(l Instance) bool {
 	at, ended := b.sources[l.Round]
 	if !ended || l.FinishedAt.Before(at) {
@@ -181,7 +174,6 @@ func (b statusBuilder) reset(l Instance) bool {
 	return c != nil && !ephemeral && !endsRound(c, &l)
 }
 
-// betweenRounds returns the status of a container whose instance has ended with its round.
 func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.ContainerStatus) {
 	s.LastTerminationState = corev1.ContainerState{Terminated: b.terminated(l)}
 	w := &corev1.ContainerStateWaiting{Reason: resetReason, Message: "all containers of the pod are restarted"}
@@ -199,8 +191,7 @@ func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.
 	s.State.Waiting = w
 }
 
-// restartingCondition sets AllContainersRestarting on a pod that may restart all its containers. It is true while those
-// of a round are ended.
+// restartingCondition sets AllContainersRestarting, which is True while the containers of a round are being ended.
 func restartingCondition(p *corev1.Pod, s *corev1.PodStatus, d Decision, now time.Time) {
 	if !mayRestartAll(p) {
 		return

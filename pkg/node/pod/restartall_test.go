@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// resets gives containers a rule by which all containers of the pod restart when they exit with 42.
+// resets gives containers the rule that an exit with 42 restarts all containers of the pod.
 func resets(p *corev1.Pod, names ...string) *corev1.Pod {
 	never := corev1.ContainerRestartPolicyNever
 	for c := range containersOf(p) {
@@ -191,9 +191,8 @@ func TestPlanOfRestartingAll(t *testing.T) {
 	})
 }
 
-// Whatever exits, with whatever code, and whenever an agent is killed: no container of a round runs beside one of
-// another, main containers run only after the init containers of their round, each source makes one round, and every
-// container is in it.
+// For any exits and kills of the agent: containers of different rounds never run at the same time, main containers
+// run only after their round's init containers, each source begins one round, and every container takes part.
 func TestRoundsKeepApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := rapid.SampledFrom([]corev1.RestartPolicy{
@@ -270,7 +269,7 @@ func TestRoundsKeepApart(t *testing.T) {
 	})
 }
 
-// endedRounds returns how many rounds have a source, as far as instances are left, and those before them.
+// endedRounds returns the number of ended rounds, as far as the remaining instances show it.
 func endedRounds(p *corev1.Pod, o Observed) (n int) {
 	for r := range sources(p, o) {
 		n = max(n, r+1)
@@ -283,11 +282,11 @@ func endedRounds(p *corev1.Pod, o Observed) (n int) {
 	return n
 }
 
-// again returns programs of which "asker NAME" exits with 42 as soon as it is told to, and otherwise runs as a server.
+// again returns programs. "asker NAME" is a server that exits with 42 when ask is called.
 func (j *journal) again() (programs map[string]fake.Program, ask func()) {
 	programs = j.programs()
 	var mu sync.Mutex
-	var wish chan struct{} // is made in the bubble of those who wait for it
+	var wish chan struct{} // created in the synctest bubble that waits for it
 	server := programs["server"]
 	programs["asker"] = func(ctx context.Context, p *fake.Process) int {
 		mu.Lock()
@@ -317,7 +316,7 @@ func (j *journal) again() (programs map[string]fake.Program, ask func()) {
 	}
 }
 
-// resetting is the manifold pod whose container a may ask for a restart of all.
+// resetting returns the manifold pod with the rule on container a.
 func resetting() *corev1.Pod {
 	p := resets(manifold(), "a")
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -326,7 +325,7 @@ func resetting() *corev1.Pod {
 	return p
 }
 
-// All containers end and start again in the order of a new pod; the pod stays where it is, and its status tells.
+// All containers restart in the order of a new pod. The sandbox stays, and the status reports the restart.
 func TestRestartAllContainers(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -367,7 +366,7 @@ func TestRestartAllContainers(t *testing.T) {
 			}[name]
 			require.Equal(t, want, s.LastTerminationState.Terminated.Reason, name)
 		}
-		// The sidecar has no startup probe, so the container after it may write its first line before it does.
+		// The sidecar has no startup probe, so the next container may write its first line before the sidecar does.
 		again := j.list()[len(first)+3 : len(first)+8]
 		require.Greater(t, slices.Index(again, "side begins"), 1, "%v", j.list())
 		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"},
@@ -377,7 +376,7 @@ func TestRestartAllContainers(t *testing.T) {
 			"Killing: Stopping container b: container a exited with code 42, all containers of the pod will be restarted")
 		require.NotContains(t, r.events.text(), "PreStopHook", "no hook is run")
 
-		// Asking again and again is slowed down.
+		// Repeated restarts back off.
 		for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 			ask()
 			synctest.Wait()
@@ -395,8 +394,7 @@ func TestRestartAllContainers(t *testing.T) {
 	})
 }
 
-// The condition is true while containers are ended, which those that do not listen can delay by two seconds, whatever
-// the pod's grace period is.
+// The condition is True while containers end; those that ignore SIGTERM end after two seconds.
 func TestRestartingConditionWhileContainersEnd(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -421,7 +419,7 @@ func TestRestartingConditionWhileContainersEnd(t *testing.T) {
 	})
 }
 
-// A pod that may not start again fails when an init container of the new round fails.
+// A pod with restart policy Never fails when an init container of the new round fails.
 func TestInitFailsAfterRestartingAll(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -443,8 +441,7 @@ func TestInitFailsAfterRestartingAll(t *testing.T) {
 	})
 }
 
-// An agent that is killed at any of its calls while all containers restart is followed by one that goes on: each
-// container is started once more.
+// Wherever an agent is killed while all containers restart, the next one continues: each starts once more.
 func TestKilledWhileAllContainersRestart(t *testing.T) {
 	calls := resetWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)
@@ -455,8 +452,7 @@ func TestKilledWhileAllContainersRestart(t *testing.T) {
 	}
 }
 
-// resetWith restarts all containers of a pod, with the Manager killed once on the way, and returns the calls that were
-// made.
+// resetWith restarts all containers of a pod, kills the Manager at the nth call, and returns all calls.
 func resetWith(t *testing.T, nth int, after bool) []string {
 	j, at := &journal{}, &interruption{nth: nth, after: after}
 	programs, ask := j.again()

@@ -16,13 +16,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// api stores pods as the API server does, and tells one Manager of each change, in order.
+// api stores pods like the API server, and sends each change to one Manager, in order.
 type api struct {
 	mu      sync.Mutex
 	version int
 	pods    map[types.UID]*corev1.Pod
 	manager *Manager
-	// refuse, if set by refusing, may fail a request of a Manager.
+	// refuse, set by refusing, may fail a Manager's request.
 	refuse func(verb string) error
 
 	delivery sync.Mutex
@@ -37,7 +37,7 @@ func (a *api) get(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// subscribe tells a Manager all there is, and from then on what changes.
+// subscribe sends all pods to a Manager, and then each change.
 func (a *api) subscribe(m *Manager) {
 	a.delivery.Lock()
 	defer a.delivery.Unlock()
@@ -70,7 +70,6 @@ func (a *api) put(p *corev1.Pod) {
 	}
 }
 
-// remove removes a pod at once, as a forced deletion does.
 func (a *api) remove(uid types.UID) {
 	a.delivery.Lock()
 	defer a.delivery.Unlock()
@@ -100,14 +99,13 @@ func (a *api) check(ctx context.Context, verb string) error {
 	return nil
 }
 
-// refusing sets what fails requests of Managers from now on; nil for nothing.
+// refusing sets the function that may fail the requests of Managers; nil fails none.
 func (a *api) refusing(f func(verb string) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refuse = f
 }
 
-// find returns the stored pod that a request is about.
 func (a *api) find(p *corev1.Pod) (*corev1.Pod, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +117,7 @@ func (a *api) find(p *corev1.Pod) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(corev1.Resource("pods"), p.Name)
 }
 
-// connection is a Manager's client. What a Manager does not call is nil.
+// connection is a Manager's client. Methods that a Manager does not call panic.
 type connection struct {
 	client.Interface
 	api *api

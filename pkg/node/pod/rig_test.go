@@ -32,8 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 )
 
-// rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all
-// in a bubble of fake time.
+// rig is a Manager with an in-memory runtime and API and a network that only assigns addresses, in a synctest bubble.
 type rig struct {
 	*testing.T
 	m       *Manager
@@ -43,21 +42,19 @@ type rig struct {
 	events  *eventLog
 	dir     string
 	node    *corev1.Node
-	static  []*corev1.Pod // are started before the API is known
-	away    bool          // no server answers a process that starts
-	down    atomic.Bool   // the machine shuts down
+	static  []*corev1.Pod // started before the pods of the API are known
+	away    bool          // no API server answers a starting process
+	down    atomic.Bool   // the machine is shutting down
 	noUsers atomic.Bool   // pods cannot have user namespaces
-	stop    func()        // stops the Manager as a process that is killed would be: nothing is tidied up
+	stop    func()        // stops the Manager like a killed process, without cleanup
 
-	// wrapRuntime, if set, is between Managers that are started and the runtime.
+	// wrapRuntime, if set, wraps the runtime for Managers that are started.
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
-	// volumePlugins are those of Managers that are started.
+	// volumePlugins and failpoints are for Managers that are started.
 	volumePlugins []volume.Plugin
-	// failpoints are those of Managers that are started.
-	failpoints failpoint.Hook
+	failpoints    failpoint.Hook
 }
 
-// with runs f with a Manager that was started.
 func with(t *testing.T, c fake.Config, f func(r *rig)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +79,7 @@ func with(t *testing.T, c fake.Config, f func(r *rig)) {
 	})
 }
 
-// start starts a Manager, as an agent's process does: it learns the pods of the API, then looks for orphans.
+// start starts a Manager like an agent's process: it sends the pods of the API, then calls Sync.
 func (r *rig) start() {
 	ctx, cancel := context.WithCancel(r.Context())
 	var rt runtime.Runtime = r.runtime
@@ -117,7 +114,6 @@ func (r *rig) start() {
 	synctest.Wait()
 }
 
-// restart starts the next Manager after the last one was killed.
 func (r *rig) restart() { r.stop(); r.start() }
 
 func (r *rig) userNamespaces() error {
@@ -129,8 +125,7 @@ func (r *rig) userNamespaces() error {
 
 func (r *rig) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
-// create stores a pod that the scheduler bound to the node, and returns it once nothing happens any more without time
-// passing.
+// create stores a pod bound to the node, and returns it when the bubble is idle.
 func (r *rig) create(p *corev1.Pod) *corev1.Pod {
 	p.Namespace, p.UID, p.Generation, p.Spec.NodeName = "default", types.UID("uid-"+p.Name), 1, "node"
 	p.Spec.DNSPolicy = corev1.DNSDefault
@@ -147,10 +142,8 @@ func (r *rig) create(p *corev1.Pod) *corev1.Pod {
 	return r.pod(p.Name)
 }
 
-// pod returns the pod as the API has it, or nil.
 func (r *rig) pod(name string) *corev1.Pod { return r.api.get(types.UID("uid-" + name)) }
 
-// change updates a pod's specification, as a user does.
 func (r *rig) change(name string, f func(*corev1.Pod)) *corev1.Pod {
 	p := r.pod(name)
 	f(p)
@@ -160,7 +153,7 @@ func (r *rig) change(name string, f func(*corev1.Pod)) *corev1.Pod {
 	return r.pod(name)
 }
 
-// delete deletes a pod with a grace period in seconds.
+// delete deletes a pod; grace is in seconds.
 func (r *rig) delete(name string, grace int64) {
 	p := r.pod(name)
 	if at := metav1.Now(); p.DeletionTimestamp == nil {
@@ -171,7 +164,6 @@ func (r *rig) delete(name string, grace int64) {
 	synctest.Wait()
 }
 
-// status returns the status of a container of any kind.
 func (r *rig) status(pod, container string) corev1.ContainerStatus {
 	r.Helper()
 	p := r.pod(pod)
@@ -187,7 +179,7 @@ func (r *rig) status(pod, container string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// running returns the names of the containers that run now, in no order.
+// running returns the names of the running containers, in no particular order.
 func (r *rig) running() []string {
 	list, err := r.runtime.List(context.Background())
 	require.NoError(r, err)
@@ -200,7 +192,6 @@ func (r *rig) running() []string {
 	return out
 }
 
-// requireNothingLeft checks that the node has nothing of any pod.
 func (r *rig) requireNothingLeft() {
 	r.Helper()
 	list, err := r.runtime.List(context.Background())
@@ -236,12 +227,12 @@ func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return corev1.PodCondition{}
 }
 
-// pool is a network that hands out addresses.
+// pool is a network that only assigns addresses.
 type pool struct {
 	mu        sync.Mutex
 	sandboxes map[string]network.Sandbox
 	next      byte
-	// refuse, if set by refusing, may fail a call.
+	// refuse, set by refusing, may fail a call.
 	refuse func(call string) error
 }
 
@@ -255,7 +246,7 @@ func (n *pool) check(ctx context.Context, call string) error {
 	return refuse(call)
 }
 
-// refusing sets what fails calls from now on; nil for nothing.
+// refusing sets the function that may fail calls; nil fails none.
 func (n *pool) refusing(f func(call string) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -319,14 +310,12 @@ func (l *eventLog) About(_ corev1.ObjectReference, _, reason, format string, arg
 	l.all = append(l.all, reason+": "+format)
 }
 
-// text returns all events, a line each.
 func (l *eventLog) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.all, "\n")
 }
 
-// podOf returns a pod with one container.
 func podOf(name string, command ...string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,

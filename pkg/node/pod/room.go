@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// maxRoom limits the file of rooms, in bytes.
+	// maxRoom is the maximum size of the preemptions' file, in bytes.
 	maxRoom = 1 << 20
-	// roomMargin is how long a pod that makes room may take beyond its grace period if nobody knows of it.
+	// roomMargin is added to a victim's grace period when computing the deadline in rooms.
 	roomMargin = 10 * time.Second
 )
 
-// rooms are the pods that wait until others have ended, by UID, and until when they wait for others of which nothing is
-// known: while no server answers, nobody ends those. They are kept in a file for the next process. Safe for concurrent
-// use.
+// rooms records, by pod UID, which victims a preempting pod waits for and until when. The deadline matters for
+// victims that the agent does not know: while no API server is reachable, nothing ends them. The record is kept in a
+// file for the next process. Safe for concurrent use.
 type rooms struct {
 	file string
 	log  *slog.Logger
@@ -40,19 +40,18 @@ func newRooms(file string, log *slog.Logger) *rooms {
 		err = json.Unmarshal(data, &r.waits)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("could not read which pods wait for room", "error", err)
+		log.Warn("could not read which pods wait for preempted ones", "file", file, "error", err)
 	}
 	return r
 }
 
-// of returns what a pod waits for.
 func (r *rooms) of(uid types.UID) map[types.UID]time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.waits[uid])
 }
 
-// set records what a pod waits for; nil is nothing.
+// set records the victims that a pod waits for; nil removes the record.
 func (r *rooms) set(uid types.UID, others map[types.UID]time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +66,6 @@ func (r *rooms) set(uid types.UID, others map[types.UID]time.Time) {
 	r.write()
 }
 
-// keep forgets all pods but some.
 func (r *rooms) keep(some func(types.UID) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,9 +76,9 @@ func (r *rooms) keep(some func(types.UID) bool) {
 	}
 }
 
-// write replaces the file. Called with the lock held.
+// Called with the lock held.
 func (r *rooms) write() {
 	if err := atomicfile.WriteJSON(r.file, r.waits); err != nil {
-		r.log.Warn("could not record which pods wait for room", "error", err)
+		r.log.Warn("could not record which pods wait for preempted ones", "file", r.file, "error", err)
 	}
 }

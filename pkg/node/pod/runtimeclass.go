@@ -12,12 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// handlers are the names by which a RuntimeClass may refer to the one runtime of the node; the empty one is the
-// default.
+// handlers are the RuntimeClass handlers for the node's only runtime; "" is the default.
 var handlers = []string{"", "runc"}
 
-// RuntimeHandlers returns the runtime handlers of this node, for its status. users says whether pods can have user
-// namespaces.
+// RuntimeHandlers returns the node's runtime handlers, for its status. users reports support for user namespaces.
 func RuntimeHandlers(users bool) []corev1.NodeRuntimeHandler {
 	readOnly := recursiveReadOnly()
 	out := make([]corev1.NodeRuntimeHandler, 0, len(handlers))
@@ -28,12 +26,12 @@ func RuntimeHandlers(users bool) []corev1.NodeRuntimeHandler {
 	return out
 }
 
-// recursiveReadOnly reports whether the kernel has mount_setattr(2), since Linux 5.12.
+// recursiveReadOnly reports whether the kernel has mount_setattr(2), which came with Linux 5.12.
 var recursiveReadOnly = sync.OnceValue(func() bool {
 	return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) != unix.ENOSYS
 })
 
-// handler returns the runtime handler of the pod's RuntimeClass, or an error if the node does not have it.
+// handler returns the handler of the pod's RuntimeClass, or an error if the node lacks it.
 func (m *Manager) handler(ctx context.Context, p *corev1.Pod) (string, error) {
 	name := p.Spec.RuntimeClassName
 	if name == nil || *name == "" {

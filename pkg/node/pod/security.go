@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// maxSeccompProfile is the size of the largest seccomp profile that is read, in bytes.
+// maxSeccompProfile is the maximum size of a seccomp profile, in bytes.
 const maxSeccompProfile = 1 << 20
 
 // modules are the Linux security modules enabled in the node's kernel.
@@ -28,7 +28,7 @@ func readModules() modules {
 	return m
 }
 
-// refuseAppArmor rejects pods that request an AppArmor profile, since the runtime does not apply any.
+// refuseAppArmor rejects pods that request an AppArmor profile, since the runtime cannot apply one.
 func (m modules) refuseAppArmor(p *corev1.Pod) *Verdict {
 	asked := func(a *corev1.AppArmorProfile) bool {
 		return a != nil && a.Type != corev1.AppArmorProfileTypeUnconfined
@@ -68,8 +68,7 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// security applies the security contexts of pod and container to s. It returns an error for settings that the node does
-// not support.
+// security applies the security contexts of pod and container to s. It returns an error for unsupported settings.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
@@ -116,7 +115,7 @@ func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, 
 	return err
 }
 
-// unsupported returns an error for settings that would otherwise be ignored.
+// unsupported returns an error for settings that the runtime would ignore.
 func (m modules) unsupported(p *corev1.Pod, ps *corev1.PodSecurityContext, cs *corev1.SecurityContext) error {
 	switch {
 	case ps.WindowsOptions != nil || cs.WindowsOptions != nil:
@@ -133,7 +132,6 @@ func unmasked(cs *corev1.SecurityContext) bool {
 	return cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount
 }
 
-// user sets user and group and enforces runAsNonRoot.
 func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityContext, image runtime.Image) error {
 	first := func(a, b *int64) *int64 {
 		if a != nil {
@@ -162,8 +160,7 @@ func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityCon
 	return nil
 }
 
-// seccomp returns the runtime's name for a profile. Localhost profiles are files below SeccompDir; symbolic links must
-// not lead out of it.
+// seccomp returns the runtime's name for a profile. A Localhost profile must be below SeccompDir with links resolved.
 func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (string, error) {
 	if privileged {
 		return "unconfined", nil

@@ -26,11 +26,11 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 		"own users":        {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65535))}},
 		"a user beyond them": {
 			hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65536))},
-			want: "user or group 65536 is not one of a pod with hostUsers: false",
+			want: "user or group 65536 is not in the pod's user namespace (hostUsers: false)",
 		},
 		"a group beyond them": {
 			hostUsers: &no, pod: corev1.PodSecurityContext{FSGroup: new(int64(1 << 30))},
-			want: "user or group 1073741824 is not one",
+			want: "user or group 1073741824 is not in",
 		},
 		"all of /proc":           {container: corev1.SecurityContext{ProcMount: &unmasked}, want: "procMount Unmasked"},
 		"all of their own /proc": {hostUsers: &no, container: corev1.SecurityContext{ProcMount: &unmasked}},
@@ -92,7 +92,7 @@ func TestLocalSeccompProfile(t *testing.T) {
 	require.NoError(t, os.Symlink("../secret.json", filepath.Join(dir, "out.json")))
 	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "abs.json")))
 	require.NoError(t, os.Symlink("..", filepath.Join(dir, "up")))
-	t.Chdir(dir) // the process's working directory does not matter
+	t.Chdir(dir) // the working directory must not matter
 
 	m := &Manager{c: Config{SeccompDir: dir}}
 	local := func(name string) (string, error) {

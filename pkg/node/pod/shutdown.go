@@ -13,7 +13,7 @@ import (
 
 var _ shutdown.Pods = (*Manager)(nil)
 
-// The reasons and messages of pods that end, or are refused, because the machine shuts down, as the kubelet's.
+// The kubelet's reasons and messages for pods that a shutdown of the machine ends or refuses.
 const (
 	shutdownReason  = "Terminated"
 	shutdownMessage = "Pod was terminated in response to imminent node shutdown."
@@ -23,7 +23,7 @@ const (
 
 func (m *Manager) shuttingDown() bool { return m.c.ShuttingDown != nil && m.c.ShuttingDown() }
 
-// Terminate implements shutdown.Pods. Pods that end anyway do so by then, too, for their own reason.
+// Terminate implements shutdown.Pods. The deadline also applies to pods that already end for another reason.
 func (m *Manager) Terminate(uid types.UID, by time.Time) <-chan struct{} {
 	w := m.worker(uid)
 	if w == nil {
@@ -58,7 +58,7 @@ func (m *Manager) Flush(ctx context.Context) {
 	writing.Wait()
 }
 
-// shown reports whether the API has the pod's status, or no such pod.
+// shown reports whether the API has the pod's current status, or has no such pod.
 func (w *worker) shown() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,8 +66,7 @@ func (w *worker) shown() bool {
 	return pod == nil || w.api.gone || w.status.want == nil || apiequality.Semantic.DeepEqual(pod.Status, w.forAPI(pod))
 }
 
-// Resume is called when the shutdown was cancelled. It returns the static pods which that has ended or refused: unlike
-// other pods, nobody replaces them.
+// Resume handles a cancelled shutdown. It returns the static pods that it ended, since no controller replaces them.
 func (m *Manager) Resume() (ended []types.UID) {
 	for _, w := range m.all() {
 		w.mu.Lock()

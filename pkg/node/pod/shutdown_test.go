@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// stubborn ignores signals until its time has come, or SIGKILL.
+// stubborn returns a program that exits when after has passed since the last signal. SIGKILL ends it at once.
 func stubborn(after time.Duration) fake.Program {
 	return func(ctx context.Context, p *fake.Process) int {
 		timer := time.NewTimer(1 << 60)
@@ -37,7 +37,7 @@ func slowPrograms() fake.Config {
 	return fake.Config{Programs: map[string]fake.Program{"quick": stubborn(time.Second), "slow": stubborn(time.Hour)}}
 }
 
-// terminate ends pods within a time, and returns how long each took.
+// terminate terminates pods with a common deadline, and returns how long each took.
 func (r *rig) terminate(within time.Duration, names ...string) []time.Duration {
 	r.Helper()
 	began := time.Now()
@@ -71,8 +71,7 @@ func (r *rig) requireTerminated(names ...string) {
 	}
 }
 
-// TestShutdownEndsPods: within their own grace period and within the time that the machine gives, whichever is shorter,
-// whatever they do.
+// TestShutdownEndsPods checks that pods end within the shorter of their grace period and the machine's deadline.
 func TestShutdownEndsPods(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("quick", "quick"))
@@ -110,7 +109,7 @@ func TestShutdownEndsPods(t *testing.T) {
 	})
 }
 
-// TestShutdownOfPodsThatEndAnyway: they keep the reason for which they end, and have no more time than others.
+// TestShutdownOfPodsThatEndAnyway checks that pods that already end keep their reason, and get no extra time.
 func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		late := podOf("late", "slow")
@@ -128,8 +127,7 @@ func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	})
 }
 
-// TestNothingStartsDuringShutdown, neither new pods nor containers that have to be restarted; after a cancelled one
-// they do.
+// TestNothingStartsDuringShutdown checks that pods and containers start only after a shutdown is cancelled.
 func TestNothingStartsDuringShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("crashes", "sleep", "10"))
@@ -155,8 +153,7 @@ func TestNothingStartsDuringShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOfStaticPods: they end like others. After a cancelled shutdown they are to run again, and after another
-// start they do.
+// TestShutdownOfStaticPods checks that static pods end like others, and that Resume returns them.
 func TestShutdownOfStaticPods(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.static = []*corev1.Pod{staticPod("static", "uid-static", "quick")}
@@ -181,7 +178,7 @@ func TestShutdownOfStaticPods(t *testing.T) {
 	})
 }
 
-// TestKilledInTheMiddleOfAShutdown: a pod whose end was announced ends, whether the agent or the machine went down.
+// TestKilledInTheMiddleOfAShutdown checks that a pod that was being terminated ends after the next start.
 func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("a", "slow"))
@@ -209,7 +206,7 @@ func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 		r.m.Terminate("uid-a", time.Now().Add(20*time.Second))
 		r.pass(time.Second)
 		r.stop()
-		require.NoError(t, r.runtime.Purge(t.Context())) // nothing is left of its containers
+		require.NoError(t, r.runtime.Purge(t.Context())) // the containers are gone
 		r.start()
 		r.pass(time.Minute)
 		r.requireTerminated("a")
@@ -218,7 +215,7 @@ func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 	})
 }
 
-// TestFlush writes what the API does not have yet, and nothing else.
+// TestFlush checks that Flush writes only statuses that the API does not have.
 func TestFlush(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("a", "quick"))

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// VolumeSpace is what the volume of a claim has, in a pod that uses it.
+// VolumeSpace is the usage of a claim's volume in a pod.
 type VolumeSpace struct {
 	Pod           *corev1.Pod
 	Volume, Claim string
@@ -21,7 +21,6 @@ type VolumeSpace struct {
 	At time.Time
 }
 
-// fullness remembers the volumes whose fullness was reported.
 type fullness struct {
 	spaces volume.Spaces
 	mu     sync.Mutex
@@ -33,18 +32,17 @@ type fullVolume struct {
 	name string
 }
 
-// readAtOnce is how many volumes are read at once: each may take a second not to answer.
+// readAtOnce limits concurrent reads of volumes: one whose server does not answer takes a second.
 const readAtOnce = 32
 
-// reading is the space of a volume, or why it could not be read.
 type reading struct {
 	VolumeSpace
 	path string
 	err  error
 }
 
-// VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without those
-// whose file system does not answer.
+// VolumeSpaces returns the space of the claims' volumes in pods that have not ended, except volumes that cannot be
+// read.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
 	for _, r := range m.readVolumes() {
@@ -74,7 +72,6 @@ func (m *Manager) readVolumes() []reading {
 	return all
 }
 
-// claimVolumes returns what VolumeSpaces reads.
 func (m *Manager) claimVolumes() (all []reading) {
 	for _, w := range m.all() {
 		w.mu.Lock()
@@ -93,8 +90,7 @@ func (m *Manager) claimVolumes() (all []reading) {
 	return all
 }
 
-// LookAtVolumes records an event about each pod whose volume has become full, and when it has room again. The reasons
-// are those of KEP-1432.
+// LookAtVolumes records an event when a volume becomes full, and when it has room again. Reasons are from KEP-1432.
 func (m *Manager) LookAtVolumes() {
 	for _, s := range m.fullness.changes(m.readVolumes()) {
 		if s.Full() {
@@ -108,7 +104,7 @@ func (m *Manager) LookAtVolumes() {
 	}
 }
 
-// changes returns the volumes that have become full, or have room again. One that could not be read is as it was.
+// changes returns the volumes that have become full or have room again. An unreadable volume keeps its state.
 func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +123,7 @@ func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
 	return changed
 }
 
-// inKiB writes a number of bytes as Kubernetes does, in whole KiB.
+// inKiB formats a number of bytes in whole KiB.
 func inKiB(n uint64) string {
 	return resource.NewQuantity(int64(n>>10<<10), resource.BinarySI).String()
 } //nolint:gosec // file systems are smaller

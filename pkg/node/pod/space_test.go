@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// TestFullnessIsSaidOnce: a volume that cannot be read for a while is neither full again nor has room.
+// TestFullnessIsSaidOnce checks that a volume that cannot be read for a while keeps its state.
 func TestFullnessIsSaidOnce(t *testing.T) {
 	var f fullness
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}

@@ -21,16 +21,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// containerID is derived from pod, name and attempt, so that an interrupted start finds the container that it created.
+// containerID is a function of pod, name and attempt, so that an interrupted start finds the container it created.
 func containerID(uid types.UID, name string, attempt int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", uid, name, attempt))
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroup returns the pod's cgroup.
 func (m *Manager) cgroup(uid types.UID) string { return m.c.CgroupRoot + "/pod" + string(uid) }
 
-// LogPath returns the log file of a container's instance: DIR/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log.
+// LogPath returns the log file of an instance: DIR/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log.
 func LogPath(dir string, p *corev1.Pod, name string, attempt int) string {
 	return filepath.Join(dir, logDirName(p), name, strconv.Itoa(attempt)+".log")
 }
@@ -48,8 +47,8 @@ type build struct {
 	claimed cdi.Edits
 }
 
-// spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the
-// pod is invalid on this node, or an object that it refers to is missing.
+// spec returns the runtime's specification of an instance. Errors are reported as CreateContainerConfigError: the pod
+// is invalid on this node, or refers to a missing object.
 func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	p, c := b.pod, b.c
 	s := runtime.Spec{
@@ -159,8 +158,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 	return nil
 }
 
-// mountSource returns the directory or file of a volume that mount i of a container shows: the volume's root, or what
-// its subPath leads to.
+// mountSource returns the host path of a container's mount i: the volume's root, or its subPath.
 func (m *Manager) mountSource(b build, i int, mounted volume.Mounted, vars map[string]string) (string, error) {
 	v, sub := b.c.VolumeMounts[i], b.c.VolumeMounts[i].SubPath
 	if v.SubPathExpr != "" {
@@ -186,7 +184,7 @@ func (m *Manager) mountSource(b build, i int, mounted volume.Mounted, vars map[s
 	return mounted.Path, nil
 }
 
-// propagate sets the propagation of a mount, and shares its source if the mount needs it.
+// propagate sets a mount's propagation, and makes its source a shared mount if needed.
 func (m *Manager) propagate(mt *runtime.Mount, mode *corev1.MountPropagationMode, users bool) error {
 	if mode == nil {
 		return nil
@@ -207,7 +205,6 @@ func (m *Manager) propagate(mt *runtime.Mount, mode *corev1.MountPropagationMode
 	return nil
 }
 
-// terminationLog creates the file of a container's termination message, and mounts it.
 func (m *Manager) terminationLog(s *runtime.Spec, file, path string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -258,7 +255,7 @@ const period = 100_000 // microseconds
 
 func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
 
-// quota returns the processor time for millicores, in microseconds per period; 0 is no limit.
+// quota converts millicores into microseconds per period; 0 means no limit.
 func quota(milli int64) int64 {
 	if milli <= 0 {
 		return 0
@@ -266,8 +263,8 @@ func quota(milli int64) int64 {
 	return max(milli*period/1000, 1000)
 }
 
-// resources converts a container's amounts, and its limits that do not change, into cgroup settings, and the pod's QoS
-// class into an oom_score_adj.
+// resources returns a container's cgroup settings from its amounts and its limits for huge pages, and its
+// oom_score_adj from the pod's QoS class.
 func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int64) runtime.Resources {
 	r := runtime.Resources{CPUShares: a.Shares, CPUQuota: quota(a.CPULimit), MemoryBytes: a.MemoryLimit}
 	if r.CPUQuota > 0 {

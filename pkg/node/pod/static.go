@@ -12,17 +12,17 @@ import (
 
 var _ static.Pods = (*Manager)(nil)
 
-// StartStatic implements static.Pods. The API has no such pod, only its mirror.
+// StartStatic implements static.Pods. The API has only the pod's mirror.
 func (m *Manager) StartStatic(p *corev1.Pod, file string) {
 	m.mu.Lock()
-	// static.Manager is notified when that worker has ended, and starts the pod then
+	// static.Manager is notified when the existing worker ends, and calls this again.
 	if m.draining || m.stopped || m.workers[p.UID] != nil {
 		m.mu.Unlock()
 		return
 	}
 	w := newWorker(m, p)
 	w.api.static, w.api.file = true, file
-	for _, c := range m.containers.of(p.UID) { // no status of it was stored anywhere
+	for _, c := range m.containers.of(p.UID) { // its status was not stored
 		if !c.StartedAt.IsZero() && c.StartedAt.Before(w.start) {
 			w.start = c.StartedAt
 		}
@@ -41,8 +41,7 @@ func (m *Manager) StopStatic(uid types.UID) {
 	w.loop.wake()
 }
 
-// continued returns the worker of a static pod, or makes one if the pod is of an earlier process. That one is of no use
-// but to stop the pod.
+// continued returns a static pod's worker. For a pod of an earlier process it adds one that can only stop the pod.
 func (m *Manager) continued(uid types.UID) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +72,7 @@ func (m *Manager) SetMirror(uid types.UID, mirror *corev1.Pod) {
 	}
 	if old == nil || mirror == nil || old.UID != mirror.UID ||
 		!apiequality.Semantic.DeepEqual(mirror.Status, w.status.answer) {
-		w.status.sent = nil // the mirror is new, or somebody else wrote the status
+		w.status.sent = nil // the mirror is new, or another client wrote its status
 	}
 	w.api.mirror = mirror
 	w.loop.wake()
@@ -91,7 +90,7 @@ func (m *Manager) LeftStatic() map[types.UID]static.Left {
 	return out
 }
 
-// stored returns the pod in the API to which the status is written, or nil. Called with the lock held.
+// stored returns the pod in the API whose status is written, or nil. Called with the lock held.
 func (w *worker) stored() *corev1.Pod {
 	if w.api.static {
 		return w.api.mirror
@@ -99,8 +98,7 @@ func (w *worker) stored() *corev1.Pod {
 	return w.api.pod
 }
 
-// forAPI returns the status to be written to the pod in the API. That of a mirror is ours, whatever others wrote.
-// Called with the lock held.
+// forAPI returns the status to write. In a mirror the agent's phase always wins. Called with the lock held.
 func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	if !w.api.static {
 		return overlay(&stored.Status, w.status.want, w.m.c.Parts)
@@ -117,7 +115,7 @@ func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	return s
 }
 
-// trusted returns a pod for those who go by the annotations of static pods: one of the API has none of them.
+// trusted returns the pod for code that trusts annotations of static pods: pods of the API lose them.
 func (w *worker) trusted(p *corev1.Pod) *corev1.Pod {
 	if w.api.static {
 		return p

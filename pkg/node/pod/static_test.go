@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// staticPod returns a pod as static.Manager starts it.
+// staticPod returns a pod as static.Manager passes it to StartStatic.
 func staticPod(name, uid string, command ...string) *corev1.Pod {
 	p := podOf(name, command...)
 	p.Namespace, p.UID, p.Spec.NodeName, p.Spec.DNSPolicy = "default", types.UID(uid), "node", corev1.DNSDefault
@@ -28,7 +28,7 @@ func staticPod(name, uid string, command ...string) *corev1.Pod {
 	return p
 }
 
-// mirror stores the mirror of a static pod in the API, without telling the Manager as of a pod to run.
+// mirror stores the mirror of a static pod in the API, without an update to the Manager.
 func (r *rig) mirror(name, uid string) *corev1.Pod {
 	m := staticPod(name, uid)
 	m.Annotations[corev1.MirrorPodAnnotationKey], m.UID, m.Generation, m.ResourceVersion = uid, types.UID("uid-"+
@@ -40,8 +40,7 @@ func (r *rig) mirror(name, uid string) *corev1.Pod {
 	return m.DeepCopy()
 }
 
-// TestStaticPod: it runs without the API, goes on in the next process, has its status written to whichever mirror it
-// has, and ends with its manifest.
+// TestStaticPod checks the life of a static pod without the API, across processes, and with mirrors.
 func TestStaticPod(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := staticPod("web", "hash", "sleep", "1000000")
@@ -71,7 +70,7 @@ func TestStaticPod(t *testing.T) {
 		_, found = r.m.Find("default", "web", shown.UID)
 		require.True(t, found, "by its mirror's UID")
 
-		// Somebody writes that the pod has failed. It has not.
+		// Another client reports the pod as failed, which is not true.
 		shown.Status.Phase = corev1.PodFailed
 		shown.ResourceVersion = "999"
 		r.api.mu.Lock()
@@ -93,7 +92,7 @@ func TestStaticPod(t *testing.T) {
 	})
 }
 
-// TestStaticPodOfAnEarlierProcess is found by its containers, and stopped without its manifest.
+// TestStaticPodOfAnEarlierProcess checks that such a pod is found and stopped without its manifest.
 func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "a.yaml")
@@ -119,7 +118,7 @@ func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestStaticPodsAreAdmitted by the node's resources, also before it is registered.
+// TestStaticPodsAreAdmitted checks admission against the node's resources, also before the node is registered.
 func TestStaticPodsAreAdmitted(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.c.AdmitBy = func() *corev1.Node { return r.node }
@@ -134,7 +133,7 @@ func TestStaticPodsAreAdmitted(t *testing.T) {
 	})
 }
 
-// TestPodsThatPretendToBeStatic: pods of the API do not escape eviction by annotations, which are the node's.
+// TestPodsThatPretendToBeStatic checks that annotations of static pods do not protect pods of the API from eviction.
 func TestPodsThatPretendToBeStatic(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "1000000")
@@ -159,11 +158,11 @@ func TestPodsThatPretendToBeStatic(t *testing.T) {
 	})
 }
 
-// TestStaticPodWhileAnOrphanOfItsUIDIsReleased: it starts when that is over, as static.Manager is told.
+// TestStaticPodWhileAnOrphanOfItsUIDIsReleased checks that the pod starts after the release.
 func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.stop()
-		// of a process that was killed before the pod had a container
+		// left by a process that was killed before the pod had a container
 		r.network.sandboxes["hash"] = network.Sandbox{UID: "hash"}
 		r.network.refusing(func(call string) error {
 			if call == "teardown" {
@@ -183,8 +182,7 @@ func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	})
 }
 
-// TestDrainStopsStaticPodsOfAnEarlierProcess whose manifests could not be read: the agent that stops leaves nothing
-// running.
+// TestDrainStopsStaticPodsOfAnEarlierProcess checks that Drain stops static pods with unreadable manifests.
 func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
@@ -199,8 +197,7 @@ func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestStaticPodComesBackWhileItWaitedForRoom: the first worker of its UID, whose victims end later, does not touch the
-// containers of the second.
+// TestStaticPodComesBackWhileItWaitedForRoom checks that a UID's first worker does not touch the second's containers.
 func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		var ended []types.UID
@@ -228,8 +225,7 @@ func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	})
 }
 
-// TestAMirrorThatIsReplacedWhileItsStatusIsWritten: the status is written to the next one, although nothing of the pod
-// changes any more.
+// TestAMirrorThatIsReplacedWhileItsStatusIsWritten checks that the new mirror gets the status of an unchanged pod.
 func TestAMirrorThatIsReplacedWhileItsStatusIsWritten(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
@@ -248,7 +244,7 @@ func TestAMirrorThatIsReplacedWhileItsStatusIsWritten(t *testing.T) {
 				r.m.SetMirror("hash", nil)
 				r.m.SetMirror("hash", second)
 			}
-			return nil // of the first one there is nothing any more
+			return nil // the first mirror is gone
 		})
 		r.m.SetMirror("hash", first)
 		r.pass(time.Minute)

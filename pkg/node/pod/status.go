@@ -17,16 +17,15 @@ type Facts struct {
 	HostIP  string
 	Start   time.Time
 	Message func(Instance) string // the termination message of an ended instance
-	// Owned says that another object tells users about the pod.
+	// Owned means that another object reports the pod's state to users.
 	Owned bool
-	// Conditions are the ones of systems' parts.
+	// Conditions come from the parts.
 	Conditions []corev1.PodCondition
-	// Devices is the health of the devices that containers have, by container.
+	// Devices is the health of devices, by container.
 	Devices map[string][]corev1.ResourceStatus
 }
 
-// stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored
-// one.
+// stamp truncates to seconds, as the API stores times; otherwise a status would always differ from the stored one.
 func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
 // Status computes the pod's status from its previous status and what was observed. It is a pure function.
@@ -91,12 +90,12 @@ func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1
 	failed, started, waiting := false, false, false
 	for i, c := range s.InitContainerStatuses {
 		if c.State.Running != nil && !isSidecar(&p.Spec.InitContainers[i]) && !terminal {
-			return corev1.PodPending // also when all containers are restarted
+			return corev1.PodPending // also during a restart of all containers
 		}
 	}
 	for _, c := range s.ContainerStatuses {
 		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
-		// As upstream, a pod is Pending until each of its containers has started once.
+		// A pod is Pending until each of its containers has started once, as with the kubelet.
 		waiting = waiting || c.State.Waiting != nil && c.LastTerminationState.Terminated == nil && c.ContainerID == ""
 		t := c.State.Terminated
 		failed = failed || t == nil || t.ExitCode != 0
@@ -144,7 +143,7 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	if was != nil {
 		s.LastTerminationState, s.RestartCount, s.ContainerID = was.LastTerminationState, was.RestartCount, was.ContainerID
 		s.ImageID, s.VolumeMounts = was.ImageID, was.VolumeMounts
-		s.AllocatedResourcesStatus = was.AllocatedResourcesStatus // also when it has released them
+		s.AllocatedResourcesStatus = was.AllocatedResourcesStatus // kept after the devices are released
 	}
 	if devices := b.f.Devices[c.Name]; len(devices) > 0 {
 		s.AllocatedResourcesStatus = devices
@@ -170,11 +169,11 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	}
 	l := list[0]
 	if l.State == runtime.Created && len(list) > 1 {
-		l = list[1] // the new one counts from its start
+		l = list[1] // the new instance counts from its start
 	}
 	s.RestartCount = int32(l.Attempt)
 	s.ContainerID = "containerd://" + l.ID
-	if l.State != runtime.Created { // it is announced with the start
+	if l.State != runtime.Created { // reported with the start
 		s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
 	}
 	for _, old := range list {
@@ -218,7 +217,6 @@ func label(i Instance, key, otherwise string) string {
 	return otherwise
 }
 
-// missing returns the status of a container that the runtime does not have.
 func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, s *corev1.ContainerStatus) {
 	if was != nil && was.State.Terminated != nil {
 		s.State = was.State

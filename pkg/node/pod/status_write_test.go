@@ -11,8 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// A container that is restarted with another image is reported once, when the new instance runs: its pod is ready
-// before and after.
+// A container that restarts with another image is reported once the new instance runs: the pod stays ready.
 func TestAChangedContainerIsReportedOnceItRuns(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -27,7 +26,7 @@ func TestAChangedContainerIsReportedOnceItRuns(t *testing.T) {
 		}
 		require.True(t, ready())
 		unready := false
-		r.api.refusing(func(string) error { unready = unready || !ready(); return nil }) // as the write before left it
+		r.api.refusing(func(string) error { unready = unready || !ready(); return nil }) // as before
 		r.change("web", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "elsewhere" })
 		r.pass(10 * time.Second)
 		require.EqualValues(t, 1, r.status("web", "c").RestartCount)

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody
-// else declared ended stays so, and is stopped.
+// overlay returns ours with the fields and conditions of other writers from api. If another component has declared the
+// pod ended, that phase stays, and the agent stops the pod.
 func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 	s := *ours
 	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {
@@ -44,7 +44,7 @@ func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 	return s
 }
 
-// owned reports whether the agent, or one of its parts, writes a condition.
+// owned reports whether the agent or one of its parts writes a condition.
 func owned(t corev1.PodConditionType, parts []part.Part) bool {
 	switch t {
 	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled,
@@ -54,7 +54,7 @@ func owned(t corev1.PodConditionType, parts []part.Part) bool {
 	return slices.ContainsFunc(parts, func(p part.Part) bool { return p.ConditionType() == t })
 }
 
-// post writes the status in the background if it differs. Called with the lock held.
+// post writes the status in the background if it differs from the API's. Called with the lock held.
 func (w *worker) post() {
 	s, pod := &w.status, w.stored()
 	if pod == nil {
@@ -71,7 +71,7 @@ func (w *worker) post() {
 	}
 }
 
-// postLoop writes the status until that succeeds.
+// postLoop retries until the status is written.
 func (w *worker) postLoop() {
 	again := backoff.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}
 	for {
@@ -88,7 +88,7 @@ func (w *worker) postLoop() {
 			return
 		}
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.api.gone || w.m.ctx.Err() != nil {
-			w.status.writing = false // the deletion event follows, unless that was of a mirror which another one has replaced
+			w.status.writing = false // a deletion event follows, or a new mirror replaced it
 			if now := w.stored(); now != nil && now.UID != of {
 				w.post()
 			}
@@ -102,7 +102,7 @@ func (w *worker) postLoop() {
 	}
 }
 
-// postOnce writes the status once. It returns the UID of the pod in the API that it was written to.
+// postOnce writes the status once. It returns the UID of the pod, or mirror, that it wrote to.
 func (w *worker) postOnce(ctx context.Context) (of types.UID, err error) {
 	w.postMu.Lock()
 	defer w.postMu.Unlock()
@@ -114,7 +114,7 @@ func (w *worker) postOnce(ctx context.Context) (of types.UID, err error) {
 	}
 	want := w.forAPI(base)
 	w.mu.Unlock()
-	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
+	// An update costs the server less than a patch. It conflicts if the pod has changed since.
 	answer := base.DeepCopy()
 	answer.Status = *want.DeepCopy()
 	err = w.m.c.Client.Status().Update(ctx, answer)
@@ -127,7 +127,7 @@ func (w *worker) postOnce(ctx context.Context) (of types.UID, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.stored()
-	if now == nil || now.UID != base.UID { // another mirror by now, to which nothing was written
+	if now == nil || now.UID != base.UID { // a new mirror has no status yet
 		return base.UID, nil
 	}
 	w.status.sent, w.status.at, w.status.answer = &want, time.Now(), answer.Status
@@ -141,7 +141,7 @@ func (w *worker) postOnce(ctx context.Context) (of types.UID, err error) {
 	return base.UID, nil
 }
 
-// patchStatus writes what differs between the status of base and want, whatever else of the pod has changed.
+// patchStatus writes the difference between the status of base and want. Other changes of the pod do not matter.
 func (w *worker) patchStatus(ctx context.Context, base *corev1.Pod, want corev1.PodStatus) (*corev1.Pod, error) {
 	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
 	if err != nil {

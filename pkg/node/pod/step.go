@@ -12,14 +12,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// The pause after a step that panicked, doubled with each that follows.
+// The pause after a step that panicked, doubled with each consecutive panic.
 const (
 	firstPause = time.Second
 	maxPause   = 5 * time.Minute
 )
 
-// stepGuarded calls step. After a panic the pod is paused, whatever happens to it meanwhile; other pods are not
-// affected.
+// stepGuarded calls step. A panic pauses only this pod, and no event ends the pause early.
 func (w *worker) stepGuarded() (o outcome) {
 	w.mu.Lock()
 	p := w.api.pod
@@ -59,7 +58,6 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	return p, o
 }
 
-// observe completes a snapshot with the containers and their health.
 func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	o.Containers = group(w.m.containers.of(w.uid))
 	health, have := map[string]Health{}, map[string]amounts{}
@@ -98,7 +96,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	maps.DeleteFunc(w.seen.messages, func(id, _ string) bool { return !known[id] })
 }
 
-// observeParts tells the systems' parts about the newest container of the pod's first name.
+// observeParts reports the newest instance of the pod's first container to the parts.
 func (w *worker) observeParts(p *corev1.Pod, o *Observed, ending bool) {
 	if len(p.Spec.Containers) == 0 {
 		return
@@ -132,7 +130,6 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 	return h
 }
 
-// healthInStatus returns the health of this instance in the pod's status.
 func healthInStatus(p *corev1.Pod, c Instance) Health {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, s := range list {
@@ -144,7 +141,7 @@ func healthInStatus(p *corev1.Pod, c Instance) Health {
 	return Health{}
 }
 
-// step plans and launches actions and computes the status. It returns true when nothing of the pod is left.
+// step observes, plans, launches actions and computes the status. It returns true when nothing of the pod is left.
 func (w *worker) step() bool {
 	p, o := w.snapshot()
 	w.observe(p, &o)
@@ -162,7 +159,7 @@ func (w *worker) step() bool {
 		closeOnce(w.end.evicted)
 		w.mu.Unlock()
 	}
-	// Containers that exit because the node stops do not terminate the pod: its status is left alone.
+	// Containers that exit because the node stops do not terminate the pod, so its status stays as it is.
 	if !d.Forgotten && !o.Gone && !o.Draining {
 		if until := w.report(p, o, d, now); wake.IsZero() || !until.IsZero() && until.Before(wake) {
 			wake = until
@@ -180,7 +177,6 @@ func (w *worker) step() bool {
 	return w.loop.quiet() && len(w.actions.inFlight) == 0
 }
 
-// execute launches a decision's actions.
 func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +203,7 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 	}
 }
 
-// report computes the status. It returns when to compute it again if nothing happens before, or zero.
+// report computes the status and posts it unless it is held back. It returns when to compute it again, or zero.
 func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) time.Time {
 	if o.undecided() {
 		return time.Time{}
@@ -239,7 +235,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	if w.status.sent != nil {
 		until = w.status.at.Add(again)
 	}
-	// a part announces what it has without delay
+	// conditions of parts are written without delay
 	if now.Before(until) && len(o.Failures) == 0 && len(f.Conditions) == 0 && starting(p, &s) {
 		return until
 	}
@@ -250,14 +246,13 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	return time.Time{}
 }
 
-// settle is how long the status of a new pod that starts as usual may go unwritten: most pods run by then, so that one
-// write says all. If it takes longer, the progress is written every settleAgain.
+// settle delays the first status of a pod that starts normally: most pods run by then, so that one write suffices.
+// In a longer start the progress is written every settleAgain.
 const (
 	settle      = 200 * time.Millisecond
 	settleAgain = 5 * time.Second
 )
 
-// starting reports whether the status says no more than that the pod is about to start.
 func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
 	if s.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
 		return false
@@ -271,14 +266,14 @@ func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
 	return true
 }
 
-// hooked reports whether a container has a postStart hook, until whose end it is not ready.
+// hooked reports whether a container has a postStart hook, which delays its readiness.
 func hooked(p *corev1.Pod, name string) bool {
 	c, _, _ := containerOf(p, name)
 	return c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 }
 
-// replaced returns until when the status is not updated because a container is being restarted with a changed
-// specification: until the new instance runs, but at most a second. Zero means that nothing is to be waited for.
+// replaced returns until when the status is withheld because a container restarts with a changed specification:
+// until the new instance runs, but at most a second. Otherwise it returns zero.
 func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 	if p.DeletionTimestamp != nil {
 		return time.Time{}
@@ -287,7 +282,7 @@ func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 		c := &p.Spec.Containers[i]
 		instances, doing := o.Containers[c.Name], o.Busy[c.Name]
 		if len(instances) > 1 && instances[0].State == runtime.Created {
-			instances = instances[1:] // the next one was made, and does not run yet
+			instances = instances[1:] // the replacement is created but not running
 		}
 		if len(instances) == 0 || doing != Kill && doing != Start {
 			continue

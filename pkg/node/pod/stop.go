@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// stopContainer runs the preStop hook, sends the stop signal, and sends SIGKILL when the grace period is over. It
-// returns once the instance has exited.
+// stopContainer runs the preStop hook, sends the stop signal, and SIGKILL after the grace period. It waits for the
+// exit.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
 	now, ok := m.containers.get(w.uid, id)
@@ -23,7 +23,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	c, _, _ := containerOf(p, b.Target)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !b.NoHook && time.Until(b.end()) > 0 {
 		w.preStop(ctx, p, b, c, id)
-		b.extend(time.Now().Add(2 * time.Second)) // the process gets at least that after the hook, as in the kubelet
+		b.extend(time.Now().Add(2 * time.Second)) // the least time after the hook, as in the kubelet
 	}
 	if time.Until(b.end()) > 0 {
 		if err := m.c.Runtime.Signal(ctx, id, now.StopSignal, false); err != nil && !gone(err) {
@@ -93,7 +93,7 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	}
 }
 
-// waitExit waits until the instance has exited (true) or b's deadline has passed (false).
+// waitExit returns true when the instance has exited, or false when b's deadline has passed.
 func (w *worker) waitExit(ctx context.Context, b *op, id string) (bool, error) {
 	timer := time.NewTimer(time.Until(b.end()))
 	defer timer.Stop()

@@ -9,8 +9,7 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls is the kubelet's list of sysctls that are namespaced and isolated. All kernels that can run Coracle have
-// them.
+// safeSysctls is the kubelet's list of namespaced, isolated sysctls. Every kernel that can run Coracle has them.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
 	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
@@ -18,7 +17,7 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat",
 }
 
-// maxSysctl is the maximum length of a sysctl's name in bytes, as in the API.
+// maxSysctl is the API's maximum length of a sysctl's name, in bytes.
 const maxSysctl = 253
 
 var sysctlPattern = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
@@ -28,7 +27,7 @@ type Sysctls struct {
 	names, prefixes map[string]sysctl.Namespace
 }
 
-// NewSysctls allows the safe sysctls and the unsafe ones given as a name or as a prefix that ends in "*". It returns an
+// NewSysctls allows the safe sysctls and the given unsafe ones, each a name or a prefix ending in "*". It returns an
 // error for sysctls outside the network, IPC and user namespaces, since those would change the node.
 func NewSysctls(unsafe []string) (*Sysctls, error) {
 	s := &Sysctls{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
@@ -37,13 +36,13 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 	}
 	for _, pattern := range unsafe {
 		if len(pattern) > maxSysctl || !sysctlPattern.MatchString(pattern) {
-			return nil, fmt.Errorf("sysctl %q is neither the name of a sysctl nor a prefix of one that ends in *", pattern)
+			return nil, fmt.Errorf("%q is neither the name of a sysctl nor a prefix that ends in *", pattern)
 		}
 		ns, name, prefix := sysctl.GetNamespace(pattern)
 		switch {
 		case ns != sysctl.NetNamespace && ns != sysctl.IPCNamespace && ns != sysctl.UserNamespace:
-			return nil, fmt.Errorf("sysctl %q is not known to belong to a network, IPC or user namespace: it would change the "+
-				"node", pattern)
+			return nil, fmt.Errorf("sysctl %q does not belong to a network, IPC or user namespace: pods would set it "+
+				"for the whole node", pattern)
 		case prefix:
 			s.prefixes[name] = ns
 		default:
@@ -53,7 +52,7 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 	return s, nil
 }
 
-// refuse rejects pods that set a sysctl which is not allowed.
+// refuse rejects pods that set a sysctl which is not allowed, or whose namespace they share with the host.
 func (s *Sysctls) refuse(p *corev1.Pod) *Verdict {
 	if p.Spec.SecurityContext == nil {
 		return nil

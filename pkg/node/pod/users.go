@@ -12,10 +12,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// ownUsers reports whether a pod wants a user namespace (KEP-127).
+// ownUsers reports whether a pod has its own user namespace (KEP-127).
 func ownUsers(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
 
-// checkUsers returns why pods cannot have user namespaces with a runtime handler, in the kubelet's words.
+// checkUsers returns an error, in the kubelet's words, if pods with the runtime handler cannot have user namespaces.
 func (m *Manager) checkUsers(handler string) error {
 	what := "runtime does not support user namespaces"
 	if handler != "" {
@@ -30,7 +30,6 @@ func (m *Manager) checkUsers(handler string) error {
 	return nil
 }
 
-// usersOf returns the user namespace of a sandbox, or nil.
 func usersOf(s network.Sandbox) *runtime.Users {
 	if s.UserNS == "" {
 		return nil
@@ -38,15 +37,15 @@ func usersOf(s network.Sandbox) *runtime.Users {
 	return &runtime.Users{Path: s.UserNS, First: s.IDs.First, Count: s.IDs.Count}
 }
 
-// inRange returns an error for a user or a group that a container's user namespace does not have.
+// inRange returns an error if the container's user namespace lacks one of its users or groups.
 func inRange(s *runtime.Spec, p *corev1.Pod) error {
 	if s.Users == nil {
 		return nil
 	}
 	for _, id := range slices.Concat(some(s.UID), some(s.GID), s.Groups) {
 		if id >= int64(s.Users.Count) {
-			return fmt.Errorf("user or group %d is not one of a pod with hostUsers: false on this node, which has 0 to %d", id,
-				s.Users.Count-1)
+			return fmt.Errorf("user or group %d is not in the pod's user namespace (hostUsers: false): it has 0 to %d",
+				id, s.Users.Count-1)
 		}
 	}
 	return nil
@@ -59,10 +58,9 @@ func some(id *int64) []int64 {
 	return []int64{*id}
 }
 
-// ofUsers reports whether a sysctl is one of a user namespace.
+// ofUsers reports whether a sysctl belongs to the user namespace.
 func ofUsers(name string) bool { return strings.HasPrefix(sysctl.NormalizeName(name), "user.") }
 
-// userSysctls returns the sysctls of the pod's user namespace.
 func userSysctls(p *corev1.Pod) map[string]string {
 	if p.Spec.SecurityContext == nil || !ownUsers(p) {
 		return nil

@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// created records with what specifications containers are created.
 type created struct {
 	runtime.Runtime
 	specs []runtime.Spec
@@ -41,7 +40,7 @@ func (r *rig) recorded() *created {
 	return c
 }
 
-// Containers join the pod's user namespace, and the owners of all their files are mapped with it.
+// Containers join the pod's user namespace, and the owners of all their files are mapped accordingly.
 func TestContainersHaveThePodsUsers(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -96,7 +95,7 @@ func TestMappedVolumes(t *testing.T) {
 		"mountPropagation Bidirectional of mount /v is not possible with hostUsers: false")
 }
 
-// A pod whose node cannot give it a user namespace waits, and an event has the kubelet's words and the reason.
+// A pod that cannot have a user namespace here waits, and an event has the kubelet's message and the cause.
 func TestNoUserNamespaces(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.noUsers.Store(true)
@@ -118,8 +117,7 @@ func TestNoUserNamespaces(t *testing.T) {
 	})
 }
 
-// A container that an earlier process created and did not start is created again, since the pod may have other IDs by
-// now.
+// A container that an earlier process created but did not start is recreated, since the pod's IDs may have changed.
 func TestContainersOfEarlierUsers(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -142,7 +140,7 @@ func TestContainersOfEarlierUsers(t *testing.T) {
 	})
 }
 
-// As long as a container could not be ended, its pod keeps its IDs and its address, so that no other gets them.
+// While a container cannot be removed, its pod keeps its IDs and its address, so that no other pod gets them.
 func TestIDsAreKeptWhileAContainerIsLeft(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		stuck := &cannotRemove{}

@@ -18,22 +18,22 @@ import (
 //
 //	event -> wake -> step: observe, Plan, launch actions, compute status -> (timer | action done | event) -> wake
 //
-// Three kinds of goroutines use it: those that deliver events (update, removed, ...), at most one sync loop, which
-// plans, and one per action in flight, which executes it. mu guards what they share. It is held briefly: never while
-// files are read, Plan runs, or the runtime, the network or the API are called.
+// Three kinds of goroutines use it: callers that deliver events (update, removed, ...), at most one sync loop, which
+// plans, and one goroutine per action in flight. mu guards their shared state. It is held briefly: never while
+// reading files, while Plan runs, or during calls to the runtime, the network or the API.
 type worker struct {
 	m     *Manager
 	uid   types.UID
 	start time.Time // the pod's startTime
 
-	loop       syncLoop     // of step
-	birth      birth        // for the metrics of its start
-	containers notifier     // of changes of the pod's containers
+	loop       syncLoop     // calls step
+	birth      birth        // for the metrics of the pod's start
+	containers notifier     // signals changes of the pod's containers
 	seen       seen         // owned by the sync loop
-	filesMu    sync.Mutex   // of the pod's /etc/hosts and its like, which each start of a container may write
-	postMu     sync.Mutex   // one status is written at a time
-	recordMu   sync.Mutex   // held while the allocation's file is written
-	cgroups    sync.RWMutex // held by those who change the pod's cgroups, and shared by containers that start
+	filesMu    sync.Mutex   // guards /etc/hosts and similar files, which each start may write
+	postMu     sync.Mutex   // serializes writes of the status
+	recordMu   sync.Mutex   // serializes writes of the allocation's file
+	cgroups    sync.RWMutex // locked to change the pod's cgroups, read-locked by starts
 
 	mu      sync.Mutex
 	api     apiState
@@ -43,27 +43,27 @@ type worker struct {
 	status  published
 }
 
-// apiState is the pod in the API server. Events and responses to our own writes set it.
+// apiState is the pod in the API server. Events and the responses to the agent's writes set it.
 type apiState struct {
 	pod     *corev1.Pod // newest known version
 	static  bool        // the pod is not in the API; set before the worker runs
-	file    string      // of a static pod: its manifest's name in the folder
+	file    string      // the name of a static pod's manifest file
 	mirror  *corev1.Pod // newest known version of a static pod's mirror; nil without one
-	gone    bool        // the API does not have the pod any more, or a static pod's manifest is gone
-	deleted bool        // the agent deleted it; the event follows
+	gone    bool        // the pod was deleted from the API, or a static pod's manifest is gone
+	deleted bool        // the agent deleted the pod; the watch event follows
 }
 
 // termination is why the agent terminates the pod. Admission, eviction, draining and the sync loop set it.
 type termination struct {
 	verdict *Verdict
-	drained chan struct{} // set while the node stops; closed when nothing of the pod runs
-	evicted chan struct{} // closed when all resources of the pod are released, after it was evicted or is gone
-	by      time.Time     // when the machine shuts down: nothing of the pod runs later; zero otherwise
-	down    chan struct{} // set with by; closed when nothing of the pod runs and what it used is released
-	waits   bool          // others end first, to make room for the pod
+	drained chan struct{} // set by Drain; closed when nothing of the pod runs
+	evicted chan struct{} // closed when an evicted or deleted pod's resources are released
+	by      time.Time     // deadline while the machine shuts down; zero otherwise
+	down    chan struct{} // set with by; closed when the pod has stopped and is released
+	waits   bool          // the pod waits for victims of its preemption to end
 }
 
-// holdings are the pod's resources on the node, except for its containers, which the runtime knows. Actions set them.
+// holdings are the pod's resources on the node except for its containers, which the runtime knows. Actions set them.
 type holdings struct {
 	sandbox  *network.Sandbox
 	volumes  *volume.Ready
@@ -72,12 +72,12 @@ type holdings struct {
 	erased   bool // nothing is left
 
 	allocation allocation
-	unsure     bool // it is not known what the cgroups have
+	unsure     bool // the state of the cgroups is unknown
 	limited    bool // the pod's cgroup has its limits
 }
 
-// actions are those in flight and the results of earlier ones. The sync loop adds to inFlight, and each action removes
-// itself.
+// actions holds the actions in flight and the failures of earlier ones. The sync loop adds to inFlight, and each
+// action removes itself.
 type actions struct {
 	inFlight map[string]*op
 	failures map[string]Failure
@@ -85,10 +85,10 @@ type actions struct {
 
 // published is the state of writing the pod's status. The sync loop sets want, the writing goroutine the rest.
 type published struct {
-	want    *corev1.PodStatus // what the API should show
-	sent    *corev1.PodStatus // what was last written; the server may not store all of it
+	want    *corev1.PodStatus // the computed status
+	sent    *corev1.PodStatus // last written; the server may store less
 	answer  corev1.PodStatus  // the status in the response
-	at      time.Time         // of that write
+	at      time.Time         // time of the last write
 	writing bool
 }
 
@@ -96,7 +96,7 @@ type published struct {
 type seen struct {
 	health   map[string]Health
 	messages map[string]string // termination messages
-	panics   int               // of steps, in a row
+	panics   int               // consecutive steps that panicked
 }
 
 func newWorker(m *Manager, p *corev1.Pod) *worker {
@@ -110,7 +110,7 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 	if p.Status.StartTime != nil {
 		w.start = p.Status.StartTime.Time
 	}
-	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an earlier agent began to evict it
+	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an earlier process began to evict it
 		w.end.verdict = &Verdict{Reason: eviction.Reason, Message: p.Status.Message, Evicted: true}
 	}
 	if p.Status.Reason == preempting && !isTerminal(p) {
@@ -122,7 +122,7 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 			Disrupted: true,
 		}
 	}
-	// the machine, or the agent, went down before the pod had ended
+	// the machine or the agent stopped before the pod had ended
 	if p.Status.Reason == shutdownReason && !isTerminal(p) {
 		w.end.verdict = &Verdict{Reason: shutdownReason, Message: shutdownMessage, Disrupted: true}
 	}
@@ -152,12 +152,12 @@ func (w *worker) update(p *corev1.Pod) {
 	w.loop.wake()
 }
 
-// older compares resource versions of one object (KEP-5504: they are comparable numbers).
+// older compares resource versions of one object, which are comparable numbers (KEP-5504).
 func older(a, b string) bool {
 	return len(a) < len(b) || len(a) == len(b) && a < b
 }
 
-// removed handles the deletion of the pod from the API; p is its last version.
+// removed handles the deletion of the pod from the API; p is the last known version.
 func (w *worker) removed(p *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,7 +173,7 @@ func (w *worker) containersChanged() {
 	w.loop.wake()
 }
 
-// objectChanged is called when a config map or secret that the pod refers to changed.
+// objectChanged is called when a ConfigMap or Secret that the pod refers to has changed.
 func (w *worker) objectChanged() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,6 @@ func (w *worker) objectChanged() {
 	w.loop.wake()
 }
 
-// retryNow ends the back-off of an action that failed.
 func (w *worker) retryNow(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +195,7 @@ func (w *worker) retryNow(key string) {
 	}
 }
 
-// view is the pod with the status that the agent knows. Called with the lock held.
+// view returns the pod with the agent's status of it. Called with the lock held.
 func (w *worker) view() *corev1.Pod {
 	if w.status.want == nil {
 		return w.api.pod
@@ -206,12 +205,12 @@ func (w *worker) view() *corev1.Pod {
 	return &p
 }
 
-// ended reports whether the pod has ended, as view has it. Called with the lock held.
+// ended reports whether view's phase is terminal. Called with the lock held.
 func (w *worker) ended() bool {
 	return isTerminal(w.api.pod) || w.status.want != nil && hasEnded(w.status.want.Phase)
 }
 
-// current returns a copy of view, or nil for an orphan, of which only the UID is known.
+// current returns a copy of view, or nil for an orphan, whose UID alone is known.
 func (w *worker) current() *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,13 +231,12 @@ func (w *worker) podIP() string {
 	return ""
 }
 
-// notifier wakes all waiters when something changed.
 type notifier struct {
 	mu      sync.Mutex
 	changed chan struct{}
 }
 
-// wait returns a channel that is closed at the next change. Take it before looking at what may change.
+// wait returns a channel that is closed at the next change. Call it before reading the state that may change.
 func (n *notifier) wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,12 +15,11 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// Kernel implements Machine for the machine that this process runs on. Read costs a few system calls.
+// Kernel implements Machine for the local machine. Read costs a few system calls.
 type Kernel struct {
-	// NodeDir and ImageDir return a directory on the node's and on the image filesystem.
+	// NodeDir and ImageDir return a directory on the node's and on the image file system.
 	NodeDir, ImageDir func() string
-	// PodsCgroup is the cgroup of all pods, below the root. If it has a limit, memory.available is also limited by it. It
-	// may be empty.
+	// PodsCgroup is the path of the cgroup of all pods, or "". Its limit, if any, also limits memory.available.
 	PodsCgroup string
 }
 
@@ -44,8 +43,8 @@ func (k Kernel) Read() map[config.Signal]Reading {
 	return all
 }
 
-// memory returns the memory available to pods: of the machine, and below their cgroup's limit, as the kubelet's
-// allocatableMemory.available.
+// memory returns the memory available to pods: the machine's, capped by the rest of the pods cgroup's limit (like the
+// kubelet's allocatableMemory.available).
 func (k Kernel) memory() (Reading, error) {
 	r, err := memory()
 	if err != nil || k.PodsCgroup == "" {
@@ -57,7 +56,7 @@ func (k Kernel) memory() (Reading, error) {
 	return r, nil
 }
 
-// leftOf returns the difference between a cgroup's memory limit and its working set.
+// leftOf returns a cgroup's memory limit minus its working set.
 func leftOf(cgroup string) (int64, bool) {
 	v1 := "/sys/fs/cgroup/memory" + cgroup
 	dir, files, inactive := v1, [2]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}, "total_inactive_file "
@@ -87,7 +86,7 @@ func leftOf(cgroup string) (int64, bool) {
 	return max(limit-used, 0), true
 }
 
-// memory returns the available and total memory of the machine (proc(5), MemAvailable).
+// memory returns the machine's available and total memory (proc(5), MemAvailable).
 func memory() (Reading, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -104,7 +103,7 @@ func memory() (Reading, error) {
 				*to = kb << 10
 			}
 		}
-		if r.Available > 0 { // MemTotal comes before it
+		if r.Available > 0 { // MemTotal precedes MemAvailable
 			return r, nil
 		}
 	}
@@ -116,11 +115,11 @@ func fileSystem(dir string) (space, nodes Reading, ok bool) {
 	if dir == "" || unix.Statfs(dir, &s) != nil || s.Blocks == 0 {
 		return space, nodes, false
 	}
-	// A filesystem that allocates inodes dynamically reports none.
+	// A file system that allocates inodes dynamically reports none.
 	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
 }
 
-// processes returns the available and the maximum process IDs: the lesser of the kernel's two limits.
+// processes returns the free and the maximum number of process IDs; the kernel has two limits, the smaller counts.
 func processes() (Reading, error) {
 	var r Reading
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -142,7 +141,7 @@ func processes() (Reading, error) {
 	}
 	fields := strings.Fields(string(text))
 	if len(fields) < 4 {
-		return r, errors.New("/proc/loadavg does not say how many processes there are")
+		return r, errors.New("/proc/loadavg has no number of processes")
 	}
 	_, count, _ := strings.Cut(fields[3], "/")
 	n, err := strconv.ParseInt(count, 10, 64)
@@ -150,11 +149,11 @@ func processes() (Reading, error) {
 	return r, err
 }
 
-// rearm is how often the threshold is computed again, since it depends on the page cache.
+// rearm is how often the threshold is recomputed, because it depends on the page cache.
 const rearm = 10 * time.Second
 
-// Watch implements Machine with a threshold on the root of cgroup v1's memory controller, or with the kernel's pressure
-// stall information. If neither is available, only the periodic Read detects pressure.
+// Watch implements Machine with a threshold in the root of cgroup v1's memory controller, or else with the kernel's
+// pressure stall information (PSI). Without both, only the periodic Read detects pressure.
 func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	const v1 = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(v1 + "/cgroup.event_control"); err == nil {
@@ -169,8 +168,7 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	watchPriority(ctx, trigger, wake)
 }
 
-// stalls returns a file that has a priority event when tasks stalled on memory for 100 ms within a second (the kernel's
-// accounting/psi).
+// stalls returns a file with a priority event whenever tasks stalled on memory for 100 ms in a second (accounting/psi).
 func stalls(path string) (*os.File, error) {
 	trigger, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -182,8 +180,8 @@ func stalls(path string) (*os.File, error) {
 	return trigger, nil
 }
 
-// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller does not support these, but
-// it does support an epoll file descriptor that waits for them.
+// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller supports them only by way of
+// an epoll file descriptor.
 func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -211,7 +209,7 @@ func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	}
 }
 
-// watchUsage calls wake when a cgroup's usage crosses the threshold beyond which less than below is available.
+// watchUsage calls wake when a cgroup's usage rises so far that less than below is available.
 func watchUsage(ctx context.Context, dir string, memory func() (Reading, error), below int64, wake func()) {
 	for ctx.Err() == nil {
 		left, err := memory()
@@ -249,8 +247,8 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 	}
 }
 
-// threshold returns a file that becomes readable when a cgroup's usage crosses a number of bytes, in either direction
-// (the kernel's cgroup-v1/memory, section 9).
+// threshold returns a file that becomes readable when a cgroup's usage crosses at bytes, up or down (kernel
+// documentation: cgroup-v1/memory, section 9).
 func threshold(dir string, at int64) (*os.File, error) {
 	usage, err := os.Open(dir + "/memory.usage_in_bytes")
 	if err != nil {
@@ -261,7 +259,7 @@ func threshold(dir string, at int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	event := os.NewFile(uintptr(fd), "memory threshold") // its Fd() would make it block
+	event := os.NewFile(uintptr(fd), "memory threshold") // do not call Fd(): it sets blocking mode
 	order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), at)
 	if err := os.WriteFile(dir+"/cgroup.event_control", []byte(order), 0); err != nil {
 		return nil, errors.Join(err, event.Close())

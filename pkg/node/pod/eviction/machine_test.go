@@ -33,7 +33,7 @@ func TestKernelReads(t *testing.T) {
 	require.NotContains(t, gone, config.ImageFsAvailable)
 }
 
-// Urgent data gives a socket the kind of event that a trigger for stalls has.
+// Urgent data on a socket causes the same kind of event as a PSI trigger.
 func TestPriorityEvents(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestPriorityEvents(t *testing.T) {
 	<-done
 }
 
-// The kernel tells when a cgroup passes a threshold, and an end of the wait frees what waits.
+// The kernel reports that a cgroup crosses a threshold, and cancelling the context ends the wait.
 func TestMemoryThreshold(t *testing.T) {
 	const root = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(root + "/cgroup.event_control"); err != nil {
@@ -87,7 +87,7 @@ func TestMemoryThreshold(t *testing.T) {
 	event, err := threshold(dir, 8<<20)
 	require.NoError(t, err)
 	defer event.Close()
-	// A file in memory belongs to the cgroup of who wrote it, and is gone with the directory.
+	// The kernel charges a tmpfs file to the cgroup of its writer. The directory is removed below.
 	shm, err := os.MkdirTemp("/dev/shm", "coracle-test-")
 	require.NoError(t, err)
 	defer os.RemoveAll(shm)

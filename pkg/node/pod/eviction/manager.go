@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// period is the interval between checks without notifications, as in the kubelet.
+	// period is the interval between checks if the kernel does not notify, as in the kubelet.
 	period = 10 * time.Second
-	// leastPause is the minimum interval between two checks, however often the kernel notifies.
+	// leastPause is the minimum interval between two checks, whatever the rate of the kernel's notifications.
 	leastPause = time.Second
-	// endTime is how long to wait for an evicted pod before another is selected.
+	// endTime is how long to wait for an evicted pod to end before selecting another.
 	endTime = 30 * time.Second
-	// walkShare limits the cost of walking a pod's files: after a walk of 1 s the next one is that many seconds later.
+	// walkShare limits the cost of walking a pod's files: after a walk of 1 s, the next one starts 200 s later.
 	walkShare = 200
 )
 
@@ -30,8 +30,8 @@ const (
 type Machine interface {
 	// Read returns the signals that can be read. It is called every 10 s and must be cheap.
 	Read() map[config.Signal]Reading
-	// Watch calls wake when less than that many bytes of memory may be available, until ctx is done. There may be spurious
-	// calls.
+	// Watch calls wake when fewer than below bytes of memory may be available, until ctx is done. It may call too
+	// often.
 	Watch(ctx context.Context, below int64, wake func())
 }
 
@@ -41,30 +41,29 @@ type Pods interface {
 	Active() []Pod
 	// Measure walks a pod's files and reads its memory usage.
 	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
-	// Evict terminates a pod at once. The channel is closed when all its resources are released; it is nil if the pod is
+	// Evict terminates a pod immediately. The channel is closed when its resources are released; nil if the pod is
 	// gone.
 	Evict(uid types.UID, e Eviction) <-chan struct{}
 	// Reclaim removes unused resources: exited containers and images.
 	Reclaim(ctx context.Context) error
 }
 
-// Config of a Manager.
+// Config configures a Manager.
 type Config struct {
 	Policy
-	// Machine may be nil: then only the pods' own limits are enforced.
+	// Machine may be nil; then only the pods' own limits are enforced.
 	Machine Machine
 	Pods    Pods
 	// Changed is called when Conditions changed.
 	Changed func()
 	// Event records an event on the node.
 	Event func(kind, reason, message string)
-	// Beside is called with each round in the background, one call at a time: what else is looked at that often. It may be
-	// nil.
+	// Beside, if not nil, is called once per round in the background, one call at a time, for other periodic checks.
 	Beside func()
 	Logger *slog.Logger
 }
 
-// Manager evicts pods of a node.
+// Manager evicts pods of a node under pressure.
 type Manager struct {
 	c Config
 
@@ -74,11 +73,11 @@ type Manager struct {
 
 	usage   map[types.UID]*measured
 	walking bool
-	beside  atomic.Bool // while Beside runs
+	beside  atomic.Bool // Beside is running
 
 	woken    chan struct{}
 	walks    sync.WaitGroup
-	helpless bool // there was no pod to evict at the last attempt; owned by Run
+	helpless bool // the last attempt found no pod to evict; owned by Run
 }
 
 // measured is a pod's usage at the last walk.
@@ -87,12 +86,11 @@ type measured struct {
 	next  time.Time
 }
 
-// New returns a Manager.
+// New returns a Manager. It does nothing before Look or Run.
 func New(c Config) *Manager {
 	return &Manager{c: c, usage: map[types.UID]*measured{}, woken: make(chan struct{}, 1)}
 }
 
-// wake requests a check.
 func (m *Manager) wake() {
 	select {
 	case m.woken <- struct{}{}:
@@ -100,7 +98,7 @@ func (m *Manager) wake() {
 	}
 }
 
-// Look reads the machine once and takes no action, so that Conditions are correct before Run.
+// Look reads the machine once without acting, so that Conditions are correct before Run.
 func (m *Manager) Look() {
 	if m.c.Machine == nil {
 		return
@@ -127,7 +125,7 @@ func (m *Manager) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-m.woken: // however often the kernel notifies
+		case <-m.woken: // keep leastPause between checks
 			if since := time.Since(last); since < leastPause {
 				timer.Reset(leastPause - since)
 				continue
@@ -168,7 +166,7 @@ func (m *Manager) Pressures() (kinds []corev1.NodeConditionType, why []string) {
 	return kinds, why
 }
 
-// Conditions returns the node's pressure conditions as the kubelet reports them.
+// Conditions returns the node's pressure conditions, worded as in the kubelet.
 func (m *Manager) Conditions() []corev1.NodeCondition {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +195,6 @@ var texts = []struct {
 		"KubeletHasSufficientPID", "kubelet has sufficient PID available", "NodeHasInsufficientPID", "NodeHasSufficientPID"},
 }
 
-// setPressures stores the decided pressures and reports changes.
 func (m *Manager) setPressures(now map[corev1.NodeConditionType]Pressure) {
 	m.mu.Lock()
 	before := m.pressures
@@ -225,7 +222,7 @@ func (m *Manager) setPressures(now map[corev1.NodeConditionType]Pressure) {
 	}
 }
 
-// round observes, plans and acts. It returns true if another round should follow at once.
+// round observes, plans and acts. It returns true if another round should follow immediately.
 func (m *Manager) round(ctx context.Context) bool {
 	o := Observed{Pods: m.c.Pods.Active()}
 	m.walk(ctx, o.Pods)
@@ -268,8 +265,8 @@ func (m *Manager) round(ctx context.Context) bool {
 	return false
 }
 
-// walk adds the known usage of pods with a limit. Those that are due are measured in the background, since a walk of a
-// million files must not block the Manager; one that exceeds its limit triggers a check.
+// walk adds the last measured usage to pods with a storage limit. Pods that are due are measured in the background,
+// since walking a million files must not block the Manager; a pod over its limit triggers a check.
 func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -306,7 +303,6 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	})
 }
 
-// measure walks a pod's files.
 func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 	began := time.Now()
 	u, err := m.c.Pods.Measure(ctx, p)
@@ -322,7 +318,7 @@ func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 	return u
 }
 
-// evict evicts pods and waits until they are terminated, at most for endTime.
+// evict evicts pods and waits up to endTime until they have ended.
 func (m *Manager) evict(ctx context.Context, list []Eviction) {
 	var ends []<-chan struct{}
 	for _, e := range list {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a machine and its pods.
+// node is a fake machine with pods.
 type node struct {
 	mu       sync.Mutex
 	signals  map[config.Signal]Reading
@@ -26,9 +26,9 @@ type node struct {
 	wake     func()
 	pods     []Pod
 	done     []string
-	walk     time.Duration // what measuring a pod takes
+	walk     time.Duration // duration of measuring a pod
 	freed    func()        // what Reclaim does
-	stubborn bool          // pods do not end
+	stubborn bool          // evicted pods do not end
 	events   []string
 }
 
@@ -109,7 +109,7 @@ func (n *node) set(s config.Signal, r Reading) {
 	n.signals = signals(map[config.Signal]Reading{s: r})
 }
 
-// took gives what was done since it was last asked.
+// took returns the actions since the last call.
 func (n *node) took() []string {
 	synctest.Wait()
 	n.mu.Lock()
@@ -119,7 +119,7 @@ func (n *node) took() []string {
 	return done
 }
 
-// looks counts how often the machine was read.
+// looks returns how often the machine was read.
 func (n *node) looks() int {
 	synctest.Wait()
 	n.mu.Lock()
@@ -127,7 +127,7 @@ func (n *node) looks() int {
 	return n.reads
 }
 
-// call is the kernel's.
+// call is a notification of the kernel.
 func (n *node) call() {
 	n.mu.Lock()
 	wake := n.wake
@@ -135,7 +135,7 @@ func (n *node) call() {
 	wake()
 }
 
-// run watches over n in fake time.
+// run runs f with a Manager of n in fake time.
 func run(t *testing.T, n *node, f func(t *testing.T, m *Manager)) {
 	synctest.Test(t, func(t *testing.T) {
 		if n.signals == nil {

@@ -1,8 +1,8 @@
-// Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it
+// Package eviction implements node-pressure eviction and the limits of local ephemeral storage like the kubelet: it
 // removes unused images and containers, reports the node's pressure conditions, and evicts pods.
 //
-// Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision needs, and
-// walks only the files of pods with a limit, or of all pods under pressure.
+// Invariant: only Plan decides. The Manager observes no more than the decision needs: it walks only the files of
+// pods with a limit, or of all pods under pressure.
 package eviction
 
 import (
@@ -24,18 +24,18 @@ import (
 // Reason is the reason in an evicted pod's status and event.
 const Reason = "Evicted"
 
-// Reading is the available amount of a resource, and its capacity.
+// Reading is the available amount and the capacity of a resource.
 type Reading struct{ Available, Capacity int64 }
 
-// Use is a container's usage.
+// Use is the resource usage of a container.
 type Use struct {
-	Memory int64 // working set in bytes; 0 if it is not running
+	Memory int64 // working set in bytes; 0 if not running
 	PIDs   int64
 	Layer  disk.Usage // writable layers of all its instances
 	Logs   disk.Usage
 }
 
-// Usage is a pod's usage.
+// Usage is the resource usage of a pod.
 type Usage struct {
 	Containers map[string]Use
 	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
@@ -56,25 +56,25 @@ func (u *Usage) disk() disk.Usage {
 // Pod is a pod that has not terminated.
 type Pod struct {
 	*corev1.Pod
-	Running bool   // it has a running container
+	Running bool   // has a running container
 	Usage   *Usage // nil if it was not measured
 }
 
 // Observed is the observed state of the node.
 type Observed struct {
-	// Signals that were read. A missing one means no pressure.
+	// Signals holds the readable signals. A missing signal means no pressure.
 	Signals map[config.Signal]Reading
 	Pods    []Pod
 	// Reclaimed means that unused images and containers were removed before the Signals were read.
 	Reclaimed bool
-	// Measured means that all pods were measured, as far as possible.
+	// Measured means that all pods were measured, where possible.
 	Measured bool
 }
 
 // Pressure is why a condition of the node is True.
 type Pressure struct {
 	Last time.Time // when a threshold was last exceeded
-	Why  string    // the message; it does not change, so that the node's status does not
+	Why  string    // the message; kept constant to avoid updates of the node's status
 	sig  config.Signal
 }
 
@@ -89,16 +89,16 @@ type Policy struct {
 type Eviction struct {
 	Pod     *corev1.Pod
 	Message string
-	// Disrupted means that the pod exceeded no limit of its own; its status gets a DisruptionTarget condition.
+	// Disrupted means that the pod did not exceed a limit of its own. Its status gets a DisruptionTarget condition.
 	Disrupted bool
 }
 
-// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan is to be called
-// again with a new observation.
+// Decision is Plan's result. At most one of Reclaim, Measure and Evict is set; after the first two, observe and plan
+// again.
 type Decision struct {
 	// Pressures are the node's conditions that are True.
 	Pressures map[corev1.NodeConditionType]Pressure
-	// Starved is the resource to reclaim, or empty.
+	// Starved is the resource to reclaim, or "".
 	Starved corev1.ResourceName
 	Reclaim bool
 	Measure bool
@@ -123,7 +123,7 @@ var (
 	}
 )
 
-// Plan decides what to do. before are the pressures of the previous Decision. It is a pure function.
+// Plan decides what to do next; before holds the pressures of the previous Decision. It is a pure function.
 func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, now time.Time) Decision {
 	d := Decision{Pressures: map[corev1.NodeConditionType]Pressure{}}
 	for kind, was := range before {
@@ -157,7 +157,7 @@ func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, no
 	starved := met[0]
 	d.Starved = resourceOf[starved]
 	switch {
-	case len(d.Evict) > 0: // these may free enough
+	case len(d.Evict) > 0: // evicting these may free enough
 	case conditionOf[starved] == corev1.NodeDiskPressure && !o.Reclaimed:
 		d.Reclaim = true
 	case !o.Measured:
@@ -180,7 +180,7 @@ func why(s config.Signal, t config.Threshold, r Reading) string {
 		format(resourceOf[s], t.Of(r.Capacity)), of)
 }
 
-// format formats a quantity for messages: bytes in Mi, others as numbers.
+// format formats bytes as Mi, and other quantities as plain numbers.
 func format(name corev1.ResourceName, n int64) string {
 	if name == inodes || name == pids {
 		return fmt.Sprint(n)
@@ -195,7 +195,7 @@ func quantity(name corev1.ResourceName, n int64) string {
 	return resource.NewQuantity(n, resource.BinarySI).String()
 }
 
-// Limited reports whether a pod has a limit of local storage and must be measured periodically.
+// Limited reports whether a pod limits local storage, and so must be measured periodically.
 func Limited(p *corev1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		if sizeLimit(&p.Spec.Volumes[i]) != nil {
@@ -206,7 +206,7 @@ func Limited(p *corev1.Pod) bool {
 	return limited
 }
 
-// sizeLimit is that of an emptyDir on disk; the kernel sees to those in memory.
+// sizeLimit returns the limit of an emptyDir on disk. The kernel enforces the limits of emptyDirs in memory.
 func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault || v.EmptyDir.SizeLimit == nil ||
 		v.EmptyDir.SizeLimit.Sign() <= 0 {
@@ -215,7 +215,7 @@ func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	return v.EmptyDir.SizeLimit
 }
 
-// exceeds says which limit of local storage a pod exceeds, in the kubelet's words, or nothing.
+// exceeds returns, in the kubelet's words, the limit of local storage that a pod exceeds, or "".
 func exceeds(p Pod) string {
 	if p.Usage == nil {
 		return ""
@@ -244,7 +244,7 @@ func exceeds(p Pod) string {
 	return ""
 }
 
-// containers are those that stay: the plain ones and the sidecars.
+// containers returns the main containers and the sidecars.
 func containers(p *corev1.Pod) []corev1.Container {
 	all := slices.Clone(p.Spec.Containers)
 	for _, c := range p.Spec.InitContainers {
@@ -255,11 +255,11 @@ func containers(p *corev1.Pod) []corev1.Container {
 	return all
 }
 
-// lowestCritical is system-cluster-critical's priority, the lowest that the system keeps for itself.
+// lowestCritical is the priority of system-cluster-critical, the lowest priority reserved for the system.
 const lowestCritical = 2_000_000_000
 
-// Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API
-// server could make anew.
+// Critical reports whether a pod is critical and so never evicted: system pods by priority, and static pods and
+// their mirrors, because no API server could create those again.
 func Critical(p *corev1.Pod) bool {
 	if static.IsStatic(p) {
 		return true
@@ -270,8 +270,8 @@ func Critical(p *corev1.Pod) bool {
 	return p.Spec.Priority != nil && *p.Spec.Priority >= lowestCritical
 }
 
-// pick chooses who goes first: those beyond their request before others, then by priority, then by use beyond the
-// request. Process IDs have no request.
+// pick chooses the pod to evict by: unknown usage, exceeding its request, lowest priority, largest excess. Process IDs
+// have no request.
 func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	type candidate struct {
 		*Pod
@@ -308,7 +308,7 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	}
 	first := slices.MinFunc(all, func(a, b candidate) int {
 		return cmp.Or(
-			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // whose use is unknown
+			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // unknown usage goes first
 			cmp.Compare(rank(name == pids || a.beyond > 0), rank(name == pids || b.beyond > 0)),
 			cmp.Compare(a.priority, b.priority),
 			cmp.Compare(b.beyond, a.beyond),
@@ -335,7 +335,7 @@ func used(u *Usage, name corev1.ResourceName) (sum int64) {
 	return sum
 }
 
-// lowOn is what an evicted pod's status says, in the kubelet's words.
+// lowOn returns the message for an evicted pod's status, in the kubelet's words.
 func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name,
@@ -360,7 +360,7 @@ func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
 	return b.String()
 }
 
-// Refuse says why a node under these pressures does not take a pod that would begin there, or nothing. It is pure.
+// Refuse returns why a node under these pressures does not admit a new pod, or "". It is a pure function.
 func Refuse(p *corev1.Pod, pressures []corev1.NodeConditionType) string {
 	if len(pressures) == 0 || Critical(p) {
 		return ""
@@ -382,7 +382,7 @@ func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
 			(t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
 }
 
-// bestEffort pods ask for neither processor time nor memory.
+// bestEffort reports whether a pod requests neither CPU nor memory.
 func bestEffort(p *corev1.Pod) bool {
 	if p.Status.QOSClass != "" {
 		return p.Status.QOSClass == corev1.PodQOSBestEffort

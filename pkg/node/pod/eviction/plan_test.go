@@ -23,14 +23,14 @@ var (
 
 const gi = 1 << 30
 
-// kubelets are the kubelet's thresholds.
+// kubelets returns the kubelet's thresholds.
 func kubelets() map[config.Signal]config.Threshold {
 	t := config.DefaultThresholds()
 	t[config.NodeFsAvailable], t[config.ImageFsAvailable] = config.Threshold{Percent: 10}, config.Threshold{Percent: 15}
 	return t
 }
 
-// signals is a node that has enough, but for what is said.
+// signals returns the readings of a node without pressure, with the given ones replaced.
 func signals(short map[config.Signal]Reading) map[config.Signal]Reading {
 	all := map[config.Signal]Reading{
 		config.MemoryAvailable: {2 * gi, 4 * gi}, config.NodeFsAvailable: {50 * gi, 100 * gi},
@@ -44,7 +44,7 @@ func signals(short map[config.Signal]Reading) map[config.Signal]Reading {
 	return all
 }
 
-// one is a running pod of a container "a" that uses so much, with changes.
+// one returns a running pod whose container "a" uses the given amounts, after the changes.
 func one(name string, memory, layer int64, change ...func(*Pod)) Pod {
 	p := Pod{Running: true, Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}},
 		Usage: &Usage{
@@ -287,7 +287,7 @@ func TestMessages(t *testing.T) {
 		d.Pressures[corev1.NodeDiskPressure].Why)
 }
 
-// A pressure is reported for a while after it ended, with its first message.
+// A pressure condition stays True for a while after the pressure ended, with its first message.
 func TestTransition(t *testing.T) {
 	short := func(available int64) Observed {
 		return Observed{Signals: signals(map[config.Signal]Reading{config.NodeFsAvailable: {available * gi, 100 * gi}})}
@@ -337,7 +337,7 @@ func TestRefuse(t *testing.T) {
 	require.Equal(t, "Pod was rejected: The node had condition: [DiskPressure MemoryPressure]. ", Refuse(plain, both))
 }
 
-// Whatever is there: nobody is evicted who may not be, nobody without a reason, and what is done first comes first.
+// For any input: no critical pod is evicted, no pod is evicted without a reason, and cheaper remedies come first.
 func TestPlanProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := Observed{

@@ -1,8 +1,8 @@
-// Package logs reads the logs that containers write ("time stream tag text",
-// tag P for a partial line), including while they grow and are rotated.
+// Package logs reads container logs in the CRI format ("time stream tag text", tag P for a partial line), also while
+// they grow and are rotated.
 //
-// Its invariants: a reader that follows sleeps until the kernel reports a write; memory use does not depend on the
-// size of files and lines; symbolic links are not followed.
+// Invariants: a following reader sleeps until the kernel reports a write; memory use does not depend on the sizes of
+// files and lines; symbolic links are not followed.
 package logs
 
 import (
@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// Options of Read, as in corev1.PodLogOptions.
+// Options are the options of Read, as in corev1.PodLogOptions.
 type Options struct {
 	Follow, Timestamps bool
-	// Tail is the number of lines to show from the end; negative for all.
+	// Tail is the number of lines from the end; negative means all.
 	Tail int64
-	// Since leaves out lines before it.
+	// Since omits older lines.
 	Since time.Time
-	// Limit is the largest number of bytes to write; 0 for no limit.
+	// Limit is the maximum number of bytes to write; 0 means no limit.
 	Limit int64
-	// Stream is "stdout", "stderr", or empty for both.
+	// Stream is "stdout", "stderr", or "" for both.
 	Stream string
-	// window limits reading to this many bytes at the end of the log; 0 for no limit.
+	// window limits reading to this many bytes from the end of the log; 0 means no limit.
 	window int64
-	// Ended is closed once the container has exited: a follower then reads to the end and returns.
+	// Ended is closed when the container has exited: a follower then reads to the end and returns.
 	Ended <-chan struct{}
 }
 
-// maxLine is the size in bytes at which a line of a log file is truncated. The runtime writes much shorter ones.
+// maxLine is the size in bytes above which a line is truncated. The runtime writes much shorter ones.
 const maxLine = 1 << 20
 
 // Line is one line of a log file.
 type Line struct {
 	Time, Stream string
 	Partial      bool
-	Text         []byte // without the line's end
+	Text         []byte // without the newline
 }
 
 // Parse splits a line of a log file.
@@ -61,7 +61,7 @@ type writer struct {
 	w       io.Writer
 	o       Options
 	left    int64
-	partial bool // the last written text had no line's end
+	partial bool // the last written text did not end its line
 }
 
 var errLimit = errors.New("limit reached")
@@ -97,7 +97,7 @@ func (w *writer) line(l Line) error {
 	return nil
 }
 
-// drain writes all whole lines; what is left of the last is kept in pending.
+// drain writes all complete lines and keeps the rest in pending.
 func (w *writer) drain(ctx context.Context, in *bufio.Reader, pending *[]byte) error {
 	for {
 		if err := ctx.Err(); err != nil {

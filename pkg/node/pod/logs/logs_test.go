@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 	require.Equal(t, "six\n", Tail(path, 80, 4))
 }
 
-// pipe hands over each write.
+// pipe signals each write.
 type pipe struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -123,7 +123,7 @@ func TestFollowAcrossRotationUntilTheEnd(t *testing.T) {
 	require.Equal(t, "one\ntwo\nthree\nfour\n", out.buf.String())
 }
 
-// rotate renames the files like the runtime.
+// rotate renames the files as the runtime does.
 func rotate(t *testing.T, path string) {
 	t.Helper()
 	for n := 4; n > 0; n-- {

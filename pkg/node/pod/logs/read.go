@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxFiles is the number of files of one log that are read. The runtime keeps fewer.
+// maxFiles limits the files of one log that are read. The runtime keeps fewer.
 const maxFiles = 10
 
 // fileNames lists a log's files, oldest first: path.N, and path itself last.
@@ -28,8 +28,8 @@ func fileNames(path string) []string {
 	return append(rotated, path)
 }
 
-// openAll opens a log's files and returns them oldest first. It opens the newest first, so that a concurrent rotation
-// can make it see a file twice, which is ignored, but never skip one.
+// openAll returns a log's open files, oldest first. It opens the newest first, so that a concurrent rotation cannot
+// hide a file; one seen twice is ignored.
 func openAll(path string) (files []*os.File, err error) {
 	names := fileNames(path)
 	var infos []fs.FileInfo
@@ -67,7 +67,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// next opens the file that follows current, or returns nil if it still is the newest.
+// next opens the file after current, or returns nil if current is the newest.
 func next(current *os.File, path string) *os.File {
 	have, err := current.Stat()
 	if err != nil {
@@ -93,7 +93,7 @@ func next(current *os.File, path string) *os.File {
 	return f
 }
 
-// Read writes a log to w. A log that does not exist is fs.ErrNotExist. It flushes w, if w can, whenever it waits.
+// Read writes a log to w; fs.ErrNotExist if there is none. If w has a Flush method, it is called before each wait.
 func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	out := &writer{w: w, o: o, left: o.Limit}
 	var watch *fsnotify.Watcher
@@ -136,7 +136,7 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	return done(out.follow(ctx, files[0], in, path, watch))
 }
 
-// follow reads current to its end and, given a watch, continues with what is written later. It closes current.
+// follow reads current to its end and, if watch is set, continues with later writes. It closes current.
 func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string,
 	watch *fsnotify.Watcher) error {
 	defer func() { current.Close() }()
@@ -173,7 +173,7 @@ func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader,
 		case <-w.o.Ended:
 			ended = true
 		case err := <-watch.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) { // after lost events, just read on
+			if !errors.Is(err, fsnotify.ErrEventOverflow) { // continue reading after lost events
 				return err
 			}
 		case _, open := <-watch.Events:

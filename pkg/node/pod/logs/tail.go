@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// block is the size in bytes of the blocks in which a file is read backward.
+	// block is the size in bytes of the blocks for reading a file backward.
 	block = 64 << 10
-	// header is an upper bound in bytes of what precedes the text of a line.
+	// header is an upper bound, in bytes, of the part of a line before its text.
 	header = 128
-	// tailWindow is how much Tail reads at most, in bytes.
+	// tailWindow is how many bytes Tail reads at most.
 	tailWindow = 128 << 10
 )
 
-// start returns the file and the offset at which reading begins according to o. midLine means that the offset is within
-// a line.
+// start returns the file and offset where reading begins. midLine means that the offset is inside a line.
 func start(ctx context.Context, files []*os.File, o Options) (index int, offset int64, midLine bool) {
 	if o.Tail >= 0 {
 		index, offset = tailStart(ctx, files, o.Tail, o.Stream)
@@ -48,8 +47,7 @@ func sizeOf(f *os.File) int64 {
 	return info.Size()
 }
 
-// tailStart returns the position of the last lines of the stream. Partial lines count together with the full line that
-// ends them.
+// tailStart returns the position of the last lines of the stream. Partial lines belong to the line that ends them.
 func tailStart(ctx context.Context, files []*os.File, lines int64, stream string) (int, int64) {
 	last := len(files) - 1
 	if lines == 0 {
@@ -75,11 +73,11 @@ func tailStart(ctx context.Context, files []*os.File, lines int64, stream string
 	return 0, 0
 }
 
-// backward calls see for each line of a file, last line first, with the line's first bytes and the offset of its end.
-// It stops when see returns false, the file cannot be read, or ctx ends.
+// backward calls see for each line of a file, the last one first, with the line's first bytes and the offset of its
+// end. It stops when see returns false, reading fails, or ctx is done.
 func backward(ctx context.Context, f *os.File, see func(head []byte, end int64) bool) {
 	buf, head := make([]byte, block), make([]byte, header)
-	end := sizeOf(f) // of the current line
+	end := sizeOf(f) // end of the current line
 	line := func(begin int64) bool {
 		n, err := f.ReadAt(head[:min(header, end-begin)], begin)
 		if err != nil && err != io.EOF {
@@ -112,7 +110,7 @@ func backward(ctx context.Context, f *os.File, see func(head []byte, end int64) 
 	}
 }
 
-// last keeps the last max bytes of what is written to it.
+// last is a writer that keeps the last max bytes.
 type last struct {
 	max int
 	b   []byte
@@ -126,8 +124,8 @@ func (l *last) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Tail returns the last lines of a log, at most maxBytes of text, or an empty string. It reads a bounded part of the
-// log, enough for 16 KiB of text in 100 lines.
+// Tail returns the last lines of a log, at most maxBytes of text, or "". It reads at most tailWindow bytes of the
+// log, which is enough for 16 KiB of text in 100 lines.
 func Tail(path string, lines int64, maxBytes int) string {
 	out := &last{max: maxBytes}
 	if path == "" || Read(context.Background(), path, Options{Tail: lines, window: tailWindow}, out) != nil {

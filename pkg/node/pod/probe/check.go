@@ -29,7 +29,7 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// do runs a probe once. It returns an error if the probe failed; a warning means success.
+// do runs a probe once. It returns an error if the probe failed. A warning accompanies a success.
 func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second)
 	defer cancel()
@@ -56,7 +56,7 @@ func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning st
 	return "", errors.New("missing probe handler")
 }
 
-// Exec runs a command in the container and fails if it does not exit 0 in time.
+// Exec runs a command in the container. It fails unless the command exits with 0 before ctx is done.
 func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) (string, error) {
 	out := bounded.NewBuffer(maxOutput)
 	code, err := rt.Exec(ctx, id, runtime.Exec{Command: command, Streams: runtime.Streams{Out: out, Err: out}})
@@ -76,11 +76,11 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 	return text, nil
 }
 
-// maxRedirects is the number of redirects to the same host that are followed.
+// maxRedirects limits the redirects to the same host that are followed.
 const maxRedirects = 10
 
-// NewHTTPClient returns the client for probes and hooks: without keep-alive and certificate verification. It returns
-// redirects to other hosts without following them.
+// NewHTTPClient returns the client for probes and hooks: without keep-alive, verification of certificates, and
+// redirects to other hosts.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -109,7 +109,7 @@ type Response struct {
 	Body   string
 }
 
-// HTTPGet sends the request of an action. Error statuses are not returned as errors.
+// HTTPGet sends the request of an action. An error status is a Response, not an error.
 func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container,
 	podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
@@ -157,7 +157,7 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	return Response{res.StatusCode, string(body)}, nil
 }
 
-// Port returns a port by number or by its name in the container.
+// Port returns a port from its number or from its name in the container.
 func Port(s string, c *corev1.Container) (int, error) {
 	if n, err := strconv.Atoi(s); err == nil {
 		if n < 1 || n > 65535 {

@@ -1,6 +1,6 @@
 // Package probe runs the liveness, readiness and startup probes of containers: exec, HTTP, TCP and gRPC.
 //
-// Its invariant: there is one goroutine per probe of a running container, which ends with the container.
+// Invariant: each probe of a running container has one goroutine, which ends with the container.
 package probe
 
 import (
@@ -20,15 +20,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Target is a running container with its address.
+// Target is a running container and how to reach it.
 type Target struct {
 	UID         types.UID
 	Container   *corev1.Container
 	ContainerID string
 	PodIP       string
 	StartedAt   time.Time
-	// Started and Ready are the last known state of this container (from the pod's status), so that a restart of the agent
-	// does not make ready containers unready.
+	// Started and Ready are the last known state from the pod's status, kept over a restart of the agent.
 	Started, Ready bool
 	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
@@ -39,17 +38,17 @@ type Target struct {
 // Result is the result of a container's probes.
 type Result struct {
 	Started, Ready bool
-	// Failed means that a liveness or startup probe reached its failure threshold. Why names it, Grace is its grace
-	// period.
+	// Failed means that a liveness or startup probe reached its failure threshold. Why names the probe, and Grace is
+	// the probe's grace period in seconds, if set.
 	Failed bool
 	Why    string
 	Grace  *int64
 }
 
-// Config of a Manager.
+// Config configures a Manager.
 type Config struct {
 	Runtime runtime.Runtime
-	// Changed is called, from a probe's goroutine, when a container's Result changed.
+	// Changed is called from a probe's goroutine when a container's Result changed.
 	Changed func(types.UID)
 	Logger  *slog.Logger
 }
@@ -69,12 +68,12 @@ type Manager struct {
 
 type worker struct {
 	target  Target
-	cancel  context.CancelFunc // of all its probes
-	end     context.CancelFunc // of its liveness and startup probes
+	cancel  context.CancelFunc // stops all probes
+	end     context.CancelFunc // stops the liveness and startup probes
 	ended   bool
 	started chan struct{} // closed when the startup probe succeeded
 	result  Result
-	counts  map[string]*[2]atomic.Uint64 // by kind of probe; failures, successes
+	counts  map[string]*[2]atomic.Uint64 // by kind of probe: failures and successes
 }
 
 // New returns a Manager. Its goroutines end with Stop, StopAll or their context.
@@ -83,7 +82,7 @@ func New(c Config) *Manager {
 		guard: run.Guard{Log: c.Logger, Component: "probes"}}
 }
 
-// Watch starts the probes of a container unless they run already. It returns the current result.
+// Watch starts the probes of a container unless they run already, and returns the current result.
 func (m *Manager) Watch(ctx context.Context, t Target) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,22 +159,21 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 }
 
 const (
-	// firstPause is the interval after a container's first readiness or startup probe fails; it doubles.
+	// firstPause is the interval after the first failed readiness or startup probe. It doubles with each failure.
 	firstPause = 50 * time.Millisecond
-	// In the first seconds of a container, most of which listen then, probes that only connect are mostPause apart.
+	// In a container's first seconds, probes without a process are at most mostPause apart: many begin to listen then.
 	earlyTime = 3 * time.Second
 	mostPause = 200 * time.Millisecond
 )
 
-// eager is when a container is probed more often than its period, until it succeeds; failures do not count then: most
-// containers are ready long before the period is over.
+// eager schedules a new container's probes more often than its period until the first success, because most containers
+// are ready much earlier. Failures do not count in that time.
 type eager struct {
 	since, until time.Time
 	pause        time.Duration
-	connects     bool // it starts no process
+	connects     bool // the probe starts no process
 }
 
-// newEager begins with a container's first probe.
 func newEager(p *corev1.Probe, since time.Time) *eager {
 	e := &eager{since: since, pause: firstPause, connects: p.Exec == nil}
 	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
@@ -186,7 +184,7 @@ func newEager(p *corev1.Probe, since time.Time) *eager {
 	return e
 }
 
-// next returns the pause before the next probe; false if it is time to count.
+// next returns the pause before the next probe, or false when failures count from now on.
 func (e *eager) next(now time.Time) (time.Duration, bool) {
 	pause := e.pause
 	if !now.Add(pause).Before(e.until) {
@@ -199,8 +197,7 @@ func (e *eager) next(now time.Time) (time.Duration, bool) {
 	return pause, true
 }
 
-// loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's
-// failure).
+// loop runs one probe until its context is done, a startup probe succeeds, or a startup or liveness probe fails.
 func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"
@@ -284,14 +281,14 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 // Metrics counts the probes that panicked.
 func (m *Manager) Metrics() prometheus.Collector { return m.guard.Metrics() }
 
-// Count is the number of failures and successes of a container's probe.
+// Count holds the numbers of failures and successes of a container's probe.
 type Count struct {
 	Pod                 types.UID
 	Container, Kind     string // Kind is Startup, Liveness or Readiness
 	Failures, Successes uint64
 }
 
-// Counts returns the counts of all current probes that have run.
+// Counts returns the counts of all current probes that have run at least once.
 func (m *Manager) Counts() []Count {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// check is an exec probe that the test answers.
+// check is an exec probe whose result the test sets.
 type check struct {
 	mu    sync.Mutex
 	ok    bool
@@ -98,7 +98,7 @@ func TestReadinessIsEagerAtFirst(t *testing.T) {
 	})
 }
 
-// TestEager: how often a container that does not succeed is probed before that counts.
+// TestEager checks how often a container is probed before its failures count.
 func TestEager(t *testing.T) {
 	tcp := func(period int32) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}, PeriodSeconds: period}
@@ -211,7 +211,7 @@ func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 	})
 }
 
-// An agent that starts while a container is ending runs only its readiness probe.
+// An agent that starts while a container is ending runs only the container's readiness probe.
 func TestWatchOfAnEndingContainer(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
 		target.Container.StartupProbe, target.Container.LivenessProbe, target.Container.ReadinessProbe = probe(1, 1), probe(1,

@@ -7,13 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backupOf returns the name to which editors rename a file before they write it anew, as vim does by default. When that
-// is written, they remove the backup, or leave it.
+// backupOf returns the name that editors such as vim rename a file to before writing it anew.
 func backupOf(name string) string { return name + "~" }
 
-// leaveBackups returns the names of the files without the backups that files were renamed to, and with the files that
-// are away until they are written anew: those stay as they were. A file that is removed after all is away no more, and
-// its backup is a file as any other. lost means that events were lost.
+// leaveBackups returns names without the backups of renamed files, and with the files that were renamed and are not
+// written yet. The latter are also in away and keep their contents. If the file is deleted after all, its backup
+// counts as an ordinary file. lost means that events were lost.
 func (f *folder) leaveBackups(names []string, changed map[string]uint32,
 	lost bool) (files []string, away map[string]bool) {
 	moved := f.watch.takeMoved()
@@ -27,7 +26,7 @@ func (f *folder) leaveBackups(names []string, changed map[string]uint32,
 		backup, hasBackup := slices.BinarySearch(names, backupOf(name))
 		gone := changed[name]&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0
 		f.renamed[name] = (f.renamed[name] || moved[name]) && hasBackup && changed[backupOf(name)] == 0 && (isThere || !gone)
-		leaves := hasBackup && !isThere && !gone // the event of its renaming is still to come
+		leaves := hasBackup && !isThere && !gone // the event about the rename has not arrived
 		if !f.renamed[name] && !leaves {
 			continue
 		}

@@ -9,14 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSavingInVim: the file is renamed to be its backup, written anew, and the backup is removed. The pod is not
-// touched unless the manifest changed.
+// TestSavingInVim checks that saving by way of a backup does not affect the pod unless the manifest changed.
 func TestSavingInVim(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	path := filepath.Join(r.dir, "web.yaml")
 	seen := 0
-	reads := func() { // the folder is read
+	reads := func() { // waits until the folder is read
 		seen++
 		name := fmt.Sprint("other-", seen)
 		r.write(name+".yaml", manifestOf(name, "one"))

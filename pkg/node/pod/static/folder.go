@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// maxFiles is how many manifests are read; the node's max-pods is at most that. maxEntries are the folder's entries of
-	// any kind.
+	// maxFiles limits the manifests that are read, and is not less than the maximum of a node's max-pods. maxEntries
+	// limits the folder's entries of any kind; a larger folder is not read.
 	maxFiles   = 1000
 	maxEntries = 4 * maxFiles
-	// maxManifest is in bytes; etcd's limit for an object, and so for the mirror, is 1.5 MiB.
+	// maxManifest is in bytes. etcd's limit for an object, and so for the mirror, is 1.5 MiB.
 	maxManifest = 1 << 20
 )
 
-// folder is a folder of manifests. Only its reader uses it.
+// folder is a folder of manifests. It is not safe for concurrent use.
 type folder struct {
 	dir    string
 	load   func(path string) ([]byte, error)
@@ -37,14 +37,14 @@ type folder struct {
 	files    map[string]*manifest            // by name
 	known    bool                            // the folder was read
 	reported map[string]string               // the last refusals, by path
-	from     map[types.NamespacedName]string // which file each pod is of, at first as an earlier process had it
-	// failed: the folder could not be read, and no event says when it can; unread: one of the files could not.
+	from     map[types.NamespacedName]string // the file of each pod; initially from an earlier process
+	// failed: the folder could not be read, and no event will tell when it can. unread: likewise one of the files.
 	failed, unread bool
-	// all: every file is read once more.
+	// all: the next read reads every file.
 	all bool
-	// again is how often to read once more, without an event, what was being written when its event came.
+	// again is how many more times to read, without an event, files that were open for writing.
 	again int
-	// renamed are the files that were renamed to be their backups.
+	// renamed holds the files that were renamed to their backup names.
 	renamed map[string]bool
 }
 
@@ -59,45 +59,45 @@ func newFolder(dir string, decode func(string, []byte) (*corev1.Pod, error)) fol
 	}
 }
 
-// manifest is a file that was read.
+// manifest is the state of a file in the folder.
 type manifest struct {
-	pod  *corev1.Pod // as last read without an error; nil if there is none
-	err  error       // of the last reading
-	open bool        // nothing was read yet, because it was being written
-	fail bool        // the system could not read it, which may pass without an event
-	link bool        // a change of what it leads to is no event of it
-	at   []string    // of a link: the folders in which there is what it leads to
+	pod  *corev1.Pod // from the last read without an error; nil if none
+	err  error       // of the last read
+	open bool        // not read yet, because it is open for writing
+	fail bool        // reading failed with a system error, which may end without an event
+	link bool        // a symlink; inotify does not report changes to its target
+	at   []string    // of a link: the subfolders that it leads through
 }
 
-// unusable reports whether nothing is known of what the file says. A pod that is of it goes on.
+// unusable reports whether the file was never read and parsed by this process. A pod of an earlier process keeps
+// running.
 func (m *manifest) unusable() bool {
 	return m.pod == nil && (m.open || m.err != nil && !errors.Is(m.err, errNotFile) && !errors.Is(m.err, errNowhere))
 }
 
-// source is where a pod is from. The pod is nil if the file cannot be used now, and what runs of it goes on.
+// source is the origin of a pod. pod is nil if the file is unusable now; a running pod of that file is kept.
 type source struct {
 	pod  *corev1.Pod
 	file string
 }
 
-// refusal is why a file is not used, or not in its present form.
+// refusal is why a file, or its present content, is not used.
 type refusal struct {
 	file string
 	err  error
 }
 
 var (
-	errNotFile = errors.New("it is not a file: only files are read, not folders below this one, sockets, devices or FIFOs")
-	errNowhere = errors.New("the link leads to no file")
-	errWritten = errors.New("it is being written")
-	errCircle  = errors.New("too many links: they lead in a circle, or more than 16 follow each other")
-	errOutside = errors.New("it is a link to a file outside of this folder, where changes are not seen: copy the file")
+	errNotFile = errors.New("not a file: subfolders, sockets, devices and FIFOs are not read")
+	errNowhere = errors.New("the symbolic link leads to no file")
+	errWritten = errors.New("a process has the file open for writing")
+	errCircle  = errors.New("too many symbolic links: they form a loop, or more than 16 follow each other")
+	errOutside = errors.New("the symbolic link leads outside of this folder, where no change is seen: copy the file")
 )
 
-// read reads the files that changed. It returns the pods of all files, and what is newly refused; false if the folder
-// was never read yet, and cannot be. A file whose content is refused keeps the pod that it had before, also in an
-// earlier process; without the file there is no pod. If several files have the same pod, it stays with the file that
-// had it before, else it is the first by name.
+// read reads changed files. It returns the pods of all files and the new refusals, or false if the folder has never
+// been readable. A file with refused content keeps its previous pod, also an earlier process's; a removed file loses
+// it. A pod in several files stays with the file that had it, or else goes to the first by name.
 func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 	wrong := map[string]error{}
 	names, err := f.names()
@@ -109,7 +109,7 @@ func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 		if !f.known {
 			return nil, f.news(wrong), false
 		}
-		names = slices.Sorted(maps.Keys(f.files)) // those that are known go on
+		names = slices.Sorted(maps.Keys(f.files)) // keep the known files
 	}
 	changed, lost := f.watch.take()
 	names, away := f.leaveBackups(names, changed, lost)
@@ -143,7 +143,7 @@ func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 	return pods, f.news(wrong), true
 }
 
-// choose returns the pods of the files, and adds to wrong what is wrong with files.
+// choose returns the pods of the files, and adds the errors of files to wrong.
 func (f *folder) choose(names []string, wrong map[string]error) map[types.NamespacedName]source {
 	pods := map[types.NamespacedName]source{}
 	goesOn := map[string]bool{}
@@ -156,7 +156,7 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 		switch path := filepath.Join(f.dir, name); {
 		case file.err == nil:
 		case file.pod != nil || goesOn[name]:
-			wrong[path] = fmt.Errorf("%w; the pod of its former content goes on", file.err)
+			wrong[path] = fmt.Errorf("%w; the pod of its previous content keeps running", file.err)
 		default:
 			wrong[path] = file.err
 		}
@@ -172,7 +172,7 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 				continue
 			}
 			if other, has := pods[key]; has {
-				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s has the same pod %s: remove one of them",
+				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s defines the same pod %s: remove one of the files",
 					filepath.Join(f.dir, other.file), key)
 				continue
 			}
@@ -186,7 +186,7 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 	return pods
 }
 
-// news returns those refusals that were not reported before.
+// news returns the refusals that were not reported before.
 func (f *folder) news(wrong map[string]error) (out []refusal) {
 	reported := map[string]string{}
 	for path, err := range wrong {
@@ -201,8 +201,8 @@ func (f *folder) news(wrong map[string]error) (out []refusal) {
 }
 
 var (
-	errMany    = fmt.Errorf("there are more than %d manifests: the others are not used", maxFiles)
-	errEntries = fmt.Errorf("it has more than %d entries: it is not read any more", maxEntries)
+	errMany    = fmt.Errorf("more than %d manifests: the remaining ones are ignored", maxFiles)
+	errEntries = fmt.Errorf("more than %d entries: the folder is not read until there are fewer", maxEntries)
 )
 
 // names returns the names of the manifests, sorted.
@@ -230,8 +230,7 @@ func (f *folder) names() ([]string, error) {
 	return names, nil
 }
 
-// readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block. It
-// returns true if the file is not used yet, because it is being written.
+// readFile reads one file of any type, without blocking. It returns true if the file is open for writing and not used.
 func (f *folder) readFile(name string) (written bool) {
 	path := filepath.Join(f.dir, name)
 	info, err := os.Lstat(path)
@@ -249,7 +248,7 @@ func (f *folder) readFile(name string) (written bool) {
 			f.files[name] = &manifest{err: errNowhere, link: true, at: at}
 			return false
 		}
-		return false // removed since the folder was read: the event follows
+		return false // removed since the folder was listed: an event follows
 	}
 	if errors.Is(err, errWritten) {
 		file := f.files[name]
@@ -281,11 +280,11 @@ func (f *folder) readFile(name string) (written bool) {
 	return false
 }
 
-// maxLinks is how many links may lead from one to the next.
+// maxLinks limits a chain of links.
 const maxLinks = 16
 
-// resolve watches the folders below through which a link leads, before anything of them is read, and returns them. It
-// fails if the link leads out of the folder, to nothing, or in a circle.
+// resolve watches and returns the subfolders that a link leads through, before their files are read. It fails if the
+// link leads out of the folder, to nothing, or in a circle.
 func (f *folder) resolve(path string) (at []string, err error) {
 	root, err := filepath.EvalSymlinks(f.dir)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhatIsInTheFolder: each file is a pod; what is none is refused once, by name, and disturbs no other.
+// TestWhatIsInTheFolder checks that each manifest is a pod, and an invalid one is refused once without affecting
+// others.
 func TestWhatIsInTheFolder(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
@@ -59,9 +60,9 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	}
 	for file, why := range map[string]string{
 		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name",
-		"z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
-		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many links",
-		"loop-b":   "too many links",
+		"z-again.yaml": "a.yaml defines the same pod", "huge.yaml": "1048576",
+		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node",
+		"loop-a": "too many symbolic links", "loop-b": "too many symbolic links",
 		"dangling": "no file", "outside.yaml": "outside of this folder", "empty.yaml": "metadata.name", "fifo": "not a file",
 		"folder": "not a file",
 	} {
@@ -79,8 +80,7 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	})
 }
 
-// TestCopies: a copy of a manifest, as an editor or a person makes it, does not disturb the pod that runs, now or in
-// the next process.
+// TestCopies checks that a copy of a manifest does not affect the running pod, in this or the next process.
 func TestCopies(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -89,7 +89,7 @@ func TestCopies(t *testing.T) {
 	uid := r.pod("web-node").UID
 	r.write("a-copy.yaml", manifestOf("web", "one"))
 	r.until("the copy is refused", func() bool {
-		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml has the same pod")
+		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml defines the same pod")
 	})
 	require.Empty(t, r.stops())
 	r.write("web.yaml", manifestOf("web", "two"))
@@ -109,7 +109,7 @@ func TestCopies(t *testing.T) {
 	r.until("it runs", func() bool { p := r.named("web-node"); return p != nil && p.UID != uid })
 }
 
-// TestTooManyFiles: further ones are not used, and those that are remain.
+// TestTooManyFiles checks that files beyond the limit are not used, and that the others are.
 func TestTooManyFiles(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
@@ -128,22 +128,22 @@ func TestTooManyFiles(t *testing.T) {
 	require.Len(t, r.stops(), 1, "the pods that run go on")
 }
 
-// TestFolderThatCannotBeRead at the start: pods of an earlier process run on, and the folder is read when it can be.
+// TestFolderThatCannotBeRead checks that pods of an earlier process keep running until the folder is readable.
 func TestFolderThatCannotBeRead(t *testing.T) {
 	r := newRig(t)
-	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file is in the way
+	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file takes the folder's place
 	r.left["left"] = Left{Name: types.NamespacedName{Namespace: "default", Name: "a-node"}, File: "a.yaml"}
 	r.start()
 	require.Contains(t, strings.Join(r.said(), "\n"), r.dir)
 	require.Empty(t, r.stops())
 	require.NoError(t, os.Remove(r.dir))
 	r.until("its manifest is gone", func() bool { return r.stopped["left"] })
-	require.NoError(t, os.MkdirAll(r.dir, 0o700)) // by whoever comes first
+	require.NoError(t, os.MkdirAll(r.dir, 0o700)) // or the Manager creates it first
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("it is followed", func() bool { return r.named("b-node") != nil })
 }
 
-// TestFailedReadingsAreRepeated: without an event.
+// TestFailedReadingsAreRepeated checks that a failed read of the folder is repeated without an event.
 func TestFailedReadingsAreRepeated(t *testing.T) {
 	f := folder{dir: t.TempDir(), failed: true}
 	w, err := f.open()
@@ -157,7 +157,7 @@ func TestFailedReadingsAreRepeated(t *testing.T) {
 	require.True(t, f.all)
 }
 
-// TestFilesThatCouldNotBeRead, for want of file descriptors for example, are read again without an event.
+// TestFilesThatCouldNotBeRead checks that files are read again without an event, such as after EMFILE.
 func TestFilesThatCouldNotBeRead(t *testing.T) {
 	f := newFolder(t.TempDir(), func(file string, data []byte) (*corev1.Pod, error) {
 		return decode(data, func(p *corev1.Pod) error { return complete(p, file, "node") })
@@ -183,8 +183,7 @@ func TestFilesThatCouldNotBeRead(t *testing.T) {
 	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "a-node"})
 }
 
-// TestLinks: what a link leads to within the folder is read again when anything in the folder changes, as the link of
-// another link.
+// TestLinks checks that targets of links are read again when anything in the folder changes.
 func TestLinks(t *testing.T) {
 	r := newRig(t)
 	at := func(name string) string { return filepath.Join(r.dir, name) }
@@ -203,7 +202,7 @@ func TestLinks(t *testing.T) {
 	r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 }
 
-// TestLinksIntoFolders: a change of the file, or of a link on the way to it, is seen where no other event follows.
+// TestLinksIntoFolders checks that a change of a target in a subfolder, or of a link on the way to it, is noticed.
 func TestLinksIntoFolders(t *testing.T) {
 	r := newRig(t)
 	at := func(name string) string { return filepath.Join(r.dir, name) }
@@ -238,13 +237,12 @@ func TestLinksIntoFolders(t *testing.T) {
 	r.until("the pod stops with what the link led to", func() bool { return r.stopped[uid] })
 }
 
-// TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they
-// come.
+// TestFilesThatAreWrittenInPieces checks that files are read once closed, and renamed files when they appear.
 func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	path, text := filepath.Join(r.dir, "a.yaml"), manifestOf("a", "one")+"# the end of a long file\n"
-	// begin writes the first half, which would be a pod if its image were complete; end writes the rest.
+	// begin writes the first half, which would be a valid pod but for its truncated image; end writes the rest.
 	begin := func(text string) (end func()) {
 		file, err := os.Create(path)
 		require.NoError(t, err)
@@ -258,7 +256,7 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 		}
 	}
 	other := 0
-	// reads makes the folder be read meanwhile.
+	// reads causes a read of the folder.
 	reads := func() {
 		other++
 		r.write(fmt.Sprintf("other-%d", other), manifestOf(fmt.Sprint("other", other), "one"))
@@ -290,15 +288,14 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 
 	r.write("a.yaml", "kind: [")
 	r.until("the mistake is reported", func() bool {
-		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its former content goes on")
+		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its previous content keeps running")
 	})
 	require.False(t, r.stops()[third])
 	require.NoError(t, os.Rename(path, filepath.Join(filepath.Dir(r.dir), "taken")))
 	r.until("the file was moved away", func() bool { return r.stopped[third] })
 }
 
-// TestSamePodAgain: a manifest that is removed and comes back while its pod still ends, or before it has begun, is
-// started anew when that is over.
+// TestSamePodAgain checks that a manifest that returns while its pod is ending or starting runs again afterwards.
 func TestSamePodAgain(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -316,7 +313,7 @@ func TestSamePodAgain(t *testing.T) {
 	r.until("it runs again", func() bool { p := r.named("a-node"); return p != nil && p.UID == uid && !r.stopped[uid] })
 }
 
-// TestFolderThatGoes: its pods end, and a new folder of that name is followed.
+// TestFolderThatGoes checks that the pods of a removed folder end, and that a new folder of that name is followed.
 func TestFolderThatGoes(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -332,7 +329,7 @@ func TestFolderThatGoes(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "next"), []byte(manifestOf("a", "one")), 0o600))
 		for os.Rename(filepath.Join(filepath.Dir(r.dir), "next"), filepath.Join(r.dir, "a.yaml")) != nil {
 			select {
-			case <-parent.Events: // the folder is made again
+			case <-parent.Events: // the folder was created again
 			case <-late:
 				t.Fatal("the folder is not made again")
 			}
@@ -345,8 +342,8 @@ func TestFolderThatGoes(t *testing.T) {
 	}
 }
 
-// TestNextProcess: pods of an earlier process go on if their manifests are the same; the others end, before what
-// replaces them starts.
+// TestNextProcess checks that pods with unchanged manifests are resumed, and others end before their replacements
+// start.
 func TestNextProcess(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -370,8 +367,7 @@ func TestNextProcess(t *testing.T) {
 	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
 }
 
-// TestNextProcessWithAFileThatCannotBeUsed: what runs of the file goes on until the file can be used or is gone, also
-// if another file has the same pod.
+// TestNextProcessWithAFileThatCannotBeUsed checks that a pod runs on until its file is readable or gone.
 func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 	for name, spoil := range map[string]func(*testing.T, *rig){
 		"a mistake": func(_ *testing.T, r *rig) { r.write("web.yaml", "kind: [") },
@@ -393,7 +389,7 @@ func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 			r.write("a.yaml", manifestOf("web", "other"))
 			r.nextProcess()
 			require.Empty(t, r.stops())
-			require.Contains(t, strings.Join(r.said(), "\n"), "a.yaml: "+r.dir+"/web.yaml has the same pod")
+			require.Contains(t, strings.Join(r.said(), "\n"), "a.yaml: "+r.dir+"/web.yaml defines the same pod")
 			require.Empty(t, r.all(), "no second pod of the name")
 			r.write("b.yaml", manifestOf("b", "one"))
 			r.until("the folder is read again", func() bool { return r.named("b-node") != nil })

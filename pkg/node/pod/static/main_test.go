@@ -31,8 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-// rig is a Manager of a folder, with pods that only are noted and an API that only has pods. changed is signalled after
-// each change of either.
+// rig is a Manager of a folder with fake pods and a fake API. changed is signalled after each change of either.
 type rig struct {
 	*testing.T
 	m   *Manager
@@ -46,11 +45,11 @@ type rig struct {
 	files   map[types.UID]string
 	onStart func()
 	stopped map[types.UID]bool
-	mirrors map[types.UID]*corev1.Pod // as given to the pods
+	mirrors map[types.UID]*corev1.Pod // as passed to SetMirror
 	events  []string
 	api     map[types.NamespacedName]*corev1.Pod
 	refuse  error
-	block   chan struct{} // mirrors are made when it is closed
+	block   chan struct{} // if set, creates wait until it is closed
 	made    int
 	blocked bool
 }
@@ -65,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start starts a Manager; it is stopped at the end of the test, or by the function returned.
+// start starts a Manager, which stop or the end of the test stops.
 func (r *rig) start() (stop func()) {
 	r.m = New(Config{
 		Dir: r.dir, NodeName: "node", Decode: decode, Pods: r, Client: api{rig: r}, Node: func() *corev1.Node {
@@ -104,7 +103,7 @@ func (r *rig) change(f func()) {
 	r.changed = make(chan struct{})
 }
 
-// until waits for a condition of the rig's fields.
+// until waits for a condition over the rig's fields.
 func (r *rig) until(what string, f func() bool) {
 	r.Helper()
 	late := time.After(patience)
@@ -135,7 +134,7 @@ func (r *rig) SetMirror(uid types.UID, m *corev1.Pod) {
 }
 func (r *rig) LeftStatic() map[types.UID]Left { return r.left }
 
-// nextProcess starts a Manager after the last one has ended, while its pods run on.
+// nextProcess starts a new Manager after the last one has ended, while its pods keep running.
 func (r *rig) nextProcess() {
 	r.change(func() {
 		for uid, p := range r.pods {
@@ -146,13 +145,13 @@ func (r *rig) nextProcess() {
 	r.start()
 }
 
-// ends says that nothing is left of a pod.
+// ends reports that nothing is left of a pod.
 func (r *rig) ends(uid types.UID) {
 	r.change(func() { delete(r.pods, uid); delete(r.stopped, uid); delete(r.mirrors, uid) })
 	r.m.Ended(uid)
 }
 
-// pod, all, stops and said return what there is now; named and the fields are for conditions of until.
+// pod, all, stops and said return the current state. Conditions of until hold the lock and use named and the fields.
 func (r *rig) pod(name string) *corev1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +176,7 @@ func (r *rig) said() []string {
 	return slices.Clone(r.events)
 }
 
-// named returns the pod of a name that was started last, or nil. Called with the lock held.
+// named returns the pod of that name that was started last, or nil. Called with the lock held.
 func (r *rig) named(name string) *corev1.Pod {
 	for _, p := range r.pods {
 		if p.Name == name {
@@ -202,7 +201,7 @@ spec:
 `)
 }
 
-// api is an API server that tells the Manager of its writes.
+// api is an API server that reports its own writes to the Manager.
 type api struct {
 	client.Interface
 	*rig

@@ -16,26 +16,26 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// State is what Plan decides by.
+// State is the input of Plan.
 type State struct {
-	// Node is the UID of the node's object; "" while there is none.
+	// Node is the UID of the Node object; "" while there is none.
 	Node     types.UID
 	NodeName string
-	// Pods are those that run; Ending are the names of those of which something is left.
+	// Pods holds the running pods; Ending holds the names of pods that are starting, or ending and not gone.
 	Pods   map[types.NamespacedName]*corev1.Pod
 	Ending map[types.NamespacedName]bool
 	// Mirrors are the mirror pods of this node in the API.
 	Mirrors []*corev1.Pod
 }
 
-// Change is one step of Plan: a mirror to be made, or one to be deleted.
+// Change is one step of Plan: a mirror to create or to delete.
 type Change struct {
 	Name           types.NamespacedName
 	Create, Delete *corev1.Pod
 }
 
-// Plan returns what is to be done so that each pod has a mirror, and nothing else has one. A mirror that is to be
-// replaced is deleted first. Plan is a pure function, and the order of its result is that of the names.
+// Plan returns the changes, sorted by name, that give each pod its mirror and remove all others. A mirror to be
+// replaced is deleted first. It is a pure function.
 func Plan(s State) (out []Change) {
 	has := map[types.NamespacedName]bool{}
 	for _, m := range s.Mirrors {
@@ -59,26 +59,26 @@ func Plan(s State) (out []Change) {
 }
 
 const (
-	// mirrorTimeout is for one request.
+	// mirrorTimeout limits one API request.
 	mirrorTimeout     = 30 * time.Second
 	mirrorRetryFirst  = time.Second
 	mirrorRetryMost   = 5 * time.Minute
 	mirrorEventReason = "FailedMirrorPod"
 )
 
-// mirrors keeps the mirrors in the API.
+// mirrors maintains the mirrors in the API.
 type mirrors struct {
 	c     Config
 	state func() State
 	wake  chan struct{}
 
 	mu      sync.Mutex
-	ready   bool // the existing ones are known
+	ready   bool // the existing mirrors are known
 	known   map[types.UID]*corev1.Pod
-	deleted map[types.UID]bool // while a create is in flight
+	deleted map[types.UID]bool // tracked while a create is in flight
 	retry   map[types.NamespacedName]backOff
-	// shown are the mirrors that pods were given, by pod object and not by UID: a pod that is stopped and started again
-	// has the same UID, and must be given its mirror again.
+	// shown holds the mirror last passed to each pod. The key is the pod object, not the UID: a pod that is stopped
+	// and started again keeps its UID, and must get its mirror again.
 	shown map[*corev1.Pod]*corev1.Pod
 }
 
@@ -123,7 +123,7 @@ func (m *mirrors) synced() {
 	m.mark()
 }
 
-// nodeChanged ends all back-offs: what a former Node was refused, another may do.
+// nodeChanged ends all back-offs, since the new Node may be allowed requests that the old one was refused.
 func (m *mirrors) nodeChanged() {
 	m.mu.Lock()
 	clear(m.retry)
@@ -131,7 +131,6 @@ func (m *mirrors) nodeChanged() {
 	m.mark()
 }
 
-// run makes and deletes mirrors until ctx is done.
 func (m *mirrors) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -148,7 +147,7 @@ func (m *mirrors) run(ctx context.Context) {
 	}
 }
 
-// reconcile carries out a plan, and returns when to try again what failed; zero for never.
+// reconcile carries out a plan. It returns when to retry failed changes, or zero.
 func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
 	s := m.state()
 	m.mu.Lock()
@@ -174,7 +173,7 @@ func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
 			return time.Time{}
 		}
 		m.mu.Lock()
-		delete(m.retry, c.Name) // the event follows
+		delete(m.retry, c.Name) // the watch event follows
 		if err != nil {
 			b.wait = min(max(2*b.wait, mirrorRetryFirst), mirrorRetryMost)
 			b.until = time.Now().Add(b.wait)
@@ -182,7 +181,8 @@ func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
 		}
 		m.mu.Unlock()
 		if err != nil {
-			m.c.Logger.Warn("could not keep the mirror of a static pod, retrying", "pod", c.Name, "after", b.wait, "error", err)
+			m.c.Logger.Warn("could not create or delete the mirror of a static pod, retrying", "pod", c.Name,
+				"after", b.wait, "error", err)
 			m.c.Event(corev1.EventTypeWarning, mirrorEventReason, fmt.Sprintf("mirror of static pod %s: %v", c.Name, err))
 		}
 	}
@@ -196,7 +196,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// forget ends the back-off of names about which nothing is to be done.
+// forget ends the back-off of names that need no change.
 func (m *mirrors) forget(plan []Change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *mirrors) forget(plan []Change) {
 	})
 }
 
-// show gives the pods their mirrors.
+// show passes new mirrors to their pods.
 func (m *mirrors) show(s State) {
 	by := map[types.NamespacedName]*corev1.Pod{}
 	for _, mirror := range s.Mirrors {
@@ -223,7 +223,7 @@ func (m *mirrors) show(s State) {
 	m.shown = shown
 }
 
-// apply carries out one change. To be repeated, it needs no state but the API's.
+// apply carries out one change. It may be repeated: it depends only on the state in the API.
 func (m *mirrors) apply(ctx context.Context, c Change) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()
@@ -232,7 +232,7 @@ func (m *mirrors) apply(ctx context.Context, c Change) error {
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}},
 			ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &c.Delete.UID})
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil // the event of its deletion follows
+			return nil // the watch event about the deletion follows
 		}
 		return err
 	}
@@ -244,11 +244,11 @@ func (m *mirrors) apply(ctx context.Context, c Change) error {
 	defer m.mu.Unlock()
 	if err == nil && !m.deleted[c.Create.UID] && m.known[c.Create.UID] == nil {
 		m.known[c.Create.UID] = c.Create
-		m.mark() // the pod learns of it
+		m.mark() // reconcile passes it to the pod
 	}
 	m.deleted = nil
 	if apierrors.IsAlreadyExists(err) {
-		return errors.New("a pod of that name exists that is not its mirror: remove either")
+		return errors.New("another pod has the mirror's name: delete that pod, or rename the static pod")
 	}
 	return err
 }

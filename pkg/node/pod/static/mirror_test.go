@@ -93,8 +93,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestMirrors: whatever happens to mirrors in the API, each pod gets one again, the pods run on, and they know their
-// mirrors.
+// TestMirrors checks that whatever happens to mirrors in the API, each pod gets a mirror again and keeps running.
 func TestMirrors(t *testing.T) {
 	r := newRig(t)
 	r.node = ""
@@ -119,19 +118,19 @@ func TestMirrors(t *testing.T) {
 	r.until("it has one when the node is registered", shown)
 	first := mirror().UID
 
-	// A user deletes it; the API keeps it until the node agrees.
+	// A user deletes the mirror; the API keeps it until the agent confirms.
 	deleted := mirror().DeepCopy()
 	now := metav1.Now()
 	deleted.DeletionTimestamp = &now
 	r.m.Seen(deleted)
 	r.until("it is replaced", func() bool { return shown() && of().UID != first })
 	second := mirror().UID
-	// Somebody deletes it at once.
+	// A user deletes the mirror with grace period 0.
 	var gone *corev1.Pod
 	r.change(func() { gone = of(); delete(r.api, nameOf(gone)) })
 	r.m.Gone(gone)
 	r.until("it is made again", func() bool { return shown() && of().UID != second })
-	// The Node is another one.
+	// The Node object is replaced.
 	third := mirror().UID
 	r.change(func() { r.node = "node-2" })
 	r.m.NodeChanged()
@@ -156,7 +155,7 @@ func TestMirrors(t *testing.T) {
 	r.until("its mirror is gone", func() bool { return of() == nil })
 }
 
-// TestRefusedMirrors: the API may refuse a mirror; its pod runs, an event says why, and it is tried again.
+// TestRefusedMirrors checks that a pod runs without its mirror, which is reported and retried.
 func TestRefusedMirrors(t *testing.T) {
 	r := newRig(t)
 	r.refuse = errors.New("quota exceeded")
@@ -174,13 +173,13 @@ func TestRefusedMirrors(t *testing.T) {
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("a pod of that name is no mirror", func() bool {
 		return slices.Contains(r.events,
-			"FailedMirrorPod: mirror of static pod default/b-node: a pod of that name exists that is not its mirror: remove "+
-				"either")
+			"FailedMirrorPod: mirror of static pod default/b-node: another pod has the mirror's name: delete that "+
+				"pod, or rename the static pod")
 	})
 	require.Equal(t, other, r.api[nameOf(other)])
 }
 
-// TestMirrorOfAPodThatComesBack while the API does not answer: it is given its mirror.
+// TestMirrorOfAPodThatComesBack checks that a pod that restarts while the API does not answer gets its mirror.
 func TestMirrorOfAPodThatComesBack(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -204,7 +203,7 @@ func TestMirrorOfAPodThatComesBack(t *testing.T) {
 	r.until("it has its mirror again", func() bool { return r.mirrors[uid] != nil })
 }
 
-// TestUIDs: the UID says what the manifest says, and where, and nothing else.
+// TestUIDs checks that the UID depends on the manifest's content, the file and the node, and on nothing else.
 func TestUIDs(t *testing.T) {
 	uid := func(text, file, node string) types.UID {
 		p, err := decode([]byte(text), func(p *corev1.Pod) error { return complete(p, file, node) })

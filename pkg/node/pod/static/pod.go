@@ -19,7 +19,7 @@ import (
 
 // The annotations of static pods, as the kubelet sets them.
 const (
-	// SourceAnnotation is where the pod is from; FromFile for static pods.
+	// SourceAnnotation holds the origin of a pod: FromFile for static pods.
 	SourceAnnotation = "kubernetes.io/config.source"
 	FromFile         = "file"
 	fromAPI          = "api"
@@ -27,17 +27,17 @@ const (
 	seenAnnotation   = "kubernetes.io/config.seen"
 )
 
-// sources begins the names of all of them.
+// sources is the common prefix of these annotations.
 const sources = "kubernetes.io/config."
 
-// IsStatic reports whether a pod is from a file of the node, and so must start without an API server. Whoever asks
-// about pods of the API asks about what WithoutSource returns.
+// IsStatic reports whether a pod comes from a file of the node, and so must start without an API server. For a pod
+// of the API, pass the result of WithoutSource.
 func IsStatic(p *corev1.Pod) bool {
 	source := p.Annotations[SourceAnnotation]
 	return source != "" && source != fromAPI
 }
 
-// WithoutSource returns a pod of the API without the annotations of static pods, which anybody could set.
+// WithoutSource returns a pod of the API without the annotations of static pods, which any user could set.
 func WithoutSource(p *corev1.Pod) *corev1.Pod {
 	claims := func(key, _ string) bool { return strings.HasPrefix(key, sources) }
 	for key := range p.Annotations {
@@ -59,7 +59,6 @@ func compareNames(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// decode returns the pod of a manifest.
 func (m *Manager) decode(file string, data []byte) (*corev1.Pod, error) {
 	p, err := m.c.Decode(data, func(p *corev1.Pod) error { return complete(p, file, m.c.NodeName) })
 	if err != nil {
@@ -71,8 +70,8 @@ func (m *Manager) decode(file string, data []byte) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// complete makes a decoded pod one of this node. Its UID is a hash of what the manifest says, of the file and of the
-// node: a changed manifest is another pod.
+// complete turns a decoded pod into a static pod of this node. Its UID is a hash of the manifest's content, the file
+// and the node, so a changed manifest is a different pod.
 func complete(p *corev1.Pod, file, node string) error {
 	if p.Name == "" {
 		return errors.New("metadata.name is missing")
@@ -82,7 +81,7 @@ func complete(p *corev1.Pod, file, node string) error {
 		"finalizers": len(p.Finalizers) > 0, "deletionTimestamp": p.DeletionTimestamp != nil,
 	} {
 		if set {
-			return fmt.Errorf("metadata.%s is set: remove it, the node decides it for static pods", field)
+			return fmt.Errorf("metadata.%s is set: remove it, the node sets it for static pods", field)
 		}
 	}
 	if p.Spec.NodeName != "" && p.Spec.NodeName != node {
@@ -124,8 +123,8 @@ func complete(p *corev1.Pod, file, node string) error {
 // nodeCritical is the priority of system-node-critical.
 const nodeCritical = 2_000_001_000
 
-// doubtful returns why the pod's priority may not be what its author expects, or "". No API server resolves the class
-// of a static pod.
+// doubtful returns a warning if the pod's priority may not be what its author expects, or "". No API server resolves
+// the priority class of a static pod.
 func doubtful(p *corev1.Pod) string {
 	priority, class := p.Spec.Priority, p.Spec.PriorityClassName
 	switch {
@@ -142,7 +141,7 @@ func doubtful(p *corev1.Pod) string {
 	return ""
 }
 
-// mirrorOf returns the pod to be made in the API for a static pod.
+// mirrorOf returns the mirror to create in the API for a static pod.
 func mirrorOf(p *corev1.Pod, node string, uid types.UID) *corev1.Pod {
 	m := p.DeepCopy()
 	controller := true
@@ -154,7 +153,7 @@ func mirrorOf(p *corev1.Pod, node string, uid types.UID) *corev1.Pod {
 	return m
 }
 
-// isMirrorOf reports whether m is the mirror of p on the node with that UID.
+// isMirrorOf reports whether m is the mirror of p on the node with the given UID.
 func isMirrorOf(m, p *corev1.Pod, node types.UID) bool {
 	return m.Annotations[corev1.MirrorPodAnnotationKey] == p.Annotations[hashAnnotation] &&
 		(node == "" || len(m.OwnerReferences) == 1 && m.OwnerReferences[0].UID == node)

@@ -1,9 +1,9 @@
-// Package static runs the pods whose manifests are files of a folder of the node, without an API server, and shows them
-// in the API as mirror pods, as the kubelet does.
+// Package static runs the pods whose manifests are files in a folder of the node, without an API server. Like the
+// kubelet it shows them in the API as mirror pods.
 //
-// Its invariants: of each namespace and name at most one pod runs, so that a changed manifest's pod starts when
-// nothing is left of the former one. The API never decides about these pods: whatever happens to a mirror, the pod
-// runs, and its mirror is made again.
+// Invariants: at most one pod per namespace and name runs, so the pod of a changed manifest starts when nothing is
+// left of the previous one. The API never decides about these pods: whatever happens to a mirror, the pod keeps
+// running and its mirror is created again.
 package static
 
 import (
@@ -23,28 +23,28 @@ import (
 
 // Pods runs pods; pod.Manager implements it.
 type Pods interface {
-	// StartStatic runs the pod of a file, StopStatic stops it and releases all that it has. They return at once.
-	// Manager.Ended is called when nothing is left.
+	// StartStatic runs a pod; file is its manifest's name. StopStatic stops a pod and releases its resources. Both
+	// return immediately; Manager.Ended is called when nothing of a pod is left.
 	StartStatic(p *corev1.Pod, file string)
 	StopStatic(uid types.UID)
-	// SetMirror sets the pod in the API to which the status is written; nil for none.
+	// SetMirror sets the pod in the API that the status is written to; nil means none.
 	SetMirror(uid types.UID, mirror *corev1.Pod)
-	// LeftStatic returns the static pods of which an earlier process left containers.
+	// LeftStatic returns the static pods that still have containers of an earlier process.
 	LeftStatic() map[types.UID]Left
 }
 
-// Left is a static pod of an earlier process. File is its manifest's name in the folder.
+// Left is a static pod of an earlier process. File is the name of its manifest in the folder.
 type Left struct {
 	Name types.NamespacedName
 	File string
 }
 
-// Config of a Manager. All fields are required.
+// Config configures a Manager. All fields are required.
 type Config struct {
-	// Dir is the folder; it is made if it is missing.
+	// Dir is the folder. It is created if it does not exist.
 	Dir      string
 	NodeName string
-	// Decode decodes the one pod of a manifest, calls complete with it before it is defaulted, and validates the result.
+	// Decode decodes the only pod of a manifest, calls complete with it before defaulting, and validates the result.
 	Decode func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
 	Pods   Pods
 	Client client.Interface
@@ -55,8 +55,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Manager runs the pods of the folder. Call Start once pods can run, Run, and Seen, Gone and Synced for the mirrors in
-// the API.
+// Manager runs the pods of the folder. Call Start once pods can run, then Run. Report the mirrors in the API with
+// Seen, Gone and Synced.
 type Manager struct {
 	c       Config
 	folder  folder
@@ -65,22 +65,21 @@ type Manager struct {
 
 	mu     sync.Mutex
 	wanted map[types.NamespacedName]source
-	// runs are the pods that run, also those that are being stopped.
+	// runs holds the pods that run or are being stopped.
 	runs map[types.NamespacedName]*running
-	// todo are the steps that were planned, and acting is set while a goroutine takes them.
+	// todo holds the planned steps; acting is set while a goroutine carries them out.
 	todo   []step
 	acting bool
 }
 
-// running is a pod of which something is on the node.
+// running is a pod that still has something on the node.
 type running struct {
 	uid      types.UID
-	pod      *corev1.Pod // nil for one of an earlier process whose manifest is gone or cannot be used
+	pod      *corev1.Pod // nil for a pod of an earlier process without a usable manifest
 	stopping bool
-	started  bool // Pods has it
+	started  bool // Pods.StartStatic was called
 }
 
-// New returns a Manager.
 func New(c Config) *Manager {
 	m := &Manager{c: c, runs: map[types.NamespacedName]*running{}, wanted: map[types.NamespacedName]source{}}
 	m.folder = newFolder(c.Dir, m.decode)
@@ -89,12 +88,11 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if
-// their manifests are gone. While the folder or their manifests cannot be used, they run on. It must be called before
-// other leftovers are released. Run follows changes.
+// Start reads the folder and starts its pods. Pods of an earlier process are resumed, or stopped if their manifests are
+// gone; they keep running while manifests cannot be read. Call it before releasing other leftovers.
 func (m *Manager) Start() {
 	w, err := m.folder.open()
-	if err != nil { // Run tries again, and says so
+	if err != nil { // Run retries and logs the error
 		w = unwatched()
 	}
 	m.folder.watch = w
@@ -104,14 +102,14 @@ func (m *Manager) Start() {
 	m.read()
 }
 
-// adopt takes over what an earlier process left running. It returns those of which another pod of that name was left
-// too.
+// adopt resumes the pods that the previous process left running. It returns the UIDs of duplicates: pods whose name
+// another running pod already has.
 func (m *Manager) adopt(left map[types.UID]Left) (second []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, uid := range slices.Sorted(maps.Keys(left)) {
 		name := left[uid].Name
-		if m.runs[name] != nil { // killed between the end of one and the start of the next
+		if m.runs[name] != nil { // the process died while one pod replaced another
 			second = append(second, uid)
 			continue
 		}
@@ -121,7 +119,7 @@ func (m *Manager) adopt(left map[types.UID]Left) (second []types.UID) {
 	return second
 }
 
-// Run follows the folder and keeps the mirrors until ctx is done. The pods keep running.
+// Run follows the folder and maintains the mirrors until ctx is done. The pods keep running.
 func (m *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -129,7 +127,7 @@ func (m *Manager) Run(ctx context.Context) {
 	m.guard.Loop(ctx, "manifests", func(ctx context.Context) { m.folder.follow(ctx, m.c.Logger, m.read) })
 }
 
-// read reads what changed in the folder, reports what is refused, and starts and stops pods accordingly.
+// read reads changed manifests, reports refused ones, and starts and stops pods accordingly.
 func (m *Manager) read() {
 	pods, refused, ok := m.folder.read()
 	for _, r := range refused {
@@ -142,7 +140,7 @@ func (m *Manager) read() {
 	m.change(func() bool { m.wanted = pods; return true })
 }
 
-// Ended is called when nothing is left of a pod. Other pods than static ones are ignored.
+// Ended is called when nothing is left of a pod. It ignores pods that are not static.
 func (m *Manager) Ended(uid types.UID) {
 	m.change(func() bool {
 		for name, r := range m.runs {
@@ -155,7 +153,7 @@ func (m *Manager) Ended(uid types.UID) {
 	})
 }
 
-// Restart stops pods and starts them again. Others than those that run are ignored.
+// Restart stops pods and starts them again. It ignores pods that do not run.
 func (m *Manager) Restart(uids []types.UID) {
 	m.change(func() bool {
 		for _, r := range m.runs {
@@ -168,15 +166,15 @@ func (m *Manager) Restart(uids []types.UID) {
 	})
 }
 
-// step is a call of Pods: a pod is started, or stopped.
+// step is a call of Pods that starts or stops a pod.
 type step struct {
 	of    *running
 	start bool
 	file  string
 }
 
-// change changes what is wanted or what runs, and acts accordingly. Pods are called without the lock, and in the order
-// of the plans: by one goroutine at a time, which also carries out what others plan meanwhile.
+// change runs f, which changes the wanted or running pods, and carries out the resulting plan. Pods is called without
+// the lock, in the order of the plans, by one goroutine at a time, which also takes steps added meanwhile.
 func (m *Manager) change(f func() (changed bool)) {
 	defer m.mirrors.mark()
 	m.mu.Lock()
@@ -208,8 +206,7 @@ func (m *Manager) act(s step) {
 	}
 }
 
-// plan returns what is to be stopped and started so that what is wanted runs, and records it in runs. Called with the
-// lock held.
+// plan returns the steps that make the wanted pods run, and records them in runs. Called with the lock held.
 func (m *Manager) plan() (steps []step) {
 	for name, r := range m.runs {
 		want, has := m.wanted[name]
@@ -225,10 +222,10 @@ func (m *Manager) plan() (steps []step) {
 		case want.pod == nil:
 			continue
 		case r == nil:
-			p := *want.pod // one for each run: mirrors go by the object
+			p := *want.pod // a new object per run: mirrors.shown is keyed by it
 			r = &running{uid: p.UID, pod: &p}
 			m.runs[name] = r
-		case r.pod == nil && !r.stopping: // of an earlier process
+		case r.pod == nil && !r.stopping: // resume a pod of an earlier process
 			r.pod = want.pod
 		default:
 			continue
@@ -238,7 +235,7 @@ func (m *Manager) plan() (steps []step) {
 	return steps
 }
 
-// state is what mirrors are planned by.
+// state returns the input for planning mirrors.
 func (m *Manager) state() State {
 	s := State{Pods: map[types.NamespacedName]*corev1.Pod{}, Ending: map[types.NamespacedName]bool{}}
 	if n := m.c.Node(); n != nil {
@@ -257,19 +254,19 @@ func (m *Manager) state() State {
 	return s
 }
 
-// Seen handles an added or changed mirror pod of this node in the API, Gone its deletion.
+// Seen handles an added or changed mirror pod of this node in the API.
 func (m *Manager) Seen(p *corev1.Pod) { m.mirrors.seen(p) }
 
 // Gone handles the deletion of a mirror pod from the API.
 func (m *Manager) Gone(p *corev1.Pod) { m.mirrors.gone(p) }
 
-// Synced is called when Seen was called for all mirrors that exist. None is made before.
+// Synced is called after Seen was called for all existing mirrors. No mirror is created or deleted before.
 func (m *Manager) Synced() { m.mirrors.synced() }
 
-// NodeChanged is called when what Node returns changed.
+// NodeChanged is called when the result of Node has changed.
 func (m *Manager) NodeChanged() { m.mirrors.nodeChanged() }
 
-// IsMirror reports whether a pod of the API is the mirror of a static pod, of which nothing is run.
+// IsMirror reports whether a pod of the API is the mirror of a static pod, which the agent must not run.
 func IsMirror(p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return mirror

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestPodsAreCalledWithoutTheLock: while a pod is being started, the mirrors are planned and others end; what that
-// leads to follows, in order.
+// TestPodsAreCalledWithoutTheLock checks that a slow start does not delay mirrors and other pods, and keeps the order.
 func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -34,7 +33,7 @@ func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
 }
 
-// TestTwoLeftOfOneName: one is stopped, and the manifest's pod runs in the end, whichever that was.
+// TestTwoLeftOfOneName checks that one of two leftover pods is stopped, and that the manifest's pod runs in the end.
 func TestTwoLeftOfOneName(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -51,8 +50,7 @@ func TestTwoLeftOfOneName(t *testing.T) {
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 }
 
-// TestRestart: a pod that has ended without its manifest having changed is stopped, and runs again when nothing is left
-// of it.
+// TestRestart checks that a pod that has ended with its manifest unchanged can be run again.
 func TestRestart(t *testing.T) {
 	r := newRig(t)
 	r.start()

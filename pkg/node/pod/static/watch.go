@@ -15,40 +15,39 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
-// watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so
-// that a manifest that is written in pieces is read when it is complete.
+// watch is an inotify(7) watch of the folder. Unlike portable libraries it reports when a writer closes a file, so
+// that a manifest written in pieces is read when complete.
 type watch struct {
 	file    *os.File          // nil if the folder could not be watched
 	root    int32             // the folder's watch descriptor
-	changed map[string]uint32 // the last event of each file
+	changed map[string]uint32 // the last event, by file
 	all     bool              // events were lost
-	// moved are the files that were renamed to be their backups. leaving is a rename of which the new name is still to
-	// come.
+	// moved holds files that were renamed to their backup names. leaving is a rename whose new name was not read yet.
 	moved   map[string]bool
 	leaving struct {
 		cookie uint32
 		name   string
 	}
-	// targets are the watch descriptors of folders below, in which there is what links lead to.
+	// targets holds the watch descriptors of subfolders that links lead through.
 	targets map[string]int32
 }
 
 const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// unwatched stands for a watch that could not be made.
+// unwatched returns a watch that reports nothing, used while the folder cannot be watched.
 func unwatched() *watch {
 	return &watch{changed: map[string]uint32{}, moved: map[string]bool{}, all: true}
 }
 
-// open makes the folder if it is missing, and watches it.
+// open creates the folder if necessary, and watches it.
 func (f *folder) open() (*watch, error) {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return nil, err
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
-		return nil, fmt.Errorf("all inotify instances of this user are taken, also by containers: raise the sysctl "+
+		return nil, fmt.Errorf("all inotify instances of this user are in use, maybe by containers: raise the sysctl "+
 			"fs.inotify.max_user_instances: %w", err)
 	}
 	if err != nil {
@@ -69,12 +68,12 @@ func (f *folder) open() (*watch, error) {
 	}, nil
 }
 
-// also watches a folder below. Any event in it makes the links be read again.
+// also watches a subfolder. Any event in it causes the links to be read again.
 func (w *watch) also(dir string) error {
 	return w.control(func(fd int) error {
-		at, err := unix.InotifyAddWatch(fd, dir, watched) // the same descriptor, if it is watched already
+		at, err := unix.InotifyAddWatch(fd, dir, watched) // returns the same descriptor for a watched folder
 		if err != nil {
-			return fmt.Errorf("watch %s, where the link leads to: %w", dir, err)
+			return fmt.Errorf("watch %s, the folder of a link's target: %w", dir, err)
 		}
 		if int32(at) != w.root {
 			w.targets[dir] = int32(at)
@@ -83,20 +82,20 @@ func (w *watch) also(dir string) error {
 	})
 }
 
-// keep ends the watches of other folders below than these.
+// keep removes the watches of all subfolders except dirs.
 func (w *watch) keep(dirs map[string]bool) {
 	_ = w.control(func(fd int) error {
 		for dir, at := range w.targets {
 			if !dirs[dir] {
 				delete(w.targets, dir)
-				_, _ = unix.InotifyRmWatch(fd, uint32(at)) // the kernel removes those of folders that are gone
+				_, _ = unix.InotifyRmWatch(fd, uint32(at)) // the kernel has removed the watches of deleted folders
 			}
 		}
 		return nil
 	})
 }
 
-// control calls do with the descriptor, unless the folder is not watched or the watch has ended.
+// control calls do with the inotify descriptor, unless the folder is unwatched or the watch has ended.
 func (w *watch) control(do func(fd int) error) error {
 	if w.file == nil {
 		return nil
@@ -110,33 +109,33 @@ func (w *watch) control(do func(fd int) error) error {
 	return failed
 }
 
-// take returns the files that changed since the last call, or that all may have.
+// take returns the files that changed since the last call. all means that any file may have.
 func (w *watch) take() (changed map[string]uint32, all bool) {
 	changed, all = w.changed, w.all
 	w.changed, w.all = map[string]uint32{}, false
 	return changed, all
 }
 
-// takeMoved returns the files that were renamed to be their backups since the last call.
+// takeMoved returns the files that were renamed to their backup names since the last call.
 func (w *watch) takeMoved() map[string]bool {
 	moved := w.moved
 	w.moved = map[string]bool{}
 	return moved
 }
 
-// The pauses after the folder could not be watched, or read.
+// The delays after the folder could not be watched or read.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
-	// The kernel reports that a file was closed a moment before it counts it as closed, or many seconds where the file
-	// system writes a file that was written anew to the disk first: it is read again so often, at first after such a
-	// pause, and each time after twice as long.
+	// The kernel reports a close a moment before it allows a lease, or many seconds before if the file system first
+	// writes the file to the disk. So a file that seems open is read up to rereads times, at first after reread, with
+	// doubling delay.
 	rereads = 11
 	reread  = 20 * time.Millisecond
 )
 
-// follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no
-// manifests; it is made again. One that cannot be watched is read whenever that is tried again.
+// follow calls read after each change of the folder until ctx is done. A folder that is gone counts as empty and is
+// created again. While it cannot be watched, it is read at each attempt.
 func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 	again := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for said := ""; ; {
@@ -168,7 +167,7 @@ func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 	}
 }
 
-// events calls read after each batch of events, and returns when the watch has ended.
+// events calls read after each batch of events. It returns when the watch has ended.
 func (f *folder) events(read func()) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -202,14 +201,14 @@ func (f *folder) events(read func()) {
 	}
 }
 
-// note records a batch of events. It returns true if the folder itself is gone. Events of folders below need no record:
-// links are read each time.
+// note records a batch of events. It returns true if the folder itself is gone. Events of subfolders are not
+// recorded, because links are read each time.
 func (w *watch) note(batch []byte) (ended bool) {
 	for len(batch) >= unix.SizeofInotifyEvent {
 		of, mask := int32(binary.NativeEndian.Uint32(batch)), binary.NativeEndian.Uint32(batch[4:])
 		cookie, size := binary.NativeEndian.Uint32(batch[8:]), int(binary.NativeEndian.Uint32(batch[12:]))
 		if size > len(batch)-unix.SizeofInotifyEvent {
-			break // the kernel writes whole events
+			break // never: the kernel writes whole events
 		}
 		name := strings.TrimRight(string(batch[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size]), "\x00")
 		batch = batch[unix.SizeofInotifyEvent+size:]
@@ -233,9 +232,8 @@ func (w *watch) note(batch []byte) (ended bool) {
 	return ended
 }
 
-// written reports whether a process has the file open for writing: the kernel grants a lease for reading only if none
-// has. The close of the last such process is an event, which may come a moment before the lease can be had. Filesystems
-// without leases grant none, and their files are read when they change.
+// written reports whether a process has the file open for writing: then the kernel refuses a read lease with EAGAIN.
+// The event for the last close may precede that by a moment. File systems without leases refuse with another error.
 func written(file *os.File) bool {
 	_, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {
