@@ -197,6 +197,11 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	own, cancel := context.WithCancel(ctx)
 	r.ctx, r.engine = own, e
+	if cgroup2() {
+		if err := recordControllers(rootControl, r.config.DataDir); err != nil {
+			r.config.Log.Warn("could not record the controllers of the root cgroup", "error", err)
+		}
+	}
 	if err := r.limitPods(); err != nil { // each pod's own limits still apply
 		r.config.Log.Warn("could not limit cgroup of all pods", "cgroup", r.config.CgroupRoot, "error", err)
 	}

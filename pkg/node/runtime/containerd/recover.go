@@ -112,6 +112,13 @@ func (r *Runtime) Purge(ctx context.Context) error {
 		errs = append(errs, r.RemovePod(ctx, uid, ""))
 	}
 	errs = append(errs, killCgroup(r.config.CgroupRoot))
+	if cgroup2() {
+		var keep []string
+		if _, err := os.Stat("/run/systemd/system"); err == nil {
+			keep = ofSystemd
+		}
+		errs = append(errs, restoreControllers(rootControl, r.config.DataDir, keep))
+	}
 	if err := errors.Join(append(errs, r.leave(ctx))...); err != nil {
 		return err
 	}
