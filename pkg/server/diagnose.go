@@ -71,6 +71,7 @@ func (p *process) Health(ctx context.Context) []socket.Health {
 		checks = append(checks,
 			func() socket.Health { return n.proxyHealth() },
 			func() socket.Health { return n.dnsHealth(ctx, dns.Address(p.nodeIP).String()) },
+			func() socket.Health { return n.networkHealth(ctx) },
 			func() socket.Health { return n.agentHealth() },
 		)
 	}

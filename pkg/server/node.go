@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -170,6 +171,9 @@ type node struct {
 	tables  *tables.Watcher
 	dns     *dns.Server
 	domain  string
+
+	clusterCIDR, serviceCIDR netip.Prefix
+	checks                   sync.Mutex // held while networkHealth acts as a pod
 }
 
 // components returns the node's components in start order.
@@ -190,7 +194,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{domain: m.domain}
+	n := &node{domain: m.domain, clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {
 		return nil, err

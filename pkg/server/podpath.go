@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/network"
+)
+
+// checkUID is the UID of the sandbox in which networkHealth acts as a pod. After a crash the agent releases it, as every
+// sandbox without a pod.
+const checkUID = "coracle-status"
+
+// networkHealth does what every pod needs, in the network namespace of a pod: it asks the cluster's DNS for a name and
+// connects to the API. A firewall of the machine that drops packets of pods shows here, and only here.
+func (n *node) networkHealth(ctx context.Context) socket.Health {
+	h := newHealth("network", "pods reach DNS and the API")
+	select {
+	case <-n.agent.Ready():
+	default:
+		h.Summary = "not started"
+		h.add(socket.Unhealthy, "the node is not ready yet")
+		return h.Health
+	}
+	n.checks.Lock()
+	defer n.checks.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, diagnosisTime*3/4)
+	defer cancel()
+	box, err := n.network.Setup(ctx, network.Pod{UID: checkUID, Namespace: "kube-system", Name: "status", Hostname: "status"})
+	if err != nil {
+		h.Summary = "cannot set up a pod's network"
+		h.add(socket.Unhealthy, "%v", err)
+		return h.Health
+	}
+	defer func() { _ = n.network.Teardown(context.WithoutCancel(ctx), checkUID) }()
+	first := n.serviceCIDR.Addr().Next()
+	apiErr := n.asPod(ctx, "tcp", netip.AddrPortFrom(first, 443), func(net.Conn) error { return nil })
+	dnsErr := n.asPod(ctx, "udp", netip.AddrPortFrom(dnsAddress(first), 53), n.resolve(ctx))
+	if apiErr == nil && dnsErr == nil {
+		return h.Health
+	}
+	h.Summary = "a pod cannot reach the cluster"
+	if dnsErr != nil {
+		h.add(socket.Unhealthy, "from %s, DNS does not answer: %v", box.IP, dnsErr)
+	}
+	if apiErr != nil {
+		h.add(socket.Unhealthy, "from %s, the API cannot be reached: %v", box.IP, apiErr)
+	}
+	h.add(socket.Unhealthy, "does a firewall drop packets of pods? Allow input from, and forwarding from and to, %s: "+
+		"see `coracle help ports`", n.clusterCIDR)
+	return h.Health
+}
+
+// asPod connects from the check's network namespace and passes the connection to use.
+func (n *node) asPod(ctx context.Context, protocol string, to netip.AddrPort, use func(net.Conn) error) error {
+	var conn net.Conn
+	err := n.network.Enter(ctx, checkUID, func() (err error) {
+		d := net.Dialer{Timeout: diagnosisTime / 4}
+		conn, err = d.DialContext(ctx, protocol, to.String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return use(conn)
+}
+
+// resolve returns a function that asks for the name that every cluster has, over an open connection.
+func (n *node) resolve(ctx context.Context) func(net.Conn) error {
+	return func(conn net.Conn) error {
+		resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+			return keptOpen{conn.(*net.UDPConn)}, nil
+		}}
+		ctx, cancel := context.WithTimeout(ctx, diagnosisTime/4)
+		defer cancel()
+		if _, err := resolver.LookupNetIP(ctx, "ip4", "kubernetes.default.svc."+n.domain+"."); err != nil {
+			return fmt.Errorf("no answer within %s", diagnosisTime/4)
+		}
+		return nil
+	}
+}
+
+// keptOpen is a connection that the resolver does not close, since it may ask several times.
+type keptOpen struct{ *net.UDPConn }
+
+func (keptOpen) Close() error { return nil }
