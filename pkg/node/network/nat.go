@@ -91,7 +91,7 @@ func newNAT(prefix string) (*nat, error) {
 }
 
 // replace rebuilds the whole table in one transaction, with the host ports of all ready pods. It calls records while
-// it holds the lock.
+// it holds the lock, as hostPorts does, so that the records agree with the table.
 func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -193,13 +193,15 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 	return n.conn.SetAddElements(n.cluster, intervals(cluster))
 }
 
-// hostPorts adds or removes one pod's host ports. Removing them may be repeated.
-func (n *nat) hostPorts(r record, add bool) error {
-	if len(r.HostPorts) == 0 {
-		return nil
-	}
+// hostPorts adds or removes one pod's host ports. Removing them may be repeated. Before it releases the lock, it calls
+// record, so that a concurrent replace neither loses these ports nor restores them.
+func (n *nat) hostPorts(r record, add bool, record func()) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if len(r.HostPorts) == 0 {
+		record()
+		return nil
+	}
 	if err := n.setPorts(r, add); err != nil {
 		return err
 	}
@@ -208,7 +210,10 @@ func (n *nat) hostPorts(r record, add bool) error {
 		return fmt.Errorf("a host port of this pod is used by another pod of this node: %w", err)
 	}
 	if errors.Is(err, unix.ENOENT) && !add {
-		return nil // removed before a crash
+		err = nil // removed before a crash
+	}
+	if err == nil {
+		record()
 	}
 	return err
 }
