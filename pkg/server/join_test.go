@@ -296,6 +296,35 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.NoError(t, i.renew(t.Context(), good))
 }
 
+// TestAddresses: a machine gets a client certificate for the address with which it joined, and renews it for the
+// address from which it connects or that its Node has, but not for any other.
+func TestAddresses(t *testing.T) {
+	c := newCluster(t)
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
+	i := c.machine(t, server.URL, t.TempDir(), "n1")
+	require.NoError(t, i.join(t.Context()))
+	c.register(t, i)
+	has := func(want string) {
+		t.Helper()
+		require.Equal(t, want, i.present.Load().client.Leaf.IPAddresses[0].String())
+	}
+	renews := func(ip string) error {
+		i.nodeIP = ip
+		return i.renew(t.Context(), i.present.Load().credentials)
+	}
+	has("192.0.2.7")
+	require.NoError(t, renews("192.0.2.7"))
+	err := renews("192.0.2.8")
+	require.ErrorContains(t, err, "neither joined with the address 192.0.2.8 nor connects from it")
+	require.True(t, shutOut(err))
+	require.NoError(t, renews("127.0.0.1"), "from where it connects")
+	has("127.0.0.1")
+	require.Error(t, renews("192.0.2.7"), "it has moved")
+	c.nodes["n1"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}}
+	require.NoError(t, renews("192.0.2.9"), "an administrator or an earlier version wrote it")
+	has("192.0.2.9")
+}
+
 func TestNodeOfAnotherMachine(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	own, remote := &membership{machine: "a"}, &membership{machine: "a", remote: []run.Component{&identity{}}}

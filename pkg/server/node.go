@@ -78,13 +78,17 @@ func (l *plane) membership() (*membership, error) {
 	if err != nil {
 		return nil, err
 	}
+	own := &user.DefaultInfo{
+		Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated},
+		Extra: map[string][]string{pki.AddressesExtra: {p.NodeIP}},
+	}
 	m := &membership{
 		machine: l.keys.Machine,
-		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
+		client:  l.clients.For(own), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
 		api: &localAPI{
 			handler: func() http.Handler { return l.apiserver.Handler() },
-			node:    &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}},
+			node:    own,
 		},
 		policies: l.policies, parts: l.systems.Parts(),
 	}
