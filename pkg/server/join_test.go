@@ -17,9 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/jointoken"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/node/dns"
 )
 
 func TestJoin(t *testing.T) {
@@ -323,6 +325,14 @@ func TestAddresses(t *testing.T) {
 	c.nodes["n1"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}}
 	require.NoError(t, renews("192.0.2.9"), "an administrator or an earlier version wrote it")
 	has("192.0.2.9")
+}
+
+func TestOwnPorts(t *testing.T) {
+	c := config.Config{Server: config.Server{Listen: ":6443"}}
+	c.AgentListen, c.RESTAddress = ":10250", "0.0.0.0:8070"
+	require.Equal(t, []uint16{dns.Port, 6443, 10250, 8070}, ownPorts(c))
+	c.RESTAddress = "127.0.0.1:8070"
+	require.NotContains(t, ownPorts(c), uint16(8070))
 }
 
 func TestNodeOfAnotherMachine(t *testing.T) {

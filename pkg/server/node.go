@@ -335,10 +335,14 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 }
 
 // ownPorts are the ports used by the node itself: they are not available to services on node addresses, nor as host
-// ports.
+// ports. A REST facade on loopback is out of reach of services, and host ports spare every socket.
 func ownPorts(c config.Config) []uint16 {
 	ports := []uint16{dns.Port}
-	for _, listen := range append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...) {
+	all := append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...)
+	if host, _, err := net.SplitHostPort(c.RESTAddress); err == nil && !net.ParseIP(host).IsLoopback() {
+		all = append(all, c.RESTAddress)
+	}
+	for _, listen := range all {
 		if _, text, err := net.SplitHostPort(listen); err == nil {
 			if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
 				ports = append(ports, uint16(port))

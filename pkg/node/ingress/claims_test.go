@@ -32,7 +32,7 @@ func TestHostsBelongToNamespaces(t *testing.T) {
 		"a.example.com /login": "", "a.example.com /app/x": "a", "a.example.com /": "", "a.example.com /admin": "",
 		"shop.example.com /": "", "shop.example.com /app": "wild", "b.example.org /app": "b", "b.example.org /": "",
 		"c.example.org /": "stolen", // the wildcard has no other owner
-		"other /admin": "stolen", "other /": "stolen",
+		"other /admin":    "stolen", "other /": "stolen",
 	} {
 		host, path, _ := strings.Cut(request, " ")
 		require.Equal(t, want, young.to(host, path), request)
@@ -55,7 +55,8 @@ func TestHostsBelongToNamespaces(t *testing.T) {
 
 	// The first namespace has the rules without a host and the default backend.
 	other := build([]*networkingv1.Ingress{
-		in("evil", ingressOf("i", 1, "- Prefix /x stolen", "default stolen")), in("first", ingressOf("i", 2, "- Prefix /app app")),
+		in("evil", ingressOf("i", 1, "- Prefix /x stolen", "default stolen")),
+		in("first", ingressOf("i", 2, "- Prefix /app app")),
 	}, named)
 	require.Equal(t, []string{"app", "", ""}, []string{other.to("x", "/app"), other.to("x", "/x"), other.to("x", "/")})
 	require.Contains(t, other.refused[types.NamespacedName{Namespace: "evil", Name: "i"}][0],

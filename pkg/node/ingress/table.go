@@ -109,8 +109,8 @@ func (b *builder) may(i *networkingv1.Ingress, host string) bool {
 		what = "the default backend and rules without a host belong"
 	}
 	_, first, _ := b.claims.owner(host)
-	b.refuse(i, "%s to the namespace of the older Ingress %s, whose annotation %s does not list this namespace", what, first,
-		annotationShare)
+	b.refuse(i, "%s to the namespace of the older Ingress %s, whose annotation %s does not list this namespace", what,
+		first, annotationShare)
 	return false
 }
 

@@ -165,3 +165,29 @@ func TestHostPortsOfTheNode(t *testing.T) {
 	}
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})
 }
+
+// TestHostPortsInUse checks that a pod does not take a port from a process of the machine that has it already.
+func TestHostPortsInUse(t *testing.T) {
+	n := newNet(t)
+	l, err := net.Listen("tcp4", "127.0.0.1:8070")
+	require.NoError(t, err)
+	serveOn(t, l)
+	udp, err := net.ListenPacket("udp4", ":8071")
+	require.NoError(t, err)
+	defer udp.Close()
+	for _, p := range []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP"}, {HostPort: 8071, PodPort: 80, Protocol: "UDP", HostIP: nodeIP},
+	} {
+		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{p}})
+		require.ErrorContains(t, err, "is in use by a process of this machine: end it or choose another port")
+	}
+	_, err = ask("127.0.0.1:8070")
+	require.NoError(t, err)
+	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP", HostIP: nodeIP}, {HostPort: 8071, PodPort: 80, Protocol: "TCP"},
+	}})
+	require.NoError(t, l.Close())
+	setup(t, n, Pod{UID: "b", HostPorts: []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP", HostIP: netip.MustParseAddr("127.0.0.1")},
+	}})
+}

@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/socket"
 )
 
 // nat is our nftables table:
@@ -264,6 +266,23 @@ func forgetUDP(r record) error {
 	}
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, filters...)
 	return err
+}
+
+// free returns an error if a process of this machine has the port: a redirect would take it from that process.
+func (p HostPort) free() error {
+	number, err := protocol(p.Protocol)
+	if err != nil {
+		return err
+	}
+	at := netip.AddrPortFrom(p.HostIP, p.HostPort)
+	if !p.HostIP.IsValid() {
+		at = netip.AddrPortFrom(netip.IPv4Unspecified(), p.HostPort)
+	}
+	if socket.InUse(number, at) {
+		return fmt.Errorf("host port %s %s is in use by a process of this machine: end it or choose another port",
+			cmp.Or(p.Protocol, "TCP"), at)
+	}
+	return nil
 }
 
 func protocol(name string) (byte, error) {

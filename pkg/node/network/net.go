@@ -185,6 +185,9 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	defer unlock()
+	if p.HostNetwork {
+		p.HostPorts = nil
+	}
 	for _, port := range p.HostPorts {
 		if port.HostPort == portSSH || slices.Contains(n.OwnPorts, port.HostPort) {
 			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is reserved: SSH or a component of the cluster "+
@@ -210,10 +213,15 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 
 func (n *Net) setup(p Pod) (r record, err error) {
 	r = record{HostNet: p.HostNetwork, HostIPC: p.HostIPC}
-	if p.HostNetwork {
-		p.HostPorts = nil
-	} else if r.IP, err = n.pool.get(p.UID); err != nil {
-		return r, err
+	for _, port := range p.HostPorts {
+		if err := port.free(); err != nil {
+			return r, err
+		}
+	}
+	if !p.HostNetwork {
+		if r.IP, err = n.pool.get(p.UID); err != nil {
+			return r, err
+		}
 	}
 	n.put(p.UID, &r)
 	defer func() {
