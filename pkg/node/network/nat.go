@@ -22,7 +22,7 @@ import (
 //
 //	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's
 //	             127.0.0.0/8, which route_localnet would allow
-//	forward      rejects TCP from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
+//	forward      rejects packets from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
 //	prerouting   redirects host ports, for packets that arrive
 //	output       redirects host ports, for packets from the node itself
 //	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic
@@ -131,8 +131,15 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 	})
 	if !c.MetadataAccess {
 		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-		rule(forward, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal), isTCP(), notTo(portDNS),
+		pods := slices.Concat(fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal))
+		unreachable := []expr.Any{
+			&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpAdminProhibited},
+		}
+		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_TCP), notTo(portDNS),
 			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_UDP), notTo(portDNS), unreachable)
+		rule(forward, pods, protocolIs(expr.CmpOpNeq, unix.IPPROTO_TCP), protocolIs(expr.CmpOpNeq, unix.IPPROTO_UDP),
+			unreachable)
 	}
 
 	for name, hook := range map[string]*nftables.ChainHook{
