@@ -46,6 +46,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/plugins"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/proxy"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/node/tables"
@@ -287,6 +288,7 @@ func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 			ImageDir:   n.runtime.ImageDir,
 			PodsCgroup: "/" + instance(p.Config),
 		},
+		Probes:   probe.Guard{Any: p.PodProbeAnyHost, Ports: ownPorts(p.Config)},
 		Shutdown: periods,
 		API:      m.api, Parts: m.parts,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,

@@ -23,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -83,6 +84,9 @@ type Config struct {
 	// CredentialConfig is the configuration of credential provider plugins, whose programs are in CredentialBinDir; empty
 	// means that there are none.
 	CredentialConfig, CredentialBinDir string
+
+	// Probes restricts the hosts that probes and hooks of pods may name.
+	Probes probe.Guard
 
 	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one,
 	// see static.Config.
