@@ -251,6 +251,9 @@ func TestHostPortsInUse(t *testing.T) {
 		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{p}})
 		require.ErrorContains(t, err, "is in use by a process of this machine: end it or choose another port")
 	}
+	list, err := n.List(context.Background())
+	require.NoError(t, err)
+	require.Empty(t, list, "what failed is undone")
 	_, err = ask("127.0.0.1:8070")
 	require.NoError(t, err)
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{

@@ -205,12 +205,12 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 // hostPorts adds or removes one pod's host ports. Removing them may be repeated. Before it releases the lock, it calls
 // record, so that a concurrent replace neither loses these ports nor restores them.
 func (n *nat) hostPorts(r record, add bool, record func()) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if len(r.HostPorts) == 0 {
 		record()
 		return nil
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if err := n.setPorts(r, add); err != nil {
 		return err
 	}

@@ -213,11 +213,6 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 
 func (n *Net) setup(p Pod) (r record, err error) {
 	r = record{HostNet: p.HostNetwork, HostIPC: p.HostIPC}
-	for _, port := range p.HostPorts {
-		if err := port.free(); err != nil {
-			return r, err
-		}
-	}
 	if !p.HostNetwork {
 		if r.IP, err = n.pool.get(p.UID); err != nil {
 			return r, err
@@ -231,6 +226,11 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	}()
 	if err := n.Failpoints.At("network.address"); err != nil {
 		return r, err
+	}
+	for _, port := range p.HostPorts {
+		if err := port.free(); err != nil {
+			return r, err
+		}
 	}
 	if p.OwnUsers {
 		if r.Users, err = n.takeUsers(p); err != nil {
