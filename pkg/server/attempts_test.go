@@ -114,7 +114,7 @@ func FuzzJoinRequest(f *testing.F) {
 		require.NoError(t, err)
 		// An accepted request can be signed, and names the requested node.
 		j := &joiner{keys: keys}
-		answer, err := j.issue(ask, public)
+		answer, err := j.issue(ask, public, nil)
 		require.NoError(t, err)
 		cert := certificate(t, answer.Client)
 		require.Equal(t, nodeUser(ask.NodeName), cert.Subject.CommonName)

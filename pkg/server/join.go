@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -224,7 +225,7 @@ func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 			return joinAnswer{}, httpError{http.StatusServiceUnavailable, err}
 		}
 	}
-	return j.issue(ask, public)
+	return j.issue(ask, public, []net.IP{net.ParseIP(ask.NodeIP)}) // a token vouches for the address
 }
 
 func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
@@ -284,17 +285,35 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	if err := j.members.check(ask.NodeName, node, cert); err != nil {
 		return joinAnswer{}, httpError{http.StatusForbidden, err}
 	}
-	return j.issue(ask, public)
+	ip := net.ParseIP(ask.NodeIP)
+	if !proven(ip, r, node) {
+		return joinAnswer{}, httpError{
+			http.StatusForbidden,
+			fmt.Errorf("node %s: this machine neither joined with the address %s nor connects from it: start the agent with a "+
+				"join token, or with the --node-ip from which it reaches the server", ask.NodeName, ip),
+		}
+	}
+	return j.issue(ask, public, []net.IP{ip})
 }
 
-// issue signs the certificates.
-func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
+// proven reports whether a machine that renews may have the address: its certificate or its Node has it, or the machine
+// connects from it. Otherwise a node could take the address of another machine, and so its traffic.
+func proven(ip net.IP, r *http.Request, node *corev1.Node) bool {
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return ip.Equal(net.ParseIP(from)) || slices.ContainsFunc(r.TLS.PeerCertificates[0].IPAddresses, ip.Equal) ||
+		node != nil && slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool {
+			return ip.Equal(net.ParseIP(a.Address))
+		})
+}
+
+// issue signs the certificates, the client certificate with the node's proven addresses.
+func (j *joiner) issue(ask joinRequest, public crypto.PublicKey, addresses []net.IP) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
 	// The version is read first: if the CAs change meanwhile, the node renews again.
 	answer.Version = j.keys.Version()
 	answer.ClientCA, answer.ServerCA = j.keys.Client.Bundle(), j.keys.Server.Bundle()
 	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{
-		Name: user, Groups: []string{nodesGroup}, Life: j.life,
+		Name: user, Groups: []string{nodesGroup}, Addresses: addresses, Life: j.life,
 	}, public); err != nil {
 		return answer, err
 	}

@@ -17,9 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/jointoken"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/node/dns"
 )
 
 func TestJoin(t *testing.T) {
@@ -293,6 +295,43 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	none.client = tls.Certificate{}
 	require.ErrorContains(t, i.renew(t.Context(), none), "needs the certificate")
 	require.NoError(t, i.renew(t.Context(), good))
+}
+
+// TestAddresses: a machine gets a client certificate for the address with which it joined, and renews it for the
+// address from which it connects or that its Node has, but not for any other.
+func TestAddresses(t *testing.T) {
+	c := newCluster(t)
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
+	i := c.machine(t, server.URL, t.TempDir(), "n1")
+	require.NoError(t, i.join(t.Context()))
+	c.register(t, i)
+	has := func(want string) {
+		t.Helper()
+		require.Equal(t, want, i.present.Load().client.Leaf.IPAddresses[0].String())
+	}
+	renews := func(ip string) error {
+		i.nodeIP = ip
+		return i.renew(t.Context(), i.present.Load().credentials)
+	}
+	has("192.0.2.7")
+	require.NoError(t, renews("192.0.2.7"))
+	err := renews("192.0.2.8")
+	require.ErrorContains(t, err, "neither joined with the address 192.0.2.8 nor connects from it")
+	require.True(t, shutOut(err))
+	require.NoError(t, renews("127.0.0.1"), "from where it connects")
+	has("127.0.0.1")
+	require.Error(t, renews("192.0.2.7"), "it has moved")
+	c.nodes["n1"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}}
+	require.NoError(t, renews("192.0.2.9"), "an administrator or an earlier version wrote it")
+	has("192.0.2.9")
+}
+
+func TestOwnPorts(t *testing.T) {
+	c := config.Config{Server: config.Server{Listen: ":6443"}}
+	c.AgentListen, c.RESTAddress = ":10250", "0.0.0.0:8070"
+	require.Equal(t, []uint16{dns.Port, 6443, 10250, 8070}, ownPorts(c))
+	c.RESTAddress = "127.0.0.1:8070"
+	require.NotContains(t, ownPorts(c), uint16(8070))
 }
 
 func TestNodeOfAnotherMachine(t *testing.T) {

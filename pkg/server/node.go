@@ -47,6 +47,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/plugins"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/proxy"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/node/tables"
@@ -79,13 +80,17 @@ func (l *plane) membership() (*membership, error) {
 	if err != nil {
 		return nil, err
 	}
+	own := &user.DefaultInfo{
+		Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated},
+		Extra: map[string][]string{pki.AddressesExtra: {p.NodeIP}},
+	}
 	m := &membership{
 		machine: l.keys.Machine,
-		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
+		client:  l.clients.For(own), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
 		api: &localAPI{
 			handler: func() http.Handler { return l.apiserver.Handler() },
-			node:    &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}},
+			node:    own,
 		},
 		policies: l.policies, parts: l.systems.Parts(),
 	}
@@ -287,6 +292,7 @@ func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 			ImageDir:   n.runtime.ImageDir,
 			PodsCgroup: "/" + instance(p.Config),
 		},
+		Probes:   probe.Guard{Any: p.PodProbeAnyHost, Ports: ownPorts(p.Config)},
 		Shutdown: periods,
 		API:      m.api, Parts: m.parts,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
@@ -335,10 +341,14 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 }
 
 // ownPorts are the ports used by the node itself: they are not available to services on node addresses, nor as host
-// ports.
+// ports. A REST facade on loopback is out of reach of services, and host ports spare every socket.
 func ownPorts(c config.Config) []uint16 {
 	ports := []uint16{dns.Port}
-	for _, listen := range append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...) {
+	all := append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...)
+	if host, _, err := net.SplitHostPort(c.RESTAddress); err == nil && !net.ParseIP(host).IsLoopback() {
+		all = append(all, c.RESTAddress)
+	}
+	for _, listen := range all {
 		if _, text, err := net.SplitHostPort(listen); err == nil {
 			if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
 				ports = append(ports, uint16(port))

@@ -35,6 +35,7 @@ func TestAbuse(t *testing.T) {
 		{"fields that are not honoured", notHonoured},
 		{"a node that marks pods", nodeMarksPods},
 		{"a node that takes a network", nodeTakesNetwork},
+		{"a node that takes an address", nodeTakesAddress},
 		{"a registry that lies", lyingRegistry},
 		{"credentials for another registry", foreignRegistry},
 	} {

@@ -41,6 +41,18 @@ func nodeMarksPods(t *testing.T, c *cluster) {
 	require.Nil(t, pod.DeletionTimestamp)
 }
 
+// A node writes another machine's address into its status, to get that machine's traffic.
+func nodeTakesAddress(t *testing.T, c *cluster) {
+	_, err := c.node(t, "evil-address").CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "evil-address"},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: "198.51.100.66"}},
+		},
+	}, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "neither joined with this address nor connects from it")
+}
+
 // A node claims the whole Internet, the service range, or another node's range as its pod CIDR.
 func nodeTakesNetwork(t *testing.T, c *cluster) {
 	before, err := c.Command(t.Context(), "ip", "-4", "route").Output()

@@ -42,6 +42,8 @@ func (c *Agent) resourceOptions(f *pflag.FlagSet) {
 		"unsafe sysctls of the network, IPC and user namespaces that pods may set, by name or prefix, such as net.core.*")
 	f.BoolVar(&c.PodMetadataAccess, "pod-metadata-access", false,
 		"allow pods to connect to link-local addresses such as 169.254.169.254, where clouds serve the machine's credentials")
+	f.BoolVar(&c.PodProbeAnyHost, "pod-probe-any-host", false,
+		"allow probes and hooks of pods to name the machine's loopback, link-local addresses and the node's own ports")
 }
 
 func (c *Agent) imageOptions(f *pflag.FlagSet) {

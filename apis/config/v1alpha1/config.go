@@ -122,6 +122,8 @@ type Agent struct {
 	PodManifestPath string
 	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	PodMetadataAccess bool
+	// PodProbeAnyHost allows probes and hooks of pods to name any host, also those of the machine itself.
+	PodProbeAnyHost bool
 	// AgentListen is the address and port of the node's own API (logs, exec).
 	AgentListen string
 	// Containerd is the absolute path of the socket of the host's containerd; empty means the embedded one.

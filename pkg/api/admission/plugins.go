@@ -100,7 +100,7 @@ type plugin struct {
 // finalizer needs a controller.
 //
 // Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
-// memory, and external IPs let a Service take addresses that belong to others.
+// memory, and external IPs let a Service take addresses that belong to others. NodeAddresses is our own.
 var ordered = []plugin{
 	{name: admit.PluginName, register: admit.Register, off: true},
 	{name: exists.PluginName, register: exists.Register, off: true},
@@ -108,6 +108,7 @@ var ordered = []plugin{
 	{name: limitranger.PluginName, register: limitranger.Register},
 	{name: serviceaccount.PluginName, register: serviceaccount.Register},
 	{name: noderestriction.PluginName, register: noderestriction.Register},
+	{name: nodeAddressesName, register: registerNodeAddresses},
 	{name: nodetaint.PluginName, register: nodetaint.Register},
 	{name: alwayspullimages.PluginName, register: alwayspullimages.Register, off: true},
 	{name: podsecurity.PluginName, register: podsecurity.Register},

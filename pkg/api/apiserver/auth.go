@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"github.com/coracle-dev/coracle/pkg/api/access"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // auth authenticates and authorizes requests.
@@ -213,7 +216,27 @@ func (a *auth) certificate(req *http.Request, roots *x509.CertPool) (user.Info, 
 	if err != nil || !ok {
 		return nil, time.Time{}, errors.Join(errors.New("the client certificate has no user name"), err)
 	}
-	return authenticated(res.User), certs[0].NotAfter, nil
+	return authenticated(withAddresses(res.User, certs[0], req.RemoteAddr)), certs[0].NotAfter, nil
+}
+
+// withAddresses adds the addresses that a node's machine has proven to its user.
+func withAddresses(u user.Info, cert *x509.Certificate, remote string) user.Info {
+	if !slices.Contains(u.GetGroups(), user.NodesGroup) {
+		return u
+	}
+	var all []string
+	for _, ip := range cert.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if from, err := netip.ParseAddrPort(remote); err == nil {
+		all = append(all, from.Addr().Unmap().String())
+	}
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	extra[pki.AddressesExtra] = all
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
 // checkNode refuses the certificate of a node that was deleted or whose name now belongs to another machine.

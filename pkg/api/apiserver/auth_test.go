@@ -168,6 +168,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 	})
 	t.Run("nodes", func(t *testing.T) {
 		node := w.as("system:node:n1", "system:nodes")
+		me := w.do(node, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+			`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+		require.Contains(t, string(me.body), `"coracle.dev/addresses":["127.0.0.1"]`, "from which it connects")
 		require.Equal(t, 403, w.do(node, "GET", "/api/v1/nodes", "").code, "a node sees itself only")
 		require.Equal(t, 200, w.do(node, "GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "").code)
 		require.Equal(t, 200, w.do(node, "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "").code)

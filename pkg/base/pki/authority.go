@@ -154,9 +154,15 @@ type Leaf struct {
 	Groups []string
 	// Hosts are the names and addresses of a serving certificate; empty for a client certificate.
 	Hosts []string
+	// Addresses are the addresses in a node's client certificate (AddressesExtra).
+	Addresses []net.IP
 	// Life is its lifetime; 0 means one year.
 	Life time.Duration
 }
+
+// AddressesExtra names the extra field of a node's user info. Its values are the addresses that its machine has proven:
+// those in its client certificate, with which it joined, and the one from which it connects.
+const AddressesExtra = "coracle.dev/addresses"
 
 // Sign signs a certificate for a public key. It returns PEM: the certificate and, during a replacement, the new
 // authority's certificate signed by the old key.
@@ -169,6 +175,7 @@ func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 		Subject:     pkix.Name{CommonName: leaf.Name, Organization: leaf.Groups},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		IPAddresses: leaf.Addresses,
 	}
 	if len(leaf.Hosts) > 0 {
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}

@@ -23,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -84,6 +85,9 @@ type Config struct {
 	// CredentialConfig is the configuration file of credential provider plugins, CredentialBinDir their directory; or
 	// "".
 	CredentialConfig, CredentialBinDir string
+
+	// Probes restricts the hosts that probes and hooks of pods may name.
+	Probes probe.Guard
 
 	// ManifestDir is the folder of static pods' manifests, or "". For DecodeManifest see static.Config.
 	ManifestDir    string

@@ -19,28 +19,30 @@ const (
 	cacheSize, cacheBytes = 2048, 4 << 20
 	// longestTTL and negativeTTL limit the TTL of positive and negative cache entries, in seconds.
 	longestTTL, negativeTTL = 3600, 30
-	// forwardLimit is the maximum number of queries in flight. Further queries get SERVFAIL.
-	forwardLimit = 256
-	// clientLimit is the maximum number of queries in flight per client, so that no pod can use up forwardLimit.
-	clientLimit = 64
+	// forwardLimit is the number of queries in flight up to which a client may have more than clientLeast of them: at
+	// most clientLimit, and at most half as many as are left. spareLimit are further queries in flight, for clients with
+	// fewer than clientLeast, so that many pods together do not take all: 128 clients get their two. Further queries
+	// get SERVFAIL.
+	forwardLimit, spareLimit = 512, 256
+	clientLimit, clientLeast = 64, 2
 	// upstreamTimeout is the timeout per upstream. Upstreams are tried in order.
 	upstreamTimeout = 2 * time.Second
 )
 
 type forwarder struct {
-	fixed    []string // the upstreams; nil means the servers in file
-	file     string   // a resolv.conf
-	self     []string // our own addresses, never used as upstreams
-	underway chan struct{}
-	now      func() time.Time
-	timeout  time.Duration         // per upstream
-	loops    func(netip.Addr) bool // reports whether a server would send queries back to us; may be nil
+	fixed   []string // the upstreams; nil means the servers in file
+	file    string   // a resolv.conf
+	self    []string // our own addresses, never used as upstreams
+	now     func() time.Time
+	timeout time.Duration         // per upstream
+	loops   func(netip.Addr) bool // reports whether a server would send queries back to us; may be nil
 
 	mu      sync.Mutex
 	cache   map[question]cached
 	bytes   int                  // total size of the cache
 	flights map[question]*flight // queries in flight, shared by identical queries
 	clients map[netip.Addr]int   // queries in flight by client
+	asked   int                  // queries in flight of all clients
 	read    time.Time            // modification time of file when it was last read
 	servers []string
 }
@@ -64,7 +66,7 @@ type cached struct {
 
 func newForwarder(fixed []string, file string, self []string) *forwarder {
 	return &forwarder{
-		fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now,
+		fixed: fixed, file: file, self: self, now: time.Now,
 		timeout: upstreamTimeout, cache: map[question]cached{},
 		flights: map[question]*flight{}, clients: map[netip.Addr]int{},
 	}
@@ -119,16 +121,19 @@ func (f *forwarder) ask(client netip.Addr, request *dns.Msg) *dns.Msg {
 func (f *forwarder) enter(client netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.clients[client] >= clientLimit {
+	left := forwardLimit - f.asked
+	if f.asked >= forwardLimit+spareLimit || f.clients[client] >= min(clientLimit, max(clientLeast, left/2)) {
 		return false
 	}
 	f.clients[client]++
+	f.asked++
 	return true
 }
 
 func (f *forwarder) leave(client netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.asked--
 	if f.clients[client]--; f.clients[client] == 0 {
 		delete(f.clients, client)
 	}
@@ -152,12 +157,6 @@ func (f *forwarder) fly(key question) *dns.Msg {
 		f.mu.Unlock()
 		close(own.done)
 	}()
-	select {
-	case f.underway <- struct{}{}:
-		defer func() { <-f.underway }()
-	default:
-		return nil
-	}
 	own.answer = f.fetch(key)
 	return own.answer
 }

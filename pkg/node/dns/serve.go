@@ -14,7 +14,7 @@ import (
 
 const (
 	// packetLimit is the maximum number of concurrent UDP queries per address. Further queries wait in the socket.
-	// It exceeds forwardLimit, so that cluster names are resolved even while upstreams do not respond.
+	// It exceeds forwardLimit and spareLimit, so that cluster names are resolved even while upstreams do not respond.
 	packetLimit = 1024
 	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client. Further ones
 	// are closed at once.

@@ -130,6 +130,30 @@ func TestOneClientDoesNotTakeAll(t *testing.T) {
 	require.Empty(t, s.forward.flights)
 }
 
+// TestManyClientsDoNotTakeAll checks that a client can ask however many others have as many queries in flight as they
+// may.
+func TestManyClientsDoNotTakeAll(t *testing.T) {
+	f := newForwarder(nil, "", nil)
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 42, 0, byte(n)}) }
+	for n := range 110 { // the pods of a node
+		held := 0
+		for f.enter(client(n)) {
+			held++
+		}
+		require.GreaterOrEqual(t, held, clientLeast, n)
+		require.LessOrEqual(t, held, clientLimit)
+	}
+	require.Less(t, f.asked, forwardLimit+spareLimit)
+	require.Less(t, f.asked, packetLimit)
+	for n := range 110 {
+		for range f.clients[client(n)] {
+			f.leave(client(n))
+		}
+	}
+	require.Empty(t, f.clients)
+	require.Zero(t, f.asked)
+}
+
 // TestAnUpstreamsAnswerMustFit checks that an answer to another question is rejected.
 func TestAnUpstreamsAnswerMustFit(t *testing.T) {
 	q := new(dns.Msg)

@@ -143,16 +143,41 @@ func (i *Ingress) Run(ctx context.Context) error {
 		defer end()
 	}
 	retry := retryFirst
-	for {
-		var again <-chan time.Time
+	paced(ctx, i.wake, func() (again <-chan time.Time) {
 		if err := i.guard.Do("sync", func() { again = i.sync(ctx, &retry) }); err != nil {
 			again = time.After(retryMost)
 		}
+		return again
+	})
+	return nil
+}
+
+// restFactor and restMost limit the part of a core that syncs take while changes do not end, to a fifth: sync builds
+// the whole table, and anyone who may change an Ingress or its endpoints can cause one.
+const (
+	restFactor = 4
+	restMost   = 5 * time.Second
+)
+
+// paced calls sync at once and whenever wake or the channel that sync returned fires, until ctx is done. A change after
+// an idle time waits for nothing.
+func paced(ctx context.Context, wake <-chan struct{}, sync func() <-chan time.Time) {
+	for {
+		began := time.Now()
+		again := sync()
+		rest := time.NewTimer(min(restFactor*time.Since(began), restMost))
 		select {
-		case <-i.wake:
+		case <-wake:
 		case <-again:
 		case <-ctx.Done():
-			return nil
+			rest.Stop()
+			return
+		}
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			rest.Stop()
+			return
 		}
 	}
 }

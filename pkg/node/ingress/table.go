@@ -18,7 +18,8 @@ import (
 type table struct {
 	exact, wildcard map[string]*host // by host name; wildcards without "*."
 	any             *host            // the rules without a host
-	fallback        *backend         // spec.defaultBackend
+	fallback        *route           // spec.defaultBackend
+	claims          claims
 	certificates    map[string]*tls.Certificate
 	// services and secrets are the objects that the table depends on.
 	services, secrets map[types.NamespacedName]bool
@@ -63,8 +64,8 @@ const (
 	annotationRedirect = "ingress.coracle.dev/ssl-redirect"
 )
 
-// build builds a table from Ingresses of our classes. If two rules have the same host and path, the older Ingress
-// wins.
+// build builds a table from Ingresses of our classes. A host belongs to one namespace (claims). If two rules have the
+// same host and path, the older Ingress wins.
 func build(ingresses []*networkingv1.Ingress, r reader) *table {
 	t := &table{
 		exact: map[string]*host{}, wildcard: map[string]*host{}, any: newHost(), certificates: map[string]*tls.Certificate{},
@@ -73,9 +74,10 @@ func build(ingresses []*networkingv1.Ingress, r reader) *table {
 	}
 	ingresses = slices.Clone(ingresses)
 	slices.SortFunc(ingresses, func(a, b *networkingv1.Ingress) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	t.claims = claim(ingresses)
 	b := &builder{table: t, read: r, backends: map[string]*backend{}, owners: map[string]types.NamespacedName{}}
 	for _, i := range ingresses {
 		b.add(i)
@@ -88,10 +90,7 @@ type builder struct {
 	*table
 	read     reader
 	backends map[string]*backend
-	// fallbackOwner is the Ingress that set the default backend. owners are the Ingresses that set the certificates,
-	// by host.
-	fallbackOwner types.NamespacedName
-	owners        map[string]types.NamespacedName
+	owners   map[string]types.NamespacedName // the Ingresses that set the certificates, by host
 }
 
 func (b *builder) refuse(i *networkingv1.Ingress, format string, args ...any) {
@@ -99,21 +98,37 @@ func (b *builder) refuse(i *networkingv1.Ingress, format string, args ...any) {
 	b.refused[name] = append(b.refused[name], fmt.Sprintf(format, args...))
 }
 
+// may reports whether an Ingress may serve a host, and records a problem of the Ingress if not.
+func (b *builder) may(i *networkingv1.Ingress, host string) bool {
+	host = strings.ToLower(host)
+	if b.claims.may(host, i.Namespace) {
+		return true
+	}
+	what := fmt.Sprintf("host %q belongs", host)
+	if host == "" {
+		what = "the default backend and rules without a host belong"
+	}
+	_, first, _ := b.claims.owner(host)
+	b.refuse(i, "%s to the namespace of the older Ingress %s, whose annotation %s does not list this namespace", what,
+		first, annotationShare)
+	return false
+}
+
 func (b *builder) add(i *networkingv1.Ingress) {
 	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
 	redirect := i.Annotations[annotationRedirect] == "true"
-	if d := i.Spec.DefaultBackend; d != nil {
+	if d := i.Spec.DefaultBackend; d != nil && b.may(i, "") {
 		if b.fallback != nil {
-			b.refuse(i, "the default backend is that of the older Ingress %s", b.fallbackOwner)
+			b.refuse(i, "the default backend is that of the older Ingress %s", b.fallback.owner)
 		} else {
-			b.fallback, b.fallbackOwner = b.backend(i, d), name
+			b.fallback = &route{backend: b.backend(i, d), owner: name}
 		}
 	}
 	for _, rule := range i.Spec.Rules {
-		h := b.hostOf(rule.Host)
-		if rule.HTTP == nil {
+		if rule.HTTP == nil || !b.may(i, rule.Host) {
 			continue
 		}
+		h := b.hostOf(rule.Host)
 		for _, p := range rule.HTTP.Paths {
 			r := &route{backend: b.backend(i, &p.Backend), redirect: redirect, owner: name}
 			h.add(p, r, func(owner types.NamespacedName) {
@@ -172,6 +187,9 @@ func (b *builder) certificate(i *networkingv1.Ingress, s networkingv1.IngressTLS
 	}
 	for _, h := range hosts {
 		h = strings.ToLower(h)
+		if !b.may(i, h) {
+			continue
+		}
 		if owner, taken := b.owners[h]; taken && owner != name {
 			b.refuse(i, "the certificate of host %q is that of the older Ingress %s", h, owner)
 		} else if !taken {
@@ -232,22 +250,20 @@ func (h *host) match(path string) *route {
 }
 
 // route returns the route for a request, or nil. It tries the host's own rules, a wildcard for one label, rules
-// without a host, and the default backend.
+// without a host, and the default backend, as far as their namespaces may serve the host.
 func (t *table) route(name, path string) *route {
 	name = hostname(name)
 	if r := t.exact[name].match(path); r != nil {
 		return r
 	}
+	var wildcard *host
 	if _, suffix, ok := strings.Cut(name, "."); ok {
-		if r := t.wildcard[suffix].match(path); r != nil {
+		wildcard = t.wildcard[suffix]
+	}
+	for _, r := range [...]*route{wildcard.match(path), t.any.match(path), t.fallback} {
+		if r != nil && t.claims.may(name, r.owner.Namespace) {
 			return r
 		}
-	}
-	if r := t.any.match(path); r != nil {
-		return r
-	}
-	if t.fallback != nil {
-		return &route{backend: t.fallback}
 	}
 	return nil
 }

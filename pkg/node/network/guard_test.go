@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -133,10 +134,56 @@ func TestMetadata(t *testing.T) {
 	try := func(n *Net, port string) error {
 		return n.Enter(context.Background(), "a", func() error { _, err := ask(metadata.String() + port); return err })
 	}
+	arrives := make(chan string, 8)
+	inOutside(t, func() error {
+		for _, port := range []string{":80", ":53"} {
+			c, err := net.ListenPacket("udp4", metadata.String()+port)
+			if err != nil {
+				return err
+			}
+			var done sync.WaitGroup
+			done.Go(func() {
+				var b [16]byte
+				for {
+					size, _, err := c.ReadFrom(b[:])
+					if err != nil {
+						return
+					}
+					arrives <- string(b[:size])
+				}
+			})
+			t.Cleanup(func() { _ = c.Close(); done.Wait() })
+		}
+		return nil
+	})
+	send := func(n *Net, port string) (refused error) {
+		require.NoError(t, n.Enter(context.Background(), "a", func() error {
+			c, err := net.Dial("udp4", metadata.String()+port)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			if _, err := c.Write([]byte(port)); err != nil {
+				return err
+			}
+			if port == ":53" {
+				require.Equal(t, port, <-arrives)
+				return nil
+			}
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+			_, refused = c.Read(make([]byte, 1))
+			return nil
+		}))
+		return refused
+	}
 	closed := newNet(t)
 	setup(t, closed, Pod{UID: "a"})
 	require.ErrorIs(t, try(closed, ":80"), unix.ECONNREFUSED)
 	require.NoError(t, try(closed, ":53"))
+	require.ErrorIs(t, send(closed, ":80"), unix.EHOSTUNREACH, "by ICMP, at once")
+	require.NoError(t, send(closed, ":53"))
+	require.Empty(t, arrives)
+	require.ErrorIs(t, ping(t, closed, "a", metadata), unix.EHOSTUNREACH)
 	_, err := ask(metadata.String() + ":80")
 	require.NoError(t, err, "the node itself")
 	require.NoError(t, closed.Reset(context.Background()))
@@ -153,6 +200,29 @@ func TestMetadata(t *testing.T) {
 	require.NoError(t, try(n, ":80"))
 }
 
+// ping sends an ICMP echo request from a pod and returns what the kernel says of it.
+func ping(t *testing.T, n *Net, uid string, to netip.Addr) (refused error) {
+	t.Helper()
+	require.NoError(t, n.Enter(context.Background(), uid, func() error {
+		if err := os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0); err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}),
+			unix.Sendto(fd, []byte{8, 0, 0, 0, 0, 0, 0, 1}, 0, &unix.SockaddrInet4{Addr: to.As4()})); err != nil {
+			return err
+		}
+		_, _, refused = unix.Recvfrom(fd, make([]byte, 64), 0)
+		return nil
+	}))
+	return refused
+}
+
 // TestHostPortsOfTheNode checks that pods cannot have ports that the node itself serves.
 func TestHostPortsOfTheNode(t *testing.T) {
 	n := newNet(t)
@@ -164,4 +234,33 @@ func TestHostPortsOfTheNode(t *testing.T) {
 		require.ErrorContains(t, err, "is reserved")
 	}
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})
+}
+
+// TestHostPortsInUse checks that a pod does not take a port from a process of the machine that has it already.
+func TestHostPortsInUse(t *testing.T) {
+	n := newNet(t)
+	l, err := net.Listen("tcp4", "127.0.0.1:8070")
+	require.NoError(t, err)
+	serveOn(t, l)
+	udp, err := net.ListenPacket("udp4", ":8071")
+	require.NoError(t, err)
+	defer udp.Close()
+	for _, p := range []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP"}, {HostPort: 8071, PodPort: 80, Protocol: "UDP", HostIP: nodeIP},
+	} {
+		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{p}})
+		require.ErrorContains(t, err, "is in use by a process of this machine: end it or choose another port")
+	}
+	list, err := n.List(context.Background())
+	require.NoError(t, err)
+	require.Empty(t, list, "what failed is undone")
+	_, err = ask("127.0.0.1:8070")
+	require.NoError(t, err)
+	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP", HostIP: nodeIP}, {HostPort: 8071, PodPort: 80, Protocol: "TCP"},
+	}})
+	require.NoError(t, l.Close())
+	setup(t, n, Pod{UID: "b", HostPorts: []HostPort{
+		{HostPort: 8070, PodPort: 80, Protocol: "TCP", HostIP: netip.MustParseAddr("127.0.0.1")},
+	}})
 }

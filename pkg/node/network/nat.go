@@ -14,13 +14,15 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/socket"
 )
 
 // nat is our nftables table:
 //
 //	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's
 //	             127.0.0.0/8, which route_localnet would allow
-//	forward      rejects TCP from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
+//	forward      rejects packets from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
 //	prerouting   redirects host ports, for packets that arrive
 //	output       redirects host ports, for packets from the node itself
 //	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic
@@ -91,7 +93,7 @@ func newNAT(prefix string) (*nat, error) {
 }
 
 // replace rebuilds the whole table in one transaction, with the host ports of all ready pods. It calls records while
-// it holds the lock.
+// it holds the lock, as hostPorts does, so that the records agree with the table.
 func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,8 +131,15 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 	})
 	if !c.MetadataAccess {
 		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-		rule(forward, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal), isTCP(), notTo(portDNS),
+		pods := slices.Concat(fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal))
+		unreachable := []expr.Any{
+			&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpAdminProhibited},
+		}
+		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_TCP), notTo(portDNS),
 			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_UDP), notTo(portDNS), unreachable)
+		rule(forward, pods, protocolIs(expr.CmpOpNeq, unix.IPPROTO_TCP), protocolIs(expr.CmpOpNeq, unix.IPPROTO_UDP),
+			unreachable)
 	}
 
 	for name, hook := range map[string]*nftables.ChainHook{
@@ -193,9 +202,11 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 	return n.conn.SetAddElements(n.cluster, intervals(cluster))
 }
 
-// hostPorts adds or removes one pod's host ports. Removing them may be repeated.
-func (n *nat) hostPorts(r record, add bool) error {
+// hostPorts adds or removes one pod's host ports. Removing them may be repeated. Before it releases the lock, it calls
+// record, so that a concurrent replace neither loses these ports nor restores them.
+func (n *nat) hostPorts(r record, add bool, record func()) error {
 	if len(r.HostPorts) == 0 {
+		record()
 		return nil
 	}
 	n.mu.Lock()
@@ -208,7 +219,10 @@ func (n *nat) hostPorts(r record, add bool) error {
 		return fmt.Errorf("a host port of this pod is used by another pod of this node: %w", err)
 	}
 	if errors.Is(err, unix.ENOENT) && !add {
-		return nil // removed before a crash
+		err = nil // removed before a crash
+	}
+	if err == nil {
+		record()
 	}
 	return err
 }
@@ -259,6 +273,23 @@ func forgetUDP(r record) error {
 	}
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, filters...)
 	return err
+}
+
+// free returns an error if a process of this machine has the port: a redirect would take it from that process.
+func (p HostPort) free() error {
+	number, err := protocol(p.Protocol)
+	if err != nil {
+		return err
+	}
+	at := netip.AddrPortFrom(p.HostIP, p.HostPort)
+	if !p.HostIP.IsValid() {
+		at = netip.AddrPortFrom(netip.IPv4Unspecified(), p.HostPort)
+	}
+	if socket.InUse(number, at) {
+		return fmt.Errorf("host port %s %s is in use by a process of this machine: end it or choose another port",
+			cmp.Or(p.Protocol, "TCP"), at)
+	}
+	return nil
 }
 
 func protocol(name string) (byte, error) {

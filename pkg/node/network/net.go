@@ -185,6 +185,9 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	defer unlock()
+	if p.HostNetwork {
+		p.HostPorts = nil
+	}
 	for _, port := range p.HostPorts {
 		if port.HostPort == portSSH || slices.Contains(n.OwnPorts, port.HostPort) {
 			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is reserved: SSH or a component of the cluster "+
@@ -210,10 +213,10 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 
 func (n *Net) setup(p Pod) (r record, err error) {
 	r = record{HostNet: p.HostNetwork, HostIPC: p.HostIPC}
-	if p.HostNetwork {
-		p.HostPorts = nil
-	} else if r.IP, err = n.pool.get(p.UID); err != nil {
-		return r, err
+	if !p.HostNetwork {
+		if r.IP, err = n.pool.get(p.UID); err != nil {
+			return r, err
+		}
 	}
 	n.put(p.UID, &r)
 	defer func() {
@@ -223,6 +226,11 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	}()
 	if err := n.Failpoints.At("network.address"); err != nil {
 		return r, err
+	}
+	for _, port := range p.HostPorts {
+		if err := port.free(); err != nil {
+			return r, err
+		}
 	}
 	if p.OwnUsers {
 		if r.Users, err = n.takeUsers(p); err != nil {
@@ -250,14 +258,14 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			return r, err
 		}
 	}
-	// Record the host ports only after adding them. Otherwise cleaning up after a conflict would remove them from
-	// the pod that has them. After a crash in between, New rebuilds the table without them.
+	// Record the host ports only if adding them succeeds. Otherwise cleaning up after a conflict would remove them
+	// from the pod that has them. After a crash in between, New rebuilds the table without them.
 	with := r
-	with.HostPorts = p.HostPorts
+	with.HostPorts, with.Ready = p.HostPorts, true
 	if err := n.Failpoints.At("network.linked"); err != nil {
 		return r, err
 	}
-	if err := n.nat.hostPorts(with, true); err != nil {
+	if err := n.nat.hostPorts(with, true, func() { n.put(p.UID, &with) }); err != nil {
 		return r, err
 	}
 	r = with
@@ -267,11 +275,9 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	if err := forgetUDP(r); err != nil {
 		return r, err
 	}
-	r.Ready = true
 	if err := n.save(p.UID, r); err != nil {
 		return r, err
 	}
-	n.put(p.UID, &r)
 	return r, n.Failpoints.At("network.ready")
 }
 
@@ -351,8 +357,12 @@ func (n *Net) Teardown(ctx context.Context, uid string) error {
 
 // teardown releases a sandbox. With keepIP the pod keeps its address.
 func (n *Net) teardown(uid string, r record, keepIP bool) error {
-	if err := n.nat.hostPorts(r, false); err != nil {
-		return err
+	if r.Ready {
+		released := r
+		released.Ready = false
+		if err := n.nat.hostPorts(r, false, func() { n.put(uid, &released) }); err != nil {
+			return err
+		}
 	}
 	if err := n.Failpoints.At("network.ports-released"); err != nil {
 		return err

@@ -3,8 +3,8 @@
 //
 // By default, a pod can send only from its own address (IPv6 is disabled on its link). It can reach all pods,
 // services, the outside and, as in upstream, services on the node's own address, which the node's firewall may
-// restrict. It cannot reach the node's loopback addresses, nor link-local addresses over TCP except for DNS: a
-// cloud's metadata service hands the machine's credentials to any client (Config.MetadataAccess allows it). Pods
+// restrict. It cannot reach the node's loopback addresses, nor link-local addresses except for DNS: a cloud's metadata
+// service hands the machine's credentials to any client (Config.MetadataAccess allows it). Pods
 // with hostNetwork are not restricted. A pod cannot have a host port on which the node itself serves.
 //
 // Its invariant: after a crash, everything that Setup acquired can be found from the kernel and the run directory,

@@ -142,6 +142,26 @@ func TestHostPorts(t *testing.T) {
 	require.Equal(t, []Sandbox{b}, list)
 }
 
+// TestHostPortsRewritten checks that writing the table again, in the middle of Setup or Teardown, neither loses a pod's
+// host ports nor restores released ones.
+func TestHostPortsRewritten(t *testing.T) {
+	n := newNet(t)
+	points := map[string]int{}
+	n.Failpoints = func(at string) error {
+		if at == "network.host-ports" || at == "network.ports-released" {
+			points[at]++
+			return n.Rewrite(context.Background())
+		}
+		return nil
+	}
+	p := Pod{UID: "a", HostPorts: []HostPort{{HostPort: 8080, PodPort: 80, Protocol: "TCP"}}}
+	a := setup(t, n, p)
+	require.Contains(t, netns.Listing(t), "tcp . 8080 : "+a.IP.String()+" . 80")
+	require.NoError(t, n.Teardown(context.Background(), "a"))
+	require.NotContains(t, netns.Listing(t), "8080")
+	require.Equal(t, map[string]int{"network.host-ports": 1, "network.ports-released": 1}, points)
+}
+
 func TestNamespaces(t *testing.T) {
 	n := newNet(t)
 	own, err := os.Hostname()

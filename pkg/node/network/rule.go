@@ -73,8 +73,11 @@ func spoofed() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, 0, 0, 0}}}
 }
 
-func isTCP() []expr.Any {
-	return append(load(proto, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.IPPROTO_TCP}})
+// icmpAdminProhibited is a code of ICMP's destination unreachable (RFC 1812, section 5.2.7.1).
+const icmpAdminProhibited = 13
+
+func protocolIs(op expr.CmpOp, number byte) []expr.Any {
+	return append(load(proto, reg1), &expr.Cmp{Op: op, Register: reg1, Data: []byte{number}})
 }
 
 func notTo(port uint16) []expr.Any {

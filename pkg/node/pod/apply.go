@@ -252,7 +252,7 @@ func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.
 		return nil
 	}
 	event := w.m.starter(p, c.Name)
-	if err := w.m.hook(ctx, c.Lifecycle.PostStart, c, id, podIP); err != nil && ctx.Err() == nil {
+	if err := w.m.hook(ctx, p, c.Lifecycle.PostStart, c, id, podIP); err != nil && ctx.Err() == nil {
 		event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
 		event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 		b.mu.Lock()

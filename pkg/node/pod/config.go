@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/node/network"
 	"github.com/coracle-dev/coracle/pkg/node/part"
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
@@ -25,7 +26,7 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config configures a Manager. ResolvConf, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be nil.
+// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be nil.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
@@ -46,6 +47,8 @@ type Config struct {
 	ResolvConf string
 	// SeccompDir contains the profiles for localhostProfile; default DataDir/seccomp.
 	SeccompDir string
+	// Probes restricts the hosts that probes and hooks may name.
+	Probes probe.Guard
 	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
 	// MemoryCapacity is the node's memory in bytes.

@@ -15,13 +15,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 )
 
-func (m *Manager) hook(ctx context.Context, h *corev1.LifecycleHandler, c *corev1.Container, id, podIP string) error {
+func (m *Manager) hook(ctx context.Context, p *corev1.Pod, h *corev1.LifecycleHandler, c *corev1.Container, id,
+	podIP string) error {
 	switch {
 	case h.Exec != nil:
 		_, err := probe.Exec(ctx, m.c.Runtime, id, h.Exec.Command)
 		return err
 	case h.HTTPGet != nil: // any status is success, as in the kubelet
-		_, err := probe.HTTPGet(ctx, m.http, h.HTTPGet, c, podIP, "kube-lifecycle/1.37")
+		t := probe.Target{Container: c, PodIP: podIP, HostNetwork: p.Spec.HostNetwork}
+		_, err := m.probing.HTTPGet(ctx, h.HTTPGet, t, "kube-lifecycle/1.37")
 		return err
 	case h.Sleep != nil:
 		select {

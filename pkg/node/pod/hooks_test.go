@@ -18,10 +18,12 @@ func TestHTTPHook(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	host, port, err := net.SplitHostPort(web.Listener.Addr().String())
 	require.NoError(t, err)
-	m := &Manager{http: probe.NewHTTPClient()}
-	defer m.http.CloseIdleConnections()
+	m, p := &Manager{probing: probe.NewClient(probe.Guard{})}, &corev1.Pod{}
+	defer m.probing.CloseIdleConnections()
 	hook := &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port)}}
-	require.NoError(t, m.hook(t.Context(), hook, &corev1.Container{}, "c", ""))
+	require.ErrorContains(t, m.hook(t.Context(), p, hook, &corev1.Container{}, "c", ""), "is the machine's own")
+	p.Spec.HostNetwork = true
+	require.NoError(t, m.hook(t.Context(), p, hook, &corev1.Container{}, "c", ""))
 	web.Close()
-	require.Error(t, m.hook(t.Context(), hook, &corev1.Container{}, "c", ""))
+	require.Error(t, m.hook(t.Context(), p, hook, &corev1.Container{}, "c", ""))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -32,7 +31,7 @@ type Manager struct {
 	volumes *volume.Manager
 	images  *images.Manager
 	probes  *probe.Manager
-	http    *http.Client
+	probing *probe.Client
 	modules modules
 	ctx     context.Context
 	began   time.Time
@@ -73,7 +72,8 @@ func New(c Config) *Manager {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
 	m := &Manager{
-		c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(), gate: newGate(goruntime.GOMAXPROCS(0)),
+		c: c, log: c.Logger, modules: readModules(), probing: probe.NewClient(c.Probes),
+		gate:       newGate(goruntime.GOMAXPROCS(0)),
 		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}, listed: make(chan struct{}),
 	}
 	m.allListed = sync.OnceFunc(func() { close(m.listed) })
@@ -81,7 +81,7 @@ func New(c Config) *Manager {
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
-	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
+	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Client: m.probing, Logger: c.Logger})
 	if c.Metrics != nil {
 		c.Metrics.MustRegister(m.probes.Metrics())
 	}
@@ -123,7 +123,7 @@ func (m *Manager) Wait() error {
 	}
 	m.probes.StopAll()
 	m.wg.Wait()
-	m.http.CloseIdleConnections()
+	m.probing.CloseIdleConnections()
 	return m.volumes.Close()
 }
 

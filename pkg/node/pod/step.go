@@ -119,7 +119,8 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 		return Health{Started: true, Ready: true}
 	}
 	t := probe.Target{UID: w.uid, Container: spec, ContainerID: c.ID, PodIP: podIP, StartedAt: c.StartedAt, Ending: ending,
-		Event: func(kind, reason, message string) { w.m.event(p, c.Name, kind, reason, message) }}
+		HostNetwork: p.Spec.HostNetwork,
+		Event:       func(kind, reason, message string) { w.m.event(p, c.Name, kind, reason, message) }}
 	before := healthInStatus(p, c)
 	t.Ready, t.Started = before.Ready, before.Started
 	r := w.m.probes.Watch(w.m.ctx, t)

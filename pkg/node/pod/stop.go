@@ -61,8 +61,8 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	w.mu.Unlock()
 	go func() {
 		var err error
-		if panicked := w.m.guard.Do("hook", func() { err = w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }); panicked !=
-			nil {
+		panicked := w.m.guard.Do("hook", func() { err = w.m.hook(hook, p, c.Lifecycle.PreStop, c, id, ip) })
+		if panicked != nil {
 			err = panicked
 		}
 		done <- err

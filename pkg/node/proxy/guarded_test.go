@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,42 @@ func created(second int64) func(*corev1.Service) {
 
 func onPort(port int32) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Ports[0].Port = port }
+}
+
+// TestPortsInUse: a service does not take a port of this node from a process that has it already, and keeps a port that
+// it had before the process.
+func TestPortsInUse(t *testing.T) {
+	node := testNode
+	node.Addresses = []netip.Addr{netip.MustParseAddr("192.168.77.1")}
+	node.InUse = func(f Frontend) bool { return f.Port == 8080 }
+	claims := func(before *servicePlan, port int32, on ...string) *servicePlan {
+		return plan(node, service("a", "10.43.0.5", onPort(port), func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Spec.ExternalIPs = on[:1]
+			s.Spec.Ports[0].NodePort = 8080
+			for _, ip := range on {
+				s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
+			}
+		}), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, before)
+	}
+	at := func(ip string, port uint16) Frontend {
+		return Frontend{netip.MustParseAddr(ip), unix.IPPROTO_TCP, port}
+	}
+	p := claims(nil, 8080, "192.168.77.2", "198.51.100.1")
+	require.Contains(t, p.frontends, at("192.168.77.2", 8080), "another machine's")
+	require.Contains(t, p.frontends, at("198.51.100.1", 8080))
+	require.Empty(t, p.refused)
+
+	node.Addresses = append(node.Addresses, netip.MustParseAddr("192.168.77.3"))
+	p = claims(nil, 8080, "192.168.77.3")
+	require.Contains(t, p.refused,
+		"port 8080 of 192.168.77.3 is in use by a process of this machine; end it and change the service")
+	require.Equal(t, byNodePort, p.frontends[at("192.168.77.3", 8080)].class, "the API server allocates node ports")
+	require.Empty(t, claims(nil, 8081, "192.168.77.3").refused)
+	before := claims(nil, 8082, "192.168.77.3")
+	node.InUse = func(Frontend) bool { return true }
+	require.Empty(t, claims(before, 8082, "192.168.77.3").refused)
+	require.NotEmpty(t, claims(nil, 8082, "192.168.77.3").refused)
 }
 
 func TestWhatIsGuarded(t *testing.T) {

@@ -22,6 +22,8 @@ type Node struct {
 	Local map[types.NamespacedName]netip.AddrPort
 	// Guarded are the external addresses that services may not have; nil means none.
 	Guarded *Guarded
+	// InUse reports whether a process of this machine has a frontend's port, which then no service gets. It may be nil.
+	InUse func(Frontend) bool
 	// Holders are the names of the nodes that may answer ARP for pool addresses.
 	Holders []string
 }
@@ -109,8 +111,9 @@ type servicePlan struct {
 // labelProxyName marks services that another proxy implements. Any value counts.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// plan computes the desired state of a service; svc is nil for a deleted service. It has no side effects. Endpoints
-// in before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
+// plan computes the desired state of a service; svc is nil for a deleted service. It has no side effects, and depends
+// on the machine only by Node.InUse. Endpoints in before keep their numbers, so that a change of one endpoint changes
+// one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
 		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}, restricted: map[Frontend][]netip.Prefix{},

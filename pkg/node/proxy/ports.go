@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -133,10 +134,29 @@ func (t *portPlanner) put(f Frontend, onlyLocal bool, class class) {
 	}
 }
 
+// inUse reports whether a process has the port of a frontend on this node's own addresses. A frontend that the service
+// had before stays, even if a process listens there meanwhile.
+func (t *portPlanner) inUse(f Frontend) bool {
+	if t.node.InUse == nil || !slices.Contains(t.node.Addresses, f.Addr) {
+		return false
+	}
+	if t.before != nil {
+		if _, had := t.before.frontends[f]; had {
+			return false
+		}
+	}
+	return t.node.InUse(f)
+}
+
 // outside adds a frontend for clients outside the cluster, unless refuse returns a reason.
 func (t *portPlanner) outside(f Frontend, class class, refuse func(Frontend) string) {
 	p := t.plan
-	if why := refuse(f); why != "" {
+	why := refuse(f)
+	if why == "" && class == byExternal && t.inUse(f) {
+		why = fmt.Sprintf("port %d of %s is in use by a process of this machine; end it and change the service", f.Port,
+			f.Addr)
+	}
+	if why != "" {
 		p.refused = append(p.refused, why)
 		return
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
+	"github.com/coracle-dev/coracle/pkg/node/host/socket"
 	"github.com/coracle-dev/coracle/pkg/node/proxy/announce"
 )
 
@@ -99,7 +100,9 @@ func New(c Config) (*Proxy, error) {
 		events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
-	p.node = Node{Name: c.NodeName, Local: c.Local}
+	p.node = Node{Name: c.NodeName, Local: c.Local, InUse: func(f Frontend) bool {
+		return socket.InUse(f.Protocol, netip.AddrPortFrom(f.Addr, f.Port))
+	}}
 	for _, a := range append([]netip.Addr{c.NodeIP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}, c.NodePortAddresses...) {
 		p.node.Addresses = addresses(nil, append(texts(p.node.Addresses), a.String())...)
 	}

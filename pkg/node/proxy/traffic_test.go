@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -136,6 +138,39 @@ func TestTraffic(t *testing.T) {
 
 // TestFurtherRanges checks that cluster IPs of a ServiceCIDR are routed and rejected like Config.ServiceCIDR, unless
 // machines have addresses in the range.
+// TestPortsOfProcesses checks that a service on the node's address does not take a port from a process of the machine.
+func TestPortsOfProcesses(t *testing.T) {
+	w := newWorld(t)
+	l, err := net.Listen("tcp4", ":8070")
+	require.NoError(t, err)
+	defer l.Close()
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "process ")
+			_ = c.Close()
+		}
+	})
+	defer done.Wait()
+	defer l.Close()
+	for port, name := range map[int32]string{8070: "a", 8071: "b"} {
+		w.objects.deliver(nil, service(name, fmt.Sprint("10.43.0.1", port-8070), onPort(port),
+			external(nodeAddr.String())))
+		w.objects.deliver(nil, slice(name, 8080, w.pod(name).String()+"@n1"))
+	}
+	w.start()
+	for to, want := range map[string]string{":8070": "process", ":8071": "b"} {
+		answer, err := w.ask("outside", "tcp", nodeAddr.String()+to)
+		require.NoError(t, err)
+		who, _, _ := strings.Cut(answer, " ")
+		require.Equal(t, want, who)
+	}
+}
+
 func TestFurtherRanges(t *testing.T) {
 	w := newWorld(t)
 	a, client := w.pod("a"), w.pod("client")

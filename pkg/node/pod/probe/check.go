@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +37,7 @@ func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning st
 		_, err := Exec(ctx, m.runtime, t.ContainerID, p.Exec.Command)
 		return "", err
 	case p.HTTPGet != nil:
-		res, err := HTTPGet(ctx, m.http, p.HTTPGet, t.Container, t.PodIP, "kube-probe/1.37")
+		res, err := m.client.HTTPGet(ctx, p.HTTPGet, t, "kube-probe/1.37")
 		switch {
 		case err != nil:
 			return "", err
@@ -76,49 +75,22 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 	return text, nil
 }
 
-// maxRedirects limits the redirects to the same host that are followed.
-const maxRedirects = 10
-
-// NewHTTPClient returns the client for probes and hooks: without keep-alive, verification of certificates, and
-// redirects to other hosts.
-func NewHTTPClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // pods' own certificates; as upstream
-			DisableKeepAlives:  true,
-			DisableCompression: true,
-			Proxy:              nil,
-			// The headers come from the container.
-			MaxResponseHeaderBytes: maxHeaders,
-		},
-		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Hostname() != via[0].URL.Hostname() {
-				return http.ErrUseLastResponse
-			}
-			if len(via) >= maxRedirects {
-				return fmt.Errorf("stopped after %d redirects", maxRedirects)
-			}
-			return nil
-		},
-	}
-}
-
 // Response is the response to an HTTP probe or hook, with at most 10 KiB of the body.
 type Response struct {
 	Status int
 	Body   string
 }
 
-// HTTPGet sends the request of an action. An error status is a Response, not an error.
-func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container,
-	podIP, agent string) (Response, error) {
-	port, err := Port(a.Port.String(), container)
+// HTTPGet sends the request of an action. An error status is a Response, not an error. Of the target it needs the
+// container, the pod's IP, and whether the pod is in the host's network.
+func (c *Client) HTTPGet(ctx context.Context, a *corev1.HTTPGetAction, t Target, agent string) (Response, error) {
+	port, err := Port(a.Port.String(), t.Container)
 	if err != nil {
 		return Response{}, err
 	}
 	host := a.Host
 	if host == "" {
-		host = podIP
+		host = t.PodIP
 	}
 	scheme := strings.ToLower(string(a.Scheme))
 	if scheme == "" {
@@ -145,7 +117,7 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	if _, set := req.Header["Accept"]; !set {
 		req.Header.Set("Accept", "*/*")
 	}
-	res, err := c.Do(req)
+	res, err := c.to(a.Host, t).http.Do(req)
 	if err != nil {
 		return Response{}, err
 	}
@@ -182,7 +154,7 @@ func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) 
 	if host == "" {
 		host = t.PodIP
 	}
-	conn, err := m.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	conn, err := m.client.to(a.Host, t).dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,6 @@ package probe
 import (
 	"context"
 	"log/slog"
-	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +24,8 @@ type Target struct {
 	Container   *corev1.Container
 	ContainerID string
 	PodIP       string
+	// HostNetwork means that the pod is in the host's network.
+	HostNetwork bool
 	StartedAt   time.Time
 	// Started and Ready are the last known state from the pod's status, kept over a restart of the agent.
 	Started, Ready bool
@@ -50,6 +50,7 @@ type Config struct {
 	Runtime runtime.Runtime
 	// Changed is called from a probe's goroutine when a container's Result changed.
 	Changed func(types.UID)
+	Client  *Client
 	Logger  *slog.Logger
 }
 
@@ -57,8 +58,7 @@ type Config struct {
 type Manager struct {
 	runtime runtime.Runtime
 	changed func(types.UID)
-	http    *http.Client
-	dialer  net.Dialer
+	client  *Client
 
 	mu      sync.Mutex
 	workers map[string]*worker // by container ID
@@ -78,7 +78,7 @@ type worker struct {
 
 // New returns a Manager. Its goroutines end with Stop, StopAll or their context.
 func New(c Config) *Manager {
-	return &Manager{runtime: c.Runtime, changed: c.Changed, http: NewHTTPClient(), workers: map[string]*worker{},
+	return &Manager{runtime: c.Runtime, changed: c.Changed, client: c.Client, workers: map[string]*worker{},
 		guard: run.Guard{Log: c.Logger, Component: "probes"}}
 }
 

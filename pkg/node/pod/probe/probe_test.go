@@ -62,7 +62,7 @@ func bench(t *testing.T, f func(t *testing.T, m *Manager, c *check, target Targe
 		require.NoError(t,
 			rt.Create(t.Context(), runtime.Spec{ID: "c", PodUID: "u", Image: "busybox", Command: []string{"sleep", "1000000"}}))
 		require.NoError(t, rt.Start(t.Context(), "c"))
-		m := New(Config{Runtime: rt, Changed: func(types.UID) {}})
+		m := New(Config{Runtime: rt, Changed: func(types.UID) {}, Client: NewClient(Guard{})})
 		defer func() {
 			m.StopAll()
 			require.NoError(t, rt.Remove(context.Background(), "c"))
@@ -262,8 +262,9 @@ func TestRedirects(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			changed, events := make(chan struct{}, 1), make(chan string, 8)
-			m := New(Config{Runtime: fake.New(fake.Config{}), Changed: func(types.UID) { changed <- struct{}{} }})
-			defer m.http.CloseIdleConnections()
+			m := New(Config{Runtime: fake.New(fake.Config{}), Changed: func(types.UID) { changed <- struct{}{} },
+				Client: NewClient(Guard{})})
+			defer m.client.CloseIdleConnections()
 			defer m.StopAll()
 			target := Target{UID: "u", ContainerID: "c", PodIP: "127.0.0.1", StartedAt: time.Now(), Ready: !tt.ready,
 				Event: func(_, reason, message string) { events <- reason + ": " + message },
@@ -286,7 +287,7 @@ func TestRedirects(t *testing.T) {
 }
 
 func TestOverTheWire(t *testing.T) {
-	m := New(Config{Runtime: fake.New(fake.Config{})})
+	m := New(Config{Runtime: fake.New(fake.Config{}), Client: NewClient(Guard{})})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/ok" || r.Header.Get("X-A") != "b" || r.UserAgent() != "kube-probe/1.37" {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -341,5 +342,5 @@ func TestOverTheWire(t *testing.T) {
 			}
 		})
 	}
-	m.http.CloseIdleConnections()
+	m.client.CloseIdleConnections()
 }

@@ -252,6 +252,15 @@ func TestSendFromAPod(t *testing.T) {
 	require.Equal(t, "Bearer token", b.api.got[0].Header.Get("Authorization"), "with the permissions of the pod's account")
 	code, _ = b.post("/v1/nodes/other/message", "hi")
 	require.Equal(t, http.StatusNotFound, code)
+	for _, path := range []string{
+		"/v1/services/a%2Fproxy%2Fadmin/message", "/v1/namespaces/ns%2Fservices%2Fa%2Fproxy/pods/x/message",
+		"/v1/namespaces/ns/services/%2E%2E/message", "/v1/pods/a%252F/message",
+	} {
+		code, body = b.post(path, "hi")
+		require.Equal(t, http.StatusBadRequest, code, path)
+		require.Contains(t, body, "is not a name", path)
+	}
+	require.Len(t, b.api.got, 1, "nothing else was sent to the API server")
 }
 
 // TestAtLeastOnce checks that accepted messages survive the agent, that a message that exhausts its attempts goes

@@ -10,12 +10,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
@@ -253,6 +253,17 @@ var (
 	}
 )
 
+// targetPath returns the API server's path for a message to a pod or service. A name with a slash would lead to another
+// path, since the API server reads the decoded one.
+func targetPath(namespace, kind, name string) (string, error) {
+	for _, segment := range []string{namespace, name} {
+		if bad := validation.IsDNS1123Subdomain(segment); len(bad) > 0 {
+			return "", fmt.Errorf("the message's target %q is not a name: %s", segment, bad[0])
+		}
+	}
+	return "/api/v1/namespaces/" + namespace + "/" + kind + "/" + name + "/message", nil
+}
+
 // send sends a message for the program, with the permissions of the pod's service account.
 func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
 	kind, namespace := req.PathValue("kind"), req.PathValue("namespace")
@@ -262,6 +273,11 @@ func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
 	}
 	if namespace == "" {
 		namespace = r.pod.Namespace
+	}
+	path, err := targetPath(namespace, kind, req.PathValue("name"))
+	if err != nil {
+		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
+		return
 	}
 	if r.m.c.API == nil {
 		reject(w, http.StatusServiceUnavailable, "Unavailable", "the node's agent cannot send")
@@ -277,8 +293,6 @@ func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
 		reject(w, http.StatusServiceUnavailable, "NoToken", "no token of the pod's service account: %v", err)
 		return
 	}
-	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/" + kind + "/" + url.PathEscape(req.PathValue("name")) +
-		"/message"
 	out, err := http.NewRequestWithContext(req.Context(), http.MethodPost, path, bytes.NewReader(p.data))
 	if err != nil {
 		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
