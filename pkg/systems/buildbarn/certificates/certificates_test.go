@@ -98,7 +98,7 @@ func TestParseAuthority(t *testing.T) {
 	require.ErrorContains(t, err, "tls.crt has expired on ")
 }
 
-// TestHandshake: a server and a client with issued certificates know each other, those of another farm do not.
+// TestHandshake: a server accepts a client with a certificate of its own farm, and refuses another farm's client.
 func TestHandshake(t *testing.T) {
 	a, b := authority(t), authority(t)
 	config := func(a *Authority, l Leaf) *tls.Config {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scheduler serves the two calls: workers, a thousand at a time, and Terminate, which lasts until its caller goes away.
+// scheduler serves ListWorkers, pageSize workers at a time, and TerminateWorkers, which lasts until the caller cancels.
 type scheduler struct {
 	workers    []worker
 	requests   [][]byte
@@ -90,7 +90,7 @@ func TestTerminate(t *testing.T) {
 	c.wait, c.linger = time.Minute, 10*time.Millisecond
 	require.NoError(t, c.Terminate(t.Context(), []string{"a"}), "busy workers are not waited for")
 
-	// One does not wait for another.
+	// The calls run concurrently.
 	s = &scheduler{terminated: make(chan string, 10)}
 	c = s.serve(t)
 	c.wait, c.linger = time.Minute, time.Minute
@@ -111,7 +111,7 @@ func TestTerminate(t *testing.T) {
 	require.ErrorContains(t, <-done, "canceled")
 	require.ElementsMatch(t, pods, told)
 
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // no connection is made
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	require.NoError(t, err)
 	defer silent.Close()
 	require.Error(t,
@@ -127,7 +127,7 @@ func TestTerminate(t *testing.T) {
 	require.Error(t, Scheduler{Address: "127.0.0.1:1"}.Terminate(ctx, []string{"a"}))
 }
 
-// TestMoreThanAPage is no answer, and not kept.
+// TestMoreThanAPage: an answer with more workers than requested is an error.
 func TestMoreThanAPage(t *testing.T) {
 	page := bytes.Repeat(message(nil, 1, nil), pageSize)
 	list, err := parseWorkers(page)
@@ -137,7 +137,7 @@ func TestMoreThanAPage(t *testing.T) {
 	require.ErrorIs(t, err, errMessage)
 }
 
-// FuzzParse: answers come from pods.
+// FuzzParse fuzzes the parser, because answers come from untrusted pods.
 func FuzzParse(f *testing.F) {
 	f.Add(message(nil, 1, table(nil, 1, map[string]string{"pod": "p"})))
 	f.Fuzz(func(t *testing.T, data []byte) { _, _ = parseWorkers(data) })
