@@ -58,7 +58,7 @@ func partRow[T any, P part[T]](name, short string, defaults func(P), validate fu
 	list func() client.ObjectList) *kind.Resource {
 	source := buildbarn.PartsSource
 	if name == "BuildbarnScheduler" {
-		source = buildbarn.Source // types.go, which all kinds share
+		source = buildbarn.Source // the types that all parts share; one row reads them, so each source is read once
 	}
 	r := own.Row(own.Definition[P]{
 		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short},
