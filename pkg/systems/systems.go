@@ -1,7 +1,7 @@
-// Package systems lists the systems of Coracle. Each is a vertical slice in a folder of its own: its kinds,
-// reconcilers, parts of the API server and of nodes, and commands.
+// Package systems lists the systems of Coracle. Each is a vertical slice in its own folder: its kinds, reconcilers,
+// parts of the API server and of nodes, and commands.
 //
-// Its invariant: nothing below this package knows the name of a system.
+// Its invariant: no package that pkg/systems imports, other than the systems themselves, knows the name of a system.
 package systems
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers"
 )
 
-// List is the systems of one process.
+// List holds the systems of one process.
 type List []system.System
 
-// All makes all systems for a host.
+// All creates all systems for a host.
 func All(h system.Host) List {
 	return List{
 		kontrol.New(h),
@@ -51,7 +51,7 @@ func (l List) Reconcilers(c system.Controllers) (list []*engine.Reconciler) {
 	return list
 }
 
-// Parts returns what makes the systems' parts of an agent.
+// Parts returns the constructors of the systems' parts of an agent.
 func (l List) Parts() (list []func(part.Host) part.Part) {
 	for _, s := range l {
 		if s.Node != nil {

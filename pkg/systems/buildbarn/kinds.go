@@ -20,7 +20,6 @@ type part[T any] interface {
 	buildbarn.Part
 }
 
-// kinds returns the kinds of Buildbarn.
 func kinds() []own.Kind {
 	return []own.Kind{
 		{
@@ -54,12 +53,12 @@ func kinds() []own.Kind {
 	}
 }
 
-// partRow returns the row of a part. It can be scaled, and has its finalizer from the beginning.
+// partRow returns the row of a part. The part has a scale subresource, and gets its finalizer when it is created.
 func partRow[T any, P part[T]](name, short string, defaults func(P), validate func(P) field.ErrorList,
 	list func() client.ObjectList) *kind.Resource {
 	source := buildbarn.PartsSource
 	if name == "BuildbarnScheduler" {
-		source = buildbarn.Source // each source is read once
+		source = buildbarn.Source // the types that all parts share; one row reads them, so each source is read once
 	}
 	r := own.Row(own.Definition[P]{
 		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short},
@@ -78,7 +77,7 @@ func partRow[T any, P part[T]](name, short string, defaults func(P), validate fu
 	return r
 }
 
-// Definitions returns definitions of Buildbarn's kinds for other API servers than ours.
+// Definitions returns CustomResourceDefinitions of Buildbarn's kinds for API servers other than Coracle's.
 func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	for _, o := range kinds() {
 		var columns []apiextensionsv1.CustomResourceColumnDefinition

@@ -1,6 +1,6 @@
-// Package buildbarn is the system of Buildbarn farms: remote execution and caching for Bazel and its like.
+// Package buildbarn is the system for Buildbarn farms: remote execution and caching for Bazel and similar build tools.
 //
-// Its invariant: nothing of a farm is evaluated in this process; configurations are checked in one of their own.
+// Its invariant: this process evaluates no configuration of a farm; a child process checks them.
 package buildbarn
 
 import (
@@ -42,7 +42,7 @@ func New(system.Host) system.System {
 	}
 }
 
-// Rights returns what the reconcilers need on an API server other than ours.
+// Rights returns the RBAC rules that the reconcilers need on an API server other than Coracle's.
 func Rights() []rbacv1.PolicyRule {
 	return own.Together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights,
 		buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)

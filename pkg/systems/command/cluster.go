@@ -1,5 +1,5 @@
-// Package command is what the command lines of systems share: the flags that select a cluster, the connection to it,
-// and tables. A command line reads and writes through the API only.
+// Package command has the code that the command lines of systems share: the flags that select a cluster, the connection
+// to it, and tables. A command uses only the cluster's API.
 //
 // Its invariant: a command reads the environment and the terminal only through this package.
 package command
@@ -40,8 +40,8 @@ type Cluster struct {
 
 // Connector connects to clusters.
 type Connector struct {
-	// Kinds are our own kinds that the command reads and writes. With the ones of Kubernetes that mapper adds they are
-	// known, so a connection needs no discovery.
+	// Kinds are Coracle's kinds that the command reads and writes. Mapper adds the Kubernetes kinds, so a connection
+	// needs no discovery.
 	Kinds []metav1.APIResource
 }
 
@@ -113,7 +113,7 @@ func Ago(t *metav1.Time, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t.Time))
 }
 
-// Scheme has the kinds that Coracle's own commands read and write.
+// Scheme returns a scheme with the kinds that Coracle's own commands read and write.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	var errs []error
@@ -126,7 +126,7 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, errors.Join(errs...)
 }
 
-// Mapper has the paths of the kinds that commands read and write.
+// Mapper returns the resources and scopes of the kinds that commands read and write.
 func (c Connector) Mapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	core := corev1.SchemeGroupVersion

@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Terminal is where a command reads and writes. Err is for progress and questions.
+// Terminal holds a command's input and output. Err is for progress and questions.
 type Terminal struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -35,7 +35,7 @@ func Standard() Terminal { return Terminal{In: os.Stdin, Out: os.Stdout, Err: os
 // error.
 type Exit struct {
 	Code int
-	// Err is printed; nil if the output says it all.
+	// Err is printed unless it is nil.
 	Err error
 }
 
@@ -78,7 +78,7 @@ func PrintAs(out io.Writer, format string, v any) error {
 	return err
 }
 
-// Stamp formats a time for people; empty if t is zero.
+// Stamp formats a time in the local time zone; empty if t is zero.
 func Stamp(t *metav1.Time) string {
 	if t == nil || t.IsZero() {
 		return ""

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// System is one vertical slice.
+// System is one vertical slice: kinds, reconcilers, node part, commands and manual.
 type System struct {
 	Name string
 	// Extension has its kinds, its subresources of other kinds, and its roles.
@@ -41,38 +41,40 @@ type System struct {
 // Operator describes the process that runs a system's reconcilers on any Kubernetes.
 type Operator struct {
 	Short string
-	// Reconcilers are the names of the ones that it runs.
+	// Reconcilers are the names of the reconcilers that it runs.
 	Reconcilers []string
 	// Listen is the default address of its health and metrics.
 	Listen string
-	// Definitions are the system's kinds as CustomResourceDefinitions.
+	// Definitions returns the system's kinds as CustomResourceDefinitions.
 	Definitions func() []*apiextensionsv1.CustomResourceDefinition
-	// Rights are what its reconcilers need on the API server.
+	// Rights returns the RBAC rules that its reconcilers need on the API server.
 	Rights func() []rbacv1.PolicyRule
-	// Advice is what an administrator may want to add to Rights: lines of YAML comments.
+	// Advice suggests rules that an administrator may add to Rights, as lines of YAML comments.
 	Advice string
-	// Sources: objects name Secrets and ConfigMaps that it reads, and this can be limited to some namespaces.
+	// Sources means that the operator reads Secrets and ConfigMaps that objects name, which can be limited to some
+	// namespaces.
 	Sources bool
 }
 
-// Host is what the process gives a system when it makes it. The zero value is for uses without a server, such as
-// printing definitions; what needs a field that is nil answers that this server cannot do it.
+// Host holds the functions that the process offers a system at creation. The zero value is for uses without a server,
+// such as printing definitions: a handler that needs a nil field answers that this server cannot serve the request.
 type Host struct {
-	// Seal returns a code for data that only this cluster's API servers can compute (HMAC-SHA-256).
+	// Seal returns an authentication code that only this cluster's API servers can compute (HMAC-SHA-256).
 	Seal func(data []byte) []byte
 }
 
-// Controllers is what the process gives the reconcilers.
+// Controllers holds the clients and settings that the process gives the reconcilers.
 type Controllers struct {
 	// ClientFor returns the client for an identity, such as "system:serviceaccount:kube-system:task-controller".
 	ClientFor func(identity string) client.Interface
-	// Connect returns the base URL of a node's API and a transport that authenticates to it. Nil: nodes cannot be reached.
+	// Connect returns the base URL of a node's API and a transport that authenticates to it. Nil: nodes cannot be
+	// reached.
 	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
-	// ServerVersion is the version of the API server; empty: that of this build.
+	// ServerVersion is the version of the API server; empty means the version of this build.
 	ServerVersion string
 	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 is the default.
 	TaskPatience time.Duration
-	// SourceNamespaces limit the namespaces in which reconcilers read the Secrets and ConfigMaps that objects name; empty:
-	// all.
+	// SourceNamespaces are the namespaces in which reconcilers may read the Secrets and ConfigMaps that objects name;
+	// empty means all.
 	SourceNamespaces []string
 }

@@ -1,7 +1,7 @@
-// Package certificates makes the authority of a Buildbarn farm, the certificates of its parts, and what its clients
-// show to be let in. They are kept in Secrets, so that a farm needs nothing but Kubernetes.
+// Package certificates makes the certificate authority of a Buildbarn farm, the certificates of its parts, and the
+// certificates and tokens of its clients. They are kept in Secrets, so that a farm needs nothing but Kubernetes.
 //
-// Its invariant: what Issue returns, Due accepts until two thirds of its lifetime are over.
+// Its invariant: Due accepts a Secret that Issue returned until two thirds of its lifetime are over.
 package certificates
 
 import (
@@ -20,20 +20,20 @@ import (
 	"gopkg.in/go-jose/go-jose.v2"
 )
 
-// The keys of Secrets. The first three are those of kubernetes.io/tls and of cert-manager.
+// The keys of Secrets. The first three are the keys that kubernetes.io/tls and cert-manager use.
 const (
 	Certificate = "tls.crt"
 	Key         = "tls.key"
 	Authorities = "ca.crt"
-	// Token is a JSON Web Token (RFC 7519) in the Secret of clients, TokenKey the key that signs it in that of the
-	// authority.
+	// Token is a JSON Web Token (RFC 7519) in the clients' Secret. TokenKey is its signing key in the authority's
+	// Secret.
 	Token    = "token"
 	TokenKey = "token.key"
 )
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// skew tolerates verifiers whose clock is behind.
+	// skew backdates certificates and tokens, for verifiers whose clock is behind.
 	skew = time.Hour
 )
 
@@ -66,7 +66,7 @@ func NewAuthority(name string, now time.Time) (map[string][]byte, error) {
 	return map[string][]byte{Certificate: der, Key: keyPEM, TokenKey: tokenPEM}, nil
 }
 
-// ParseAuthority reads the content of the Secret of an authority. The error says what is wrong with it, for people.
+// ParseAuthority reads the content of an authority's Secret. Its error is written for users.
 func ParseAuthority(data map[string][]byte, now time.Time) (*Authority, error) {
 	a := &Authority{pem: data[Certificate]}
 	var err error
@@ -90,10 +90,10 @@ func ParseAuthority(data map[string][]byte, now time.Time) (*Authority, error) {
 	return a, nil
 }
 
-// PEM is the authority's certificate.
+// PEM returns the authority's certificate.
 func (a *Authority) PEM() string { return string(a.pem) }
 
-// TokenKeys are the keys with which tokens are verified, as a JSON Web Key Set (RFC 7517).
+// TokenKeys returns the public keys that verify tokens, as a JSON Web Key Set (RFC 7517).
 func (a *Authority) TokenKeys() (map[string]any, error) {
 	text, err := json.Marshal(jose.JSONWebKeySet{
 		Keys: []jose.JSONWebKey{{Key: a.token.Public(), Algorithm: string(jose.ES256), Use: "sig"}},
@@ -110,7 +110,7 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// PKCS #8, which build tools that are not written in Go read.
+	// Build tools that are not written in Go read PKCS #8.
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, nil, err
@@ -147,7 +147,7 @@ func belongs(c *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	return ok && public.Equal(key.Public())
 }
 
-// sign returns a certificate in PEM format.
+// sign returns a certificate in PEM format, valid from skew before now.
 func sign(template, parent *x509.Certificate, of, by *ecdsa.PrivateKey, now time.Time,
 	life time.Duration) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))

@@ -14,15 +14,15 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 )
 
-// Leaf is what one Secret is for.
+// Leaf describes the certificate, and the token, of one Secret.
 type Leaf struct {
-	// Identity is a URI. It is in the certificate, and the subject of the token.
+	// Identity is the URI in the certificate's subject alternative names, and the token's subject.
 	Identity string
-	// Hosts are the DNS names and IP addresses of a server; without any, the certificate is a client's alone.
+	// Hosts are the DNS names and IP addresses of a server. Without any, the certificate is for clients only.
 	Hosts []string
-	// Life is how long it is valid.
+	// Life is how long the certificate and the token are valid.
 	Life time.Duration
-	// Token says that there is a token too.
+	// Token adds a token to the Secret.
 	Token bool
 }
 
@@ -83,8 +83,8 @@ func (a *Authority) newToken(l Leaf, now time.Time) (string, error) {
 	}).CompactSerialize()
 }
 
-// Due returns when the content of a Secret is to be issued anew; the zero time if at once, as for one that somebody
-// changed.
+// Due returns when to issue the content of a Secret again: at two thirds of its lifetime, or at once (the zero time) if
+// it is not what Issue returns for this leaf, for example because a user has edited it.
 func (a *Authority) Due(data map[string][]byte, l Leaf) time.Time {
 	cert, err := parseCertificate(data[Certificate])
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *Authority) Due(data map[string][]byte, l Leaf) time.Time {
 	return cert.NotBefore.Add(skew + l.Life*2/3)
 }
 
-// issued reports whether a certificate is one that Issue makes for a leaf.
+// issued reports whether Issue makes such a certificate for a leaf.
 func (a *Authority) issued(cert *x509.Certificate, key *ecdsa.PrivateKey, l Leaf) bool {
 	names, addresses := split(l.Hosts)
 	return belongs(cert, key) && cert.CheckSignatureFrom(a.cert) == nil &&
@@ -109,7 +109,7 @@ func (a *Authority) issued(cert *x509.Certificate, key *ecdsa.PrivateKey, l Leaf
 		slices.EqualFunc(cert.IPAddresses, addresses, net.IP.Equal)
 }
 
-// signed reports whether a token is of a leaf, and as old as its certificate.
+// signed reports whether this authority signed the token for the leaf, and it expires together with the certificate.
 func (a *Authority) signed(token string, cert *x509.Certificate, l Leaf) bool {
 	parsed, err := jwt.ParseSigned(token)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// target is a Service of the part's namespace that an address names, and a pod of it if it names one.
+// target is a Service of the part's namespace that an address names, and its pod if the address names one.
 type target struct {
 	service, pod string
 	port         int32
 }
 
-// targets returns what an address of gRPC may name in a namespace, the likeliest first; nil if it names something else,
-// or what cannot be known.
+// targets returns the Services and pods of a namespace that a gRPC address may name, the likeliest first. It returns
+// nil for other addresses.
 func targets(address, namespace string) []target {
 	address, ok := endpoint(address)
 	if !ok {
@@ -66,7 +66,7 @@ func targets(address, namespace string) []target {
 	return nil
 }
 
-// endpoint is an address without the scheme of a resolver that asks the DNS.
+// endpoint strips the scheme of the dns and passthrough resolvers from an address; ok is false for other resolvers.
 func endpoint(address string) (string, bool) {
 	scheme, rest, ok := strings.Cut(address, ":")
 	if !ok {
@@ -92,7 +92,7 @@ func ordinal(pod string) (n int, set string, ok bool) {
 	return n, pod[:i], err == nil && n >= 0
 }
 
-// Names returns the names of Services that a part's programs call, for Around.
+// Names returns the sorted names of the Services that a part's programs may call, for Around.Services.
 func Names(facts []*protocol.Facts, namespace string) (names []string) {
 	for _, f := range facts {
 		if f == nil {
@@ -108,7 +108,7 @@ func Names(facts []*protocol.Facts, namespace string) (names []string) {
 	return slices.Compact(names)
 }
 
-// clients compares whom the programs call with who is there.
+// clients checks that the Services and pods that the programs call exist.
 func (c *comparison) clients() error {
 	for _, client := range c.Clients {
 		list := targets(client.Address, c.Namespace)
@@ -150,8 +150,8 @@ func (c *comparison) client(client protocol.Client, t target, s *corev1.Service)
 	return nil
 }
 
-// scheduler warns of a client of a scheduler that calls the port for others, unless its configuration has exchanged
-// them.
+// scheduler warns if a frontend or worker calls a port of the scheduler that is not meant for it. It is no problem,
+// because the scheduler's configuration may have exchanged the ports.
 func (c *comparison) scheduler(client protocol.Client, p corev1.ServicePort) {
 	want := map[string]int32{
 		"frontend": buildbarn.PortSchedulerClient, "worker": buildbarn.PortSchedulerWorker,

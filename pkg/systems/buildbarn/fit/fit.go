@@ -1,7 +1,7 @@
-// Package fit compares what a part's configuration says about the farm around it with that farm.
+// Package fit compares a part's configuration with the Services, claims and other parts of its farm.
 //
-// Its functions are pure. Their invariant: a problem is something with which the part cannot work, whatever else is
-// done; what may be meant, or may come to be right, is a warning.
+// Its functions are pure. Their invariant: a problem is a fault that keeps the part from working, whatever else
+// changes. A difference that may be intended, or may resolve itself, is a warning.
 package fit
 
 import (
@@ -19,29 +19,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// Around is the farm around a part, as far as its configuration may name it.
+// Around holds the objects of a farm that a part's configuration may refer to.
 type Around struct {
 	Namespace, Component string
-	// Ports are those of the part's Service; the first is also probed. Workers have none.
+	// Ports are the ports of the part's Service; the startup probe uses the first. Workers have none.
 	Ports []corev1.ServicePort
-	// Claims are the sizes of the part's claims, in bytes, by the path where they are mounted.
+	// Claims are the sizes of the part's claims, in bytes, by mount path.
 	Claims map[string]int64
-	// Services are those of the namespace that Names returned, as far as they are there; Storage are the numbers of pods
-	// of BuildbarnStorages of these names.
+	// Services are the existing Services among the names that Names returned. Storage is the number of replicas of the
+	// BuildbarnStorages with these names.
 	Services map[string]*corev1.Service
 	Storage  map[string]int32
-	// Schedulers and Frontends are what the files of those of the namespace say, by their names; nil if it is not known.
-	// Empty is whether workers may go down to none. They are for workers alone.
+	// Schedulers and Frontends are the facts of the namespace's schedulers and frontends, by name; a value is nil if
+	// its configuration is not known. Empty means that the worker may scale to zero. Only workers use these fields.
 	Schedulers, Frontends map[string]*protocol.Facts
 	Empty                 bool
 }
 
-// Compare returns the first problem of a part's files, empty if there is none, and all warnings.
+// Compare returns the first problem of a part's files, or "" and all warnings. It returns neither if the facts of a
+// file are nil.
 func Compare(facts []*protocol.Facts, a Around) (problem string, warnings []string) {
 	var all protocol.Facts
 	for _, f := range facts {
 		if f == nil {
-			return "", nil // it is not known what the file says
+			return "", nil // the file's content is not known
 		}
 		all.Servers, all.Clients, all.Files = append(all.Servers, f.Servers...), append(all.Clients, f.Clients...), append(
 			all.Files, f.Files...)
@@ -70,14 +71,14 @@ func wrong(at protocol.Place, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %s", at.Line, at.Field, fmt.Sprintf(format, args...))
 }
 
-// listener is where a server listens: on all addresses if host is empty.
+// listener is the address of a server. An empty host means all addresses.
 type listener struct {
 	protocol.Place
 	host string
 	port int32
 }
 
-// listeners returns where the part's programs listen; ok is false if not all of them can be understood.
+// listeners returns the addresses of the part's servers; ok is false if one of them cannot be parsed.
 func (c *comparison) listeners() (list []listener, ok bool) {
 	for _, s := range c.Servers {
 		if s.Address == "" {
@@ -89,15 +90,15 @@ func (c *comparison) listeners() (list []listener, ok bool) {
 		}
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
-			return nil, false // the name of a service
+			return nil, false // a service name, such as "http"
 		}
 		list = append(list, listener{s.Place, host, int32(n)})
 	}
 	return list, true
 }
 
-// ports looks for servers behind the ports of the part's Service. Without the first, which is probed, no pod becomes
-// ready.
+// ports checks that a server listens on each port of the part's Service. A missing first port is a problem, because the
+// startup probe uses it; another missing port is a warning.
 func (c *comparison) ports() error {
 	listeners, ok := c.listeners()
 	if !ok {
@@ -135,7 +136,7 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// twice finds two servers of the pod that listen on the same address: one of them cannot.
+// twice finds two servers of the pod that listen on the same address.
 func (c *comparison) twice() error {
 	listeners, ok := c.listeners()
 	if !ok {
@@ -152,7 +153,7 @@ func (c *comparison) twice() error {
 	return nil
 }
 
-// runners compares where a worker calls its runner with where that listens.
+// runners checks that a runner listens on the socket that its worker calls.
 func (c *comparison) runners() error {
 	if c.Component != "worker" {
 		return nil
@@ -179,7 +180,7 @@ func (c *comparison) runners() error {
 	return nil
 }
 
-// sizes adds up what files take of the claims they are on.
+// sizes checks that the files on each claim fit into it together.
 func (c *comparison) sizes() error {
 	sums := map[string]int64{}
 	for _, f := range c.Files {
@@ -202,12 +203,12 @@ func (c *comparison) sizes() error {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
 
-// Claims are the paths where storage has its claims, by the names of these.
+// Claims returns the mount paths of a BuildbarnStorage's claims, by claim name.
 func Claims() map[string]string {
 	return map[string]string{"cas": "/storage-cas", "ac": "/storage-ac"}
 }
 
-// owned reports whether a Service is made by one of our kinds: its ports are what they are.
+// owned returns the Buildbarn kind that controls a Service, or "". The user cannot change the ports of such a Service.
 func owned(s *corev1.Service) (kind string) {
 	for _, o := range s.OwnerReferences {
 		if o.Controller != nil && *o.Controller && strings.HasPrefix(o.APIVersion, buildbarn.GroupVersion.Group+"/") {

@@ -8,8 +8,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// queues compares what workers serve with the queues of their scheduler, and with what the frontends pass on to it. All
-// of it may be meant: there are workers for others, and schedulers make queues for the workers that come.
+// queues compares a worker's queues with the queues of its scheduler, and with the actions that frontends forward to
+// it. It only warns: workers may serve other clients, and schedulers create queues for workers that connect.
 func (c *comparison) queues() error {
 	if c.Component != "worker" {
 		return nil
@@ -29,8 +29,8 @@ func (c *comparison) queues() error {
 	return nil
 }
 
-// queue warns if a scheduler does not have a queue before there are workers, and has others, or is to be without
-// workers.
+// queue warns if the scheduler does not predeclare the worker's queue, although it predeclares other queues or the
+// worker may scale to zero.
 func (c *comparison) queue(q protocol.Queue, scheduler string, declared []protocol.Queue) {
 	same := func(d protocol.Queue) bool { return d.Prefix == q.Prefix && slices.Equal(d.Platform, q.Platform) }
 	switch {
@@ -46,7 +46,7 @@ func (c *comparison) queue(q protocol.Queue, scheduler string, declared []protoc
 	}
 }
 
-// routes warns if frontends pass on actions to the scheduler, but none of the worker's instance names.
+// routes warns if frontends forward actions to the scheduler, but none for the worker's instance names.
 func (c *comparison) routes(q protocol.Queue, scheduler string) {
 	var others []string
 	for _, facts := range c.Frontends {
@@ -70,7 +70,7 @@ func (c *comparison) routes(q protocol.Queue, scheduler string) {
 	}
 }
 
-// begins reports whether an instance name begins with the parts of another.
+// begins reports whether prefix consists of the first components of an instance name.
 func begins(name, prefix string) bool {
 	return prefix == "" || name == prefix || strings.HasPrefix(name, prefix+"/")
 }

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers of fields are those of buildqueuestate.proto.
+// The field numbers come from buildqueuestate.proto.
 
-// message appends a field that is a message or a string.
+// message appends a length-delimited field: a message or a string.
 func message(to []byte, field protowire.Number, content []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(to, field, protowire.BytesType), content)
 }
@@ -31,7 +31,8 @@ func table(to []byte, field protowire.Number, m map[string]string) []byte {
 	return to
 }
 
-// listWorkers is a ListWorkersRequest for all workers of the queue of size class 0, after a worker.
+// listWorkers encodes a ListWorkersRequest for the page of workers of size class 0 after the given worker ID, or for
+// the first page if after is nil.
 func listWorkers(n Name, after map[string]string) []byte {
 	var platform []byte
 	for _, p := range n.Platform {
@@ -47,10 +48,10 @@ func listWorkers(n Name, after map[string]string) []byte {
 	return request
 }
 
-// terminateWorkers is a TerminateWorkersRequest for the workers of a pod.
+// terminateWorkers encodes a TerminateWorkersRequest for the workers of a pod.
 func terminateWorkers(pod string) []byte { return table(nil, 1, map[string]string{PodKey: pod}) }
 
-// worker is what is read of a WorkerState.
+// worker holds the fields of a WorkerState that this package reads.
 type worker struct {
 	id        map[string]string
 	executing bool
@@ -63,7 +64,7 @@ func parseWorkers(data []byte) (list []worker, err error) {
 			return nil
 		}
 		if len(list) == pageSize {
-			return errMessage // more than was asked for
+			return errMessage // more workers than the request asked for
 		}
 		w := worker{id: map[string]string{}}
 		err := fields(content, func(n protowire.Number, content []byte) error {
@@ -99,7 +100,7 @@ func entry(data []byte, into map[string]string) error {
 
 var errMessage = errors.New("the scheduler's answer is not a message of its protocol")
 
-// fields calls use for each field of a message that is a message or a string; others are passed over.
+// fields calls use for each length-delimited field (message or string) of a message, and skips all others.
 func fields(data []byte, use func(n protowire.Number, content []byte) error) error {
 	for len(data) > 0 {
 		number, kind, size := protowire.ConsumeTag(data)

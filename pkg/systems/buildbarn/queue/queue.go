@@ -1,8 +1,8 @@
-// Package queue asks a Buildbarn scheduler which workers are busy, and tells it which will go: the two calls of
-// buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of bb-remote-execution) that retiring workers
-// takes. Their few messages are encoded here, as that module would bring all of a build farm with it.
+// Package queue asks a Buildbarn scheduler which workers are busy, and announces which workers will be removed. It
+// makes two calls of buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of bb-remote-execution). It
+// encodes their messages itself, because that module depends on a whole build farm.
 //
-// Its invariant: what a scheduler sends is bounded, and a call ends within two seconds.
+// Its invariant: a scheduler's answers are bounded, and a call ends within two seconds.
 package queue
 
 import (
@@ -25,22 +25,22 @@ import (
 
 const (
 	wait     = 2 * time.Second
-	linger   = wait / 4 // how long a worker's termination is waited for
-	atOnce   = 100      // terminations
-	maxBytes = 4 << 20  // of an answer
-	pageSize = 1000     // workers
+	linger   = wait / 4 // how long Terminate waits for one pod's workers
+	atOnce   = 100      // concurrent terminations
+	maxBytes = 4 << 20  // per answer
+	pageSize = 1000     // workers per answer
 	maxPages = 100
 	service  = "/buildbarn.buildqueuestate.BuildQueueState/"
 )
 
-// Scheduler is where a scheduler serves the state of its queue.
+// Scheduler is the endpoint where a scheduler serves the state of its queue.
 type Scheduler struct {
 	// Address is host:port.
 	Address string
 	// TLS is nil for plain text.
 	TLS *tls.Config
 
-	wait, linger time.Duration // of tests; 0 is as of others
+	wait, linger time.Duration // set by tests; 0 means the constant of that name
 }
 
 // Name names a queue. The properties of the platform are sorted by name and value.
@@ -49,10 +49,10 @@ type Name struct {
 	Platform           []buildbarn.PlatformProperty
 }
 
-// PodKey is the key of a worker's ID that has the name of its pod, in rendered configurations.
+// PodKey is the key in a worker's ID under which rendered configurations put the name of its pod.
 const PodKey = "pod"
 
-// Busy returns how many actions each pod's workers execute; pods without any are not in it.
+// Busy returns how many actions the workers of each pod execute. It omits idle pods.
 func (s Scheduler) Busy(ctx context.Context, n Name) (map[string]int, error) {
 	busy := map[string]int{}
 	return busy, s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -80,7 +80,7 @@ func (s Scheduler) Busy(ctx context.Context, n Name) (map[string]int, error) {
 	})
 }
 
-// Terminate tells the scheduler to give pods' workers no more actions. It does not wait for those that they execute.
+// Terminate makes the scheduler give the pods' workers no more actions. It does not wait for running actions.
 func (s Scheduler) Terminate(ctx context.Context, pods []string) error {
 	return s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		var g errgroup.Group
@@ -92,8 +92,8 @@ func (s Scheduler) Terminate(ctx context.Context, pods []string) error {
 	})
 }
 
-// terminate tells the scheduler of one pod. The call lasts as long as a worker of it is busy; what it is for has
-// happened when it began.
+// terminate calls TerminateWorkers for one pod. The call lasts while a worker of the pod is busy, but it takes effect
+// when it begins. So terminate gives up after linger without an error.
 func terminate(ctx context.Context, conn *grpc.ClientConn, pod string, linger time.Duration) error {
 	calling, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +135,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string, request [
 	return answer, conn.Invoke(ctx, service+method, &request, &answer)
 }
 
-// bytesCodec takes messages that are encoded already. Its name is that of protocol buffers, which they are.
+// bytesCodec passes encoded messages through. Its name is "proto", because the messages are protocol buffers.
 type bytesCodec struct{}
 
 // Marshal implements encoding.Codec.

@@ -9,7 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// collect returns a visitor that adds what it sees to facts. Lines are left to who has the files.
+// collect returns a visitor that adds servers, clients, files, queues and routes to facts. It sets no line numbers:
+// only the caller has the source files.
 func collect(facts *protocol.Facts) func(message) *Error {
 	return func(m message) *Error {
 		at := func(field string) protocol.Place { return protocol.Place{Field: join(m.path, field)} }
@@ -24,7 +25,7 @@ func collect(facts *protocol.Facts) func(message) *Error {
 				facts.Servers = append(facts.Servers, protocol.Server{Place: at(fmt.Sprintf("listenPaths[%d]", i)), Path: path})
 			}
 		case "grpc.ClientConfiguration":
-			address := m.of("address").String() // each is reported once
+			address := m.of("address").String() // each address is reported once
 			if !slices.ContainsFunc(facts.Clients, func(c protocol.Client) bool { return c.Address == address }) {
 				facts.Clients = append(facts.Clients, protocol.Client{Place: at("address"), Address: address})
 			}
@@ -49,7 +50,7 @@ func collect(facts *protocol.Facts) func(message) *Error {
 	}
 }
 
-// texts are the values of a list of strings; there are none if the message has no such field.
+// texts returns the values of a list of strings, or nil if the message has no such field.
 func texts(m message, field protoreflect.Name) (out []string) {
 	f := m.Descriptor().Fields().ByName(field)
 	if f == nil {
@@ -62,7 +63,7 @@ func texts(m message, field protoreflect.Name) (out []string) {
 	return out
 }
 
-// properties are those of a message's platform.
+// properties returns the properties of a message's platform.
 func properties(m message) (out []protocol.Property) {
 	platform := message{Message: m.of("platform").Message()}
 	list := platform.of("properties").List()

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// locate finds the innermost value that the parser refuses, since the parser gives positions in evaluated JSON, which
-// nobody has seen.
+// locate finds the innermost value that the parser refuses. The parser's own positions are in the evaluated JSON, which
+// users do not see.
 func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []byte, depth int) *Error {
 	if s.json.Unmarshal(text, dynamicpb.NewMessage(d)) == nil {
 		return nil
@@ -49,7 +49,7 @@ func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []by
 			return e
 		}
 	}
-	// Each field is right by itself.
+	// Each field is valid by itself, so the fault is in their combination.
 	return &Error{Path: path, Problem: reason(s.json.Unmarshal(text, dynamicpb.NewMessage(d)))}
 }
 
@@ -90,7 +90,7 @@ func (s *Schema) field(path string, f protoreflect.FieldDescriptor, text json.Ra
 	return &Error{Path: path, Problem: reason(s.json.Unmarshal(one, dynamicpb.NewMessage(f.ContainingMessage())))}
 }
 
-// value checks one value of a field; alone is the message with nothing but it.
+// value checks one value of a field. alone is the message with only this value.
 func (s *Schema) value(path string, f protoreflect.FieldDescriptor, text, alone []byte, depth int) *Error {
 	if f.Message() != nil {
 		return s.locate(path, f.Message(), text, depth+1)
@@ -120,7 +120,7 @@ func (s *Schema) value(path string, f protoreflect.FieldDescriptor, text, alone 
 	return &Error{Path: path, Problem: fmt.Sprintf("must be %s, not %s", want, shown(text))}
 }
 
-// special reports whether a message has a form of its own in JSON.
+// special reports whether a message has its own JSON encoding, as well-known types do.
 func special(d protoreflect.MessageDescriptor) bool {
 	return d.ParentFile().Package() == "google.protobuf" && d.Name() != "Empty"
 }
@@ -143,7 +143,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// others names the field that was meant or, if there is none like it, all.
+// others suggests the known field with the most similar name. If no name is similar, it lists up to 30 fields.
 func others(d protoreflect.MessageDescriptor, name string) string {
 	var all []string
 	best, least := "", len(name)/3+1
@@ -166,7 +166,7 @@ func others(d protoreflect.MessageDescriptor, name string) string {
 	return "; there are: " + strings.Join(all, ", ")
 }
 
-// distance is how many letters differ (Levenshtein).
+// distance returns the Levenshtein distance; for a longer than 100 bytes, its length.
 func distance(a, b string) int {
 	if len(a) > 100 {
 		return len(a)
@@ -189,7 +189,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// shown is a value for a message to people.
+// shown shortens a value for an error message.
 func shown(text []byte) string {
 	var out bytes.Buffer
 	if json.Compact(&out, text) != nil {
@@ -198,10 +198,10 @@ func shown(text []byte) string {
 	return bounded.Text(out.String(), 40)
 }
 
-// position is where in evaluated JSON the parser found something.
+// position matches the parser's positions in the evaluated JSON.
 var position = regexp.MustCompile(`\(line \d+:\d+\):? `)
 
-// reason is the parser's error without what nobody can look up.
+// reason returns the parser's error without its prefixes and positions.
 func reason(err error) string {
 	if err == nil {
 		return "is invalid"

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// required are, by message, the fields and the choices (oneof) without which the programs do not start, and the servers
-// without which they do nothing. The messages are in the package buildbarn.configuration.
+// required lists, by message, the fields and oneofs that the programs need to start, and the servers without which they
+// do nothing. The messages are in the package buildbarn.configuration.
 var required = map[protoreflect.FullName]string{
 	"bb_storage.ApplicationConfiguration":            "grpc_servers",
 	"bb_storage.NonScannableBlobAccessConfiguration": "backend get_authorizer put_authorizer",
@@ -45,12 +45,12 @@ var required = map[protoreflect.FullName]string{
 	"scheduler.InitialSizeClassAnalyzerConfiguration":    "default_execution_timeout maximum_execution_timeout",
 }
 
-// requiredWith are, by message and field, the fields without which the programs do not start if that field is there.
+// requiredWith maps, by message, a field to the field that the programs also need to start if the first is set.
 var requiredWith = map[protoreflect.FullName]map[protoreflect.Name]protoreflect.Name{
 	"bb_storage.ApplicationConfiguration": {"schedulers": "execute_authorizer"},
 }
 
-// missing says what a message lacks.
+// missing reports the first required field or oneof that a message lacks.
 func missing(m message) *Error {
 	d := m.Descriptor()
 	for _, name := range strings.Fields(required[protoreflect.FullName(m.name())]) {

@@ -1,9 +1,9 @@
 // Package schema checks evaluated configurations of Buildbarn's programs against Buildbarn's own protocol buffers.
 //
-// Its invariant: what it accepts, the program's own parser does too. buildbarn.binpb.gz is a FileDescriptorSet of
-// bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18, which hack/buildbarn/schema makes and hack/buildbarn's
-// tests compare. bb_browser's ApplicationConfiguration alone is written by hand there, as its module does not resolve:
-// for its own fields the invariant is not tested.
+// Its invariant: the program's own parser accepts every configuration that this package accepts. buildbarn.binpb.gz is
+// a FileDescriptorSet of bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18. hack/buildbarn/schema generates
+// it, and the tests of hack/buildbarn compare it. Only bb_browser's ApplicationConfiguration is written by hand there,
+// because its module does not resolve: the invariant is not tested for its fields.
 package schema
 
 import (
@@ -28,7 +28,7 @@ import (
 //go:embed buildbarn.binpb.gz
 var packed []byte
 
-// maxBytes bounds the schema, unpacked.
+// maxBytes bounds the unpacked schema.
 const maxBytes = 1 << 20
 
 // Schema describes the configurations of all programs. It is a few megabytes in memory.
@@ -63,12 +63,13 @@ func Load() (*Schema, error) {
 // maxDepth bounds how deep a configuration is nested.
 const maxDepth = 200
 
-// Error is what a program would not start with.
+// Error is a fault in a configuration that keeps a program from starting.
 type Error struct {
-	// Path is where: names of fields, indexes and keys, as in grpcServers[0].listenAddresses. Field is the last name of
-	// it.
+	// Path locates the fault by field names, indexes and keys, as in grpcServers[0].listenAddresses. Field is the
+	// path's last field name.
 	Path, Field string
-	// Problem is for people. Unknown is true if the program's version may matter: there is no such field.
+	// Problem is written for users. Unknown means that the schema has no such field; another version of the program
+	// may have it.
 	Problem string
 	Unknown bool
 }
@@ -80,9 +81,9 @@ func (e *Error) Error() string {
 	return e.Path + ": " + e.Problem
 }
 
-// Check checks the configuration, in JSON, of a program: scheduler, storage, worker, runner or browser, and returns
-// what it says about the farm around the program. The error is an *Error if the program would refuse the configuration,
-// or would not start with it.
+// Check checks the JSON configuration of a program (scheduler, storage, worker, runner or browser). It returns the
+// servers, clients, files, queues and routes in it. The error is an *Error if the program would not start with the
+// configuration.
 func (s *Schema) Check(program string, text []byte) (protocol.Facts, error) {
 	var facts protocol.Facts
 	d, err := s.files.FindDescriptorByName(protoreflect.FullName(prefix + "bb_" + program + ".ApplicationConfiguration"))

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxBlocks is how many blocks bb_storage manages on a device (pkg/blobstore/configuration of bb-storage).
+// maxBlocks is the most blocks that bb_storage manages on a device (pkg/blobstore/configuration of bb-storage).
 const maxBlocks = 100
 
-// replaced are the stores whose objects may be written again under the same key.
+// replaced are the stores that may overwrite an object under the same key.
 var replaced = []protoreflect.Name{
 	"action_cache", "indirect_content_addressable_storage", "initial_size_class_cache", "file_system_access_cache",
 }
 
-// unusable finds values that are of the right types, and with which the program ends at once, or serves nobody.
+// unusable finds values that have the right type, but make the program exit at once or serve no client.
 func unusable(m message) *Error {
 	switch m.name() {
 	case "blobstore.LocalBlobAccessConfiguration":
@@ -70,10 +70,9 @@ func unusableBlocks(m message) *Error {
 	return nil
 }
 
-// sector is the least that bb_storage takes for one, on machines with the smallest pages.
+// sector is the smallest block that bb_storage accepts, in bytes, on machines with the smallest pages.
 const sector = 4096
 
-// unusableSizes checks the size classes of a queue.
 func unusableSizes(m message) *Error {
 	list := m.of("size_classes").List()
 	for i := 1; i < list.Len(); i++ {
@@ -88,7 +87,7 @@ func unusableSizes(m message) *Error {
 	return nil
 }
 
-// unsorted finds platform properties in another order than the Remote Execution API's, which the scheduler refuses.
+// unsorted finds platform properties that are not in the Remote Execution API's order; the scheduler refuses them.
 func unsorted(m message) *Error {
 	list := properties(m)
 	for i := 1; i < len(list); i++ {

@@ -11,20 +11,20 @@ import (
 
 const prefix = "buildbarn.configuration."
 
-// message is a message in a configuration, and where it is.
+// message is a message in a configuration, with its path.
 type message struct {
 	protoreflect.Message
 	path string
-	// within are the names of the fields on the way to it, the outermost first.
+	// within are the names of the fields that enclose the message, the outermost first.
 	within []protoreflect.Name
 }
 
-// name is the message's name without the package that all have.
+// name returns the message's name without the common package prefix.
 func (m message) name() string {
 	return strings.TrimPrefix(string(m.Descriptor().FullName()), prefix)
 }
 
-// of returns a field by its name; it is there, as the tests say.
+// of returns a field by its name. The field must exist; the tests check each name.
 func (m message) of(field protoreflect.Name) protoreflect.Value {
 	return m.Get(m.Descriptor().Fields().ByName(field))
 }
@@ -58,7 +58,7 @@ func walk(m message, visit func(message) *Error) *Error {
 	return nil
 }
 
-// inside returns the messages that a field has, with their index or key as path.
+// inside returns the messages in a field, with their index or key as path.
 func inside(f protoreflect.FieldDescriptor, v protoreflect.Value) (list []message) {
 	switch {
 	case f.IsMap() && f.MapValue().Message() != nil:

@@ -19,7 +19,7 @@
 // API server sends Last first, which it does every few minutes to authenticate its clients again, the sender uses
 // another connection for further messages.
 //
-// It imports only the standard library. Its invariant: nothing is allocated for a length that is over its limit.
+// Its invariant: Read allocates no memory for a length that is over its limit.
 package frame
 
 import (
@@ -31,19 +31,19 @@ import (
 )
 
 const (
-	// Path, Protocol and HeaderSlots begin a connection.
+	// Path, Protocol and HeaderSlots are used in the HTTP request and response that open a connection.
 	Path        = "/v1/messages"
 	Protocol    = "coracle-messages-1"
 	HeaderSlots = "Coracle-Message-Slots"
-	// SendProtocol begins the connection of a sender.
+	// SendProtocol is the Upgrade protocol of a sender.
 	SendProtocol = "coracle-send-1"
 
-	// MaxPayload limits a payload, MaxHead a head, in bytes.
+	// MaxPayload and MaxHead limit a payload and a head, in bytes.
 	MaxPayload = 1 << 20
 	MaxHead    = 16 << 10
 )
 
-// Kind is what a frame is.
+// Kind is the type of a frame.
 type Kind byte
 
 // The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last. A sender sends
@@ -54,16 +54,16 @@ const (
 	// Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
-	// Refused says that an answer came to nothing; its payload says why.
+	// Refused means that the agent could not use an answer; its payload is the reason.
 	Refused Kind = 'x'
 	// Last is sent after the last message.
 	Last Kind = 'l'
-	// Request is a message whose reply the sender waits for, as long as its deadline says; 0 is a minute.
+	// Request is a message whose sender waits for the reply until the deadline; 0 means one minute.
 	Request Kind = 'q'
-	// Note is a message without a reply. Accepted says that it is in a queue.
+	// Note is a message without a reply. Accepted means that the Note is in a queue.
 	Note     Kind = 'n'
 	Accepted Kind = 'a'
-	// Cancel says that the reply to a Request is no longer waited for. The Request is answered nevertheless.
+	// Cancel means that the sender no longer waits for the reply to a Request. The Request is answered nevertheless.
 	Cancel Kind = 'c'
 )
 
@@ -76,7 +76,7 @@ type Head struct {
 	Deadline int64
 }
 
-// ErrMalformed is returned for what is no frame.
+// ErrMalformed means that the input is not a frame.
 var ErrMalformed = errors.New("malformed frame")
 
 // Write writes a frame. It does not flush w.
@@ -108,7 +108,7 @@ func (h *Head) texts() [5]*string {
 	return [5]*string{&h.ID, &h.ContentType, &h.Trace, &h.DeadLetter, &h.ErrorType}
 }
 
-// Read reads the head of the next frame. The size bytes that follow are its payload. It returns io.EOF at the end.
+// Read reads the head of the next frame. The next size bytes of r are its payload. It returns io.EOF at the end.
 func Read(r *bufio.Reader) (h Head, size int, err error) {
 	var lengths [8]byte
 	if _, err := io.ReadFull(r, lengths[:]); err != nil {

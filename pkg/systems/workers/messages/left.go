@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Synced is called once all pods of the node are known: messages for others are sent to other pods of their workers.
+// Synced is called once all pods of the node are known. It sends the logged messages of unknown pods to other pods of
+// the same workers.
 func (m *Manager) Synced(known func(types.UID) bool) {
 	m.mu.Lock()
 	var lost []*stored
@@ -22,14 +23,14 @@ func (m *Manager) Synced(known func(types.UID) bool) {
 	}
 }
 
-// rehome sends a message from the log elsewhere.
+// rehome sends a message from the log to another pod.
 func (m *Manager) rehome(s *stored) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Pod, UID: types.UID(s.UID)}}
 	m.background(func() { m.elsewhere(p, s.Queue, m.entryOf(s), "") })
 }
 
-// entryOf makes a message from the log. Its payload counts against the budget if there is room, since it is here
-// already.
+// entryOf returns a message from the log. Its payload counts against the budget only if there is room, because it is in
+// memory already.
 func (m *Manager) entryOf(s *stored) *entry {
 	p := &payload{data: s.payload}
 	if n := int64(len(s.payload)) + overhead; m.bytes.take(n) {
