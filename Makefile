@@ -19,7 +19,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream machine clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -115,11 +115,17 @@ release: sbom ## archive, .deb, install script, SBOM and checksums of a release 
 	@hack/release/release.sh
 	@hack/release/test.sh
 
+# SUITES names other releases of Debian; MACHINE_ACCEL=kvm is for a machine that has it.
+machine: ## the release's package on virtual machines with Debian as it is installed: tour, limits, kill -9, reboot, power cut, purge
+	@[ -e dist/coracle_*_amd64.deb ] || $(MAKE) release
+	@hack/machine/run.sh $(SUITES)
+
 lint: ## golangci-lint, which takes minutes to build the first time
 	go tool -modfile=hack/tools/go.mod golangci-lint run ./...
 
-generate: ## deepcopy functions
+generate: ## deepcopy functions, and the manual's pages of metrics and events
 	go generate ./apis/...
+	$(TOOL) ./hack/reference
 
 bench: build images ## measures a fresh cluster against the budgets
 	@hack/bench.sh

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance netpol users robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
+steps=(lint release machine conformance netpol users robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -18,6 +18,7 @@ run() { # STEP
   case $1 in
   lint) make lint ;;
   release) make release ;;
+  machine) make machine ;;
   conformance) make conformance FOCUS= ;;
   netpol) make conformance FOCUS=--netpol ;;
   users) make conformance FOCUS=--users ;;

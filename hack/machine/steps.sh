@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Runs in the virtual machine: steps.sh STEP. Each step fails with the command that failed; its output is the log.
+set -euo pipefail
+trap 'echo "failed at line $LINENO: $BASH_COMMAND" >&2' ERR
+cd /root/coracle
+export HOME=/root
+ctl() { coracle ctl "$@"; }
+
+# until_true tries a command until it succeeds, for at most a minute. Each try waits for an answer, so nothing spins.
+until_true() {
+  local end=$((SECONDS + 60))
+  until "$@" >/tmp/try 2>&1; do
+    if [ $SECONDS -ge $end ]; then cat /tmp/try >&2; return 1; fi
+    sleep 1
+  done
+}
+
+# machine prints all that an installation may change and has to give back.
+machine() {
+  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root/coracle -o -path /var/log -o -path /var/cache -o \
+    -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/lib/apt -o -path /run/systemd -o -path /run/log -o -path /run/udev -o \
+    -path /run/user -o -path /root/.ssh -o -path '/var/tmp/systemd-private-*' \) -prune -o -printf '%p %y %m %l\n' | sort
+  find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /run/user -o -path /run/dbus \) -prune -o -printf '%p %y %m\n' | sort
+  find /etc -xdev -type f -exec sha256sum {} + | sort
+  findmnt -rno TARGET,FSTYPE,OPTIONS | grep -v -e /run/user -e /run/credentials -e binfmt | sort
+  nft list ruleset
+  ip -o link | sed 's/^[0-9]*: //; s/ mtu.*//'
+  ip route show table all | grep -v cache | sed 's/ expires [0-9]*sec//' | sort
+  ip rule
+  find /sys/fs/cgroup -maxdepth 1 -type d | sort
+  cat /sys/fs/cgroup/cgroup.subtree_control
+  sysctl -a 2>/dev/null | grep -e '^net.ipv4.ip_forward' -e '^net.ipv4.conf.all' -e '^net.bridge' -e '^vm.overcommit' -e '^kernel.panic' -e inotify | sort
+}
+
+served() { # the pods that stay, and their containers
+  ctl get pods -l 'app in (hello,notes)' -o 'jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{"\n"}{end}' | sort
+}
+answers() { curl -fsS --max-time 5 "http://$(ctl get service hello -o 'jsonpath={.spec.clusterIP}')" | grep -q 'Hello from a coracle'; }
+task_pod() { ctl get pod "$1" -o 'jsonpath={.status.containerStatuses[0].state.terminated.reason}{.status.containerStatuses[0].lastState.terminated.reason}'; }
+
+case $1 in
+before) machine >before.txt ;;
+install)
+  dpkg -i coracle_*.deb
+  systemctl enable --now coracle-server
+  until_true coracle status
+  coracle status
+  ;;
+hello)
+  coracle image load images/*.tar
+  ctl apply -f examples/hello.yaml
+  ctl rollout status deployment/hello --timeout=120s
+  until_true answers
+  ;;
+pods)
+  ctl run box --image busybox:1.36 --restart=Never -- sleep 36000
+  ctl wait pod/box --for=condition=Ready --timeout=60s
+  ctl exec box -- wget -q -O - http://hello | grep Hello
+  ctl logs deployment/hello --tail=5
+  ctl port-forward deployment/hello 18080:8080 >/dev/null 2>&1 &
+  until_true curl -fsS http://127.0.0.1:18080
+  kill %1
+  ;;
+network)
+  ctl create ingress hello --rule='hello.example.com/*=hello:80'
+  ctl wait ingress/hello --for=jsonpath='{.status.loadBalancer.ingress}' --timeout=60s
+  until_true curl -fsS -H 'Host: hello.example.com' "http://$(ctl get ingress hello -o 'jsonpath={.status.loadBalancer.ingress[0].ip}')/"
+  ctl apply -f - <<'END'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {matchLabels: {app: hello}}, policyTypes: [Ingress]}
+END
+  refused() { ! ctl exec box -- wget -q -T 2 -O - http://hello; }
+  until_true refused
+  ctl delete networkpolicy closed
+  until_true ctl exec box -- wget -q -O - http://hello
+  ;;
+claim)
+  ctl apply -f examples/notes.yaml
+  ctl rollout status statefulset/notes --timeout=120s
+  ctl exec notes-0 -- sh -c 'echo kept > /data/note; sync'
+  ctl delete pod notes-0
+  ctl wait pod/notes-0 --for=create --timeout=60s
+  ctl wait pod/notes-0 --for=condition=Ready --timeout=60s
+  ctl exec notes-0 -- cat /data/note | grep kept
+  ;;
+systems)
+  coracle run three --image busybox:1.36 --wait -- sh -c 'echo done' | grep done
+  code=0; coracle run four --image busybox:1.36 --wait -- sh -c 'exit 3' || code=$?
+  [ $code = 3 ]
+  ctl apply -f examples/workers/echo.yaml
+  ctl wait worker/echo --for=condition=Ready --timeout=60s
+  coracle send service/echo hello --wait | grep hello
+  until_true ctl top node
+  ;;
+limits)
+  ctl apply -f - <<'END'
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: c, image: busybox:1.36, command: [sh, -c, 'tail /dev/zero'], resources: {limits: {memory: 32Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: slow}
+spec:
+  containers:
+  - {name: c, image: busybox:1.36, command: [sleep, '36000'], resources: {requests: {memory: 16Mi, cpu: 10m}, limits: {memory: 32Mi, cpu: 200m}}}
+END
+  killed() { [ "$(task_pod greedy)" = OOMKilled ]; }
+  until_true killed
+  ctl wait pod/slow --for=condition=Ready --timeout=60s
+  limit() { ctl exec slow -- cat /sys/fs/cgroup/cpu.max | grep -q "^$1 "; }
+  until_true limit 20000
+  ctl patch pod slow --subresource resize --patch '{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"400m","memory":"64Mi"}}}]}}'
+  until_true limit 40000
+  ctl patch pod slow --subresource resize --patch '{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"100m","memory":"64Mi"}}}]}}'
+  until_true limit 10000
+  ctl delete pod slow greedy --now
+  ;;
+kill)
+  served >served.txt
+  kill -9 "$(systemctl show -p MainPID --value coracle-server)"
+  until_true coracle status
+  until_true answers
+  served | diff served.txt -
+  ;;
+restart)
+  served >served.txt
+  systemctl restart coracle-server
+  until_true coracle status
+  until_true answers
+  served | diff served.txt -
+  ;;
+upgrade)
+  served >served.txt
+  dpkg -i coracle_*.deb
+  until_true coracle status
+  until_true answers
+  served | diff served.txt -
+  ;;
+rebooted)
+  until_true coracle status
+  ctl rollout status deployment/hello --timeout=120s
+  until_true answers
+  ctl wait pod/notes-0 --for=condition=Ready --timeout=120s
+  ctl exec notes-0 -- cat /data/note | grep kept
+  ;;
+purge)
+  coracle delete
+  dpkg --purge coracle
+  machine >after.txt
+  diff before.txt after.txt
+  ;;
+journal) journalctl --no-pager -b -o short-monotonic; ls -l /var/lib/coracle; tail -n 200 /var/lib/coracle/coracle.log 2>/dev/null || true ;;
+*) echo "there is no step $1" >&2; exit 2 ;;
+esac
