@@ -93,7 +93,8 @@ func layer(files []File) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return buf.Bytes(), w.Close()
+	err := w.Close() // writes the end marker
+	return buf.Bytes(), err
 }
 
 // Write writes an archive of an image with one layer. The layer is not compressed, because it is loaded from the same
@@ -179,5 +180,6 @@ func pack(dir string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return buf.Bytes(), w.Close()
+	err = w.Close() // writes the end marker
+	return buf.Bytes(), err
 }
