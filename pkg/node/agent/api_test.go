@@ -162,7 +162,11 @@ func TestNodeAPI(t *testing.T) {
 		code              int
 		body              string
 	}{
-		{"GET", "", "/healthz", 200, "ok"},
+		{"GET", "", "/healthz", 401, "Unauthorized"},
+		{"GET", "stranger", "/healthz", 403, "subresource(s)=[healthz proxy]"},
+		{"GET", "reader", "/healthz", 200, "ok"},
+		{"GET", "stranger", "/runningpods/", 403, "subresource(s)=[pods proxy]"},
+		{"GET", "reader", "/runningpods/", 200, `"containers":[{"name":"main","image":"busybox"`},
 		{"GET", "", "/pods", 401, "Unauthorized"},
 		{"GET", "stranger", "/pods", 403, "Forbidden"},
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
