@@ -193,6 +193,8 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", server, "/containerLogs/default/web/other", 400, `"other" not found`},
 		{"GET", server, "/containerLogs/default/none/main", 404, "does not exist"},
 		{"GET", server, "/stats/summary", 200, `"nodeName":"node"`},
+		{"GET", server, "/stats/summary", 200, `"capacityBytes":`},
+		{"GET", server, "/stats/summary", 200, `"rlimit":{"time":`},
 		{"GET", server, "/metrics/resource", 200, `container_memory_working_set_bytes{container="main"`},
 		{"GET", server, "/metrics/resource", 200, `pod_memory_working_set_bytes{namespace="default",pod="web"}`},
 		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},
