@@ -90,7 +90,9 @@ node agent and the command line.
 }
 
 func nodesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "nodes", Short: "List nodes, with what their pods request of how much", Args: command.Exactly(0, "")}
+	cmd := &cobra.Command{
+		Use: "nodes", Short: "List nodes, with what their pods request of how much", Args: command.Exactly(0, ""),
+	}
 	command.Connector{}.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cli.Nodes(ctx, c, os.Stdout)
 	})

@@ -19,7 +19,7 @@ import (
 // A quota that is used up is its tenant's matter; a missing permission is the reconciler's.
 func TestRefusalsAreToldFromFaults(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	quota := apierrors.NewForbidden(pods, "a", errors.New("exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3"))
+	quota := apierrors.NewForbidden(pods, "a", errors.New("exceeded quota: q, requested: pods=1"))
 	permission := apierrors.NewForbidden(pods, "a", errors.New(`User "x" cannot create resource "pods"`))
 	for _, err := range []error{
 		quota,
