@@ -96,18 +96,23 @@ func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o wide|json]")}
 	output := cmd.Flags().StringP("output", "o", "", "wide, with each component, or json, for programs")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		info := version.Info()
 		switch *output {
 		case "json":
 			return writeVersion(os.Stdout)
 		case "":
-			fmt.Printf("coracle %s%s, Kubernetes %s, %s, %s\n", version.Coracle, build(), version.Kubernetes, info.GoVersion,
-				info.Platform)
+			fmt.Println(versionText())
 			return nil
 		}
 		return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
 	}
 	return cmd
+}
+
+// versionText is what `coracle version` and `coracle --version` print.
+func versionText() string {
+	info := version.Info()
+	return fmt.Sprintf("coracle %s%s, Kubernetes %s, %s, %s", version.Coracle, build(), version.Kubernetes, info.GoVersion,
+		info.Platform)
 }
 
 // writeVersion writes the version as JSON.

@@ -54,7 +54,9 @@ node agent and the command line.
   coracle help topics            the manual: tutorials, how-to, reference`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       versionText(),
 	}
+	cmd.SetVersionTemplate("{{.Version}}\n")
 	cmd.AddGroup(
 		&cobra.Group{ID: "machine", Title: "This machine:"},
 		&cobra.Group{ID: "cluster", Title: "The cluster:"},
@@ -84,7 +86,9 @@ node agent and the command line.
 }
 
 func nodesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "nodes", Short: "List nodes with their capacity and usage", Args: command.Exactly(0, "")}
+	cmd := &cobra.Command{
+		Use: "nodes", Short: "List nodes, with what their pods request of how much", Args: command.Exactly(0, ""),
+	}
 	command.Connector{}.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cli.Nodes(ctx, c, os.Stdout)
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,13 @@ import (
 
 func tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Short: "Create, list and revoke join tokens"}
+	dataDir := cmd.PersistentFlags().String("data-dir", "", "data directory of the cluster on this machine")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if *dataDir == "" || cmd.Flags().Changed("kubeconfig") {
+			return nil
+		}
+		return cmd.Flags().Set("kubeconfig", filepath.Join(*dataDir, command.Kubeconfig))
+	}
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Create a join token and print it; it cannot be shown again",

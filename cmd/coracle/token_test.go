@@ -37,3 +37,19 @@ func TestReadToken(t *testing.T) {
 	_, err = read("", file+"x", "")
 	require.Error(t, err)
 }
+
+// A cluster is named by its data directory, as for `coracle start`.
+func TestTokenTakesADataDirectory(t *testing.T) {
+	dir := t.TempDir()
+	out, err := coracle(t, "token", "ls", "--data-dir", dir).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), filepath.Join(dir, "kubeconfig"))
+}
+
+func TestVersionFlag(t *testing.T) {
+	want, err := coracle(t, "version").Output()
+	require.NoError(t, err)
+	got, err := coracle(t, "--version").Output()
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -17,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Nodes prints the cluster's nodes with capacity and usage.
+// Nodes prints the cluster's nodes: what their pods request of CPU and memory, of how much.
 func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
@@ -27,12 +28,21 @@ func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	if err := c.Client.List(ctx, &pods); err != nil {
 		return err
 	}
-	running, carried := map[string]int{}, map[string]int{}
+	running, carried, requested := map[string]int{}, map[string]int{}, map[string]corev1.ResourceList{}
 	for _, p := range pods.Items {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		carried[p.Spec.NodeName]++
+		sum := requested[p.Spec.NodeName]
+		for name, q := range resourcehelper.PodRequests(&p, resourcehelper.PodResourcesOptions{}) {
+			q.Add(sum[name])
+			if sum == nil {
+				sum = corev1.ResourceList{}
+			}
+			sum[name] = q
+		}
+		requested[p.Spec.NodeName] = sum
 		if p.Labels[tasks.LabelTask] != "" {
 			running[p.Spec.NodeName]++
 		}
@@ -62,6 +72,9 @@ func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 					}
 				}
 			}
+			if n.Spec.Unschedulable {
+				status += ",Cordoned"
+			}
 			if at, ok := renewed[n.Name]; ok && (beat == nil || beat.Before(&at)) {
 				beat = &at
 			}
@@ -71,8 +84,9 @@ func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 					address = a.Address
 				}
 			}
-			capacity := n.Status.Capacity
-			line(n.Name, status, address, capacity.Cpu(), socket.Bytes(capacity.Memory().Value()),
+			capacity, asked := n.Status.Capacity, requested[n.Name]
+			line(n.Name, status, address, fmt.Sprintf("%s/%s", asked.Cpu(), capacity.Cpu()),
+				socket.Bytes(asked.Memory().Value())+"/"+socket.Bytes(capacity.Memory().Value()),
 				fmt.Sprintf("%d/%s", carried[n.Name], capacity.Pods()), running[n.Name], command.Ago(beat, now))
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -24,7 +25,12 @@ func TestNodes(t *testing.T) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now.Add(-4 * time.Minute))},
-		}},
+		}, Capacity: corev1.ResourceList{"cpu": resource.MustParse("2")}},
+	}
+	cordoned := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "o"},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+		Status:     corev1.NodeStatus{Conditions: n.Status.Conditions},
 	}
 	renewed := metav1.NewMicroTime(now.Add(-7 * time.Second))
 	l := &coordinationv1.Lease{
@@ -33,12 +39,15 @@ func TestNodes(t *testing.T) {
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{tasks.LabelTask: "t"}},
-		Spec:       corev1.PodSpec{NodeName: "n"},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("250m")}},
+		}}},
 	}
 	c := &command.Cluster{
 		Client: fake.NewClientBuilder().
-			WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p).Build(),
+			WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p, cordoned).Build(),
 	}
-	require.Regexp(t, `(?m)^n +Online .* 1/0 +1 +([7-9]|\d\d)s$`,
-		commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) }))
+	out := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) })
+	require.Regexp(t, `(?m)^n +Online +- +250m/2 .* 1/0 +1 +([7-9]|\d\d)s$`, out)
+	require.Regexp(t, `(?m)^o +Online,Cordoned +`, out)
 }

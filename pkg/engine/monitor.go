@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/client/events"
@@ -53,6 +54,25 @@ type Failure struct {
 	Since    time.Time `json:"since"`
 	Attempts int       `json:"attempts"`
 	Error    string    `json:"error"`
+	// Refused means that admission or validation refuses what the object asks for, as a quota does: its owner has to
+	// change it, and the reconciler works.
+	Refused bool `json:"refused,omitempty"`
+}
+
+// refused reports whether err says only that requests for an object were refused, and not by the authorizer.
+func refused(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // each level of the tree decides for itself
+	case nil:
+		return false
+	case *apierrors.StatusError:
+		return apierrors.IsInvalid(e) ||
+			apierrors.IsForbidden(e) && !strings.Contains(e.ErrStatus.Message, `User "`)
+	case interface{ Unwrap() error }:
+		return refused(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !refused(err) })
+	}
+	return false
 }
 
 // Monitor tracks reconcilers across restarts, for metrics and reports.
@@ -202,9 +222,11 @@ func (o *observer) begin(req Request) func(res Result, err error, panicked bool)
 			delete(o.failing, req)
 		case f != nil:
 			f.Attempts++
-			f.Error = text
+			f.Error, f.Refused = text, refused(err)
 		case len(o.failing) < mostFailing:
-			o.failing[req] = &Failure{Object: strings.TrimPrefix(req.String(), "/"), Since: began, Attempts: 1, Error: text}
+			o.failing[req] = &Failure{
+				Object: strings.TrimPrefix(req.String(), "/"), Since: began, Attempts: 1, Error: text, Refused: refused(err),
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,8 +11,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 )
+
+// A quota that is used up is its tenant's matter; a missing permission is the reconciler's.
+func TestRefusalsAreToldFromFaults(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	quota := apierrors.NewForbidden(pods, "a", errors.New("exceeded quota: q, requested: pods=1"))
+	permission := apierrors.NewForbidden(pods, "a", errors.New(`User "x" cannot create resource "pods"`))
+	for _, err := range []error{
+		quota,
+		fmt.Errorf("create: %w", quota),
+		errors.Join(quota, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil)),
+	} {
+		require.True(t, refused(err), err)
+	}
+	for _, err := range []error{
+		permission,
+		errors.Join(quota, permission),
+		fmt.Errorf("create: %w: %w", quota, errors.New("disk")),
+		errors.New("disk"),
+		nil,
+	} {
+		require.False(t, refused(err), err)
+	}
+}
 
 func TestAMonitorKnowsWhatFailsAndSinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

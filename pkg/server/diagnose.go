@@ -175,7 +175,11 @@ func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 		}
 		for _, f := range r.Failures {
 			if f.Attempts >= failingAttempts && now.Sub(f.Since) >= failingTime {
-				h.add(socket.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object,
+				state := socket.Unhealthy
+				if f.Refused {
+					state = socket.Warning
+				}
+				h.add(state, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object,
 					duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
 			}
 		}

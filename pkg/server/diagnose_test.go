@@ -67,6 +67,13 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 				}}}, now),
 		},
 		{
+			"an object beyond its tenant's quota", socket.Warning, "replicaset: d/x failing for 3m",
+			reconcilerHealth([]engine.Report{{Name: "replicaset", Synced: true, Failing: 1,
+				Failures: []engine.Failure{{
+					Object: "d/x", Since: ago(3 * time.Minute), Attempts: 12, Error: "exceeded quota", Refused: true,
+				}}}}, now),
+		},
+		{
 			"a reconciler that crashed", socket.Unhealthy, "task is not synced: crashed: panic",
 			reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now),
 		},

@@ -90,7 +90,8 @@ func layer(files []File) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return buf.Bytes(), w.Close()
+	err := w.Close() // writes the end marker
+	return buf.Bytes(), err
 }
 
 // Write writes an archive of an image with one layer. The layer is not compressed, because loading it from the same
@@ -176,5 +177,6 @@ func pack(dir string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return buf.Bytes(), w.Close()
+	err = w.Close() // writes the end marker
+	return buf.Bytes(), err
 }

@@ -61,6 +61,8 @@ type Failure struct {
 	Since    time.Time `json:"since"`
 	Attempts int       `json:"attempts"`
 	Error    string    `json:"error"`
+	// Refused means that admission or validation refuses what the object asks for.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // FairnessReport is /debug/coracle/fairness.

@@ -161,7 +161,11 @@ func TestNodeAPI(t *testing.T) {
 		code              int
 		body              string
 	}{
-		{"GET", "", "/healthz", 200, "ok"},
+		{"GET", "", "/healthz", 401, "Unauthorized"},
+		{"GET", "stranger", "/healthz", 403, "subresource(s)=[healthz proxy]"},
+		{"GET", "reader", "/healthz", 200, "ok"},
+		{"GET", "stranger", "/runningpods/", 403, "subresource(s)=[pods proxy]"},
+		{"GET", "reader", "/runningpods/", 200, `"containers":[{"name":"main","image":"busybox"`},
 		{"GET", "", "/pods", 401, "Unauthorized"},
 		{"GET", "stranger", "/pods", 403, "Forbidden"},
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
@@ -188,6 +192,8 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", server, "/containerLogs/default/web/other", 400, `"other" not found`},
 		{"GET", server, "/containerLogs/default/none/main", 404, "does not exist"},
 		{"GET", server, "/stats/summary", 200, `"nodeName":"node"`},
+		{"GET", server, "/stats/summary", 200, `"capacityBytes":`},
+		{"GET", server, "/stats/summary", 200, `"rlimit":{"time":`},
 		{"GET", server, "/metrics/resource", 200, `container_memory_working_set_bytes{container="main"`},
 		{"GET", server, "/metrics/resource", 200, `pod_memory_working_set_bytes{namespace="default",pod="web"}`},
 		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},

@@ -1,6 +1,6 @@
 // Package api serves the node's API at the kubelet's paths: health, pods, logs, exec, attach, port-forward, usage.
 //
-// Invariant: except for /healthz, it serves only the API server and callers that the API server authorizes.
+// Its invariant: it serves only the API server and callers that the API server authorizes.
 package api
 
 import (
@@ -78,11 +78,14 @@ func New(c Config) *Server {
 	s.mux.Handle("POST /localSnapshots/{snapshot}/of/{volume}/size/{bytes}", s.allow(s.takeSnapshot, "", "proxy"))
 	s.mux.Handle("GET /localSnapshots/{snapshot}", s.allow(s.findSnapshot, "", "proxy"))
 	s.mux.Handle("DELETE /localSnapshots/{snapshot}", s.allow(s.removeSnapshot, "", "proxy"))
-	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	get := func(pattern string, h http.HandlerFunc, subresources ...string) {
 		s.mux.Handle(pattern, s.allow(h, "", subresources...))
 	}
+	healthy := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }
+	get("GET /healthz", healthy, "healthz", "proxy")
+	get("GET /healthz/ping", healthy, "healthz", "proxy")
 	get("GET /pods", s.pods, "pods", "proxy")
+	get("GET /runningpods/{$}", s.runningPods, "pods", "proxy")
 	get("GET /containerLogs/{namespace}/{pod}/{container}", s.logs, "proxy")
 	get("GET /logs/{path...}", s.hostLogs, "log")
 	get("GET /stats/summary", s.summary, "stats")
@@ -136,6 +139,40 @@ func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 		list.Items = append(list.Items, *p)
 	}
 	reply(w, list)
+}
+
+// runningPods lists the pods that have a running container, each with these alone, as the kubelet does.
+func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
+	for _, p := range s.c.Pods.Pods() {
+		out := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID}}
+		for _, name := range names(p) {
+			runs := s.c.Pods.Instances(p.UID, name)
+			if len(runs) > 0 && runs[0].State == runtime.Running {
+				out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Name: name, Image: imageOf(p, name)})
+			}
+		}
+		if len(out.Spec.Containers) > 0 {
+			list.Items = append(list.Items, out)
+		}
+	}
+	reply(w, list)
+}
+
+func imageOf(p *corev1.Pod, container string) string {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == container {
+				return list[i].Image
+			}
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if c := &p.Spec.EphemeralContainers[i]; c.Name == container {
+			return c.Image
+		}
+	}
+	return ""
 }
 
 func reply(w http.ResponseWriter, v any) {

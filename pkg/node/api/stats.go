@@ -3,12 +3,16 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -40,7 +44,7 @@ func ptr[T any](v T) *T { return &v }
 
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	now := metav1.Now()
-	sum := stats.Summary{Node: stats.NodeStats{NodeName: s.c.NodeName}, Pods: []stats.PodStats{}}
+	sum := stats.Summary{Node: s.nodeStats(now), Pods: []stats.PodStats{}}
 	cpu := func(u usage) *stats.CPUStats {
 		return &stats.CPUStats{Time: metav1.NewTime(u.stats.At), UsageCoreNanoSeconds: ptr(uint64(u.stats.CPU))}
 	}
@@ -93,4 +97,47 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, sum)
+}
+
+// nodeStats is the machine's usage. What cannot be read is absent.
+func (s *Server) nodeStats(now metav1.Time) stats.NodeStats {
+	out := stats.NodeStats{NodeName: s.c.NodeName}
+	if cpu, memory, err := machineUsage(); err == nil {
+		out.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(cpu * 1e9))}
+		out.Memory = &stats.MemoryStats{Time: now, WorkingSetBytes: ptr(uint64(memory))}
+	}
+	var fs unix.Statfs_t
+	if s.c.LogDir != "" && unix.Statfs(s.c.LogDir, &fs) == nil {
+		size := uint64(fs.Bsize)
+		out.Fs = &stats.FsStats{
+			Time: now, CapacityBytes: ptr(fs.Blocks * size), AvailableBytes: ptr(fs.Bavail * size),
+			UsedBytes: ptr((fs.Blocks - fs.Bfree) * size),
+			Inodes:    ptr(fs.Files), InodesFree: ptr(fs.Ffree), InodesUsed: ptr(fs.Files - fs.Ffree),
+		}
+	}
+	out.Rlimit = processStats(now)
+	return out
+}
+
+// processStats counts the machine's threads, as the kubelet does (proc(5), loadavg).
+func processStats(now metav1.Time) *stats.RlimitStats {
+	load, err := bounded.File("/proc/loadavg", maxProc)
+	if err != nil {
+		return nil
+	}
+	most, err := bounded.File("/proc/sys/kernel/pid_max", maxProc)
+	if err != nil {
+		return nil
+	}
+	fields := strings.Fields(string(load))
+	if len(fields) < 4 {
+		return nil
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	running, err := strconv.ParseInt(all, 10, 64)
+	limit, err2 := strconv.ParseInt(strings.TrimSpace(string(most)), 10, 64)
+	if err != nil || err2 != nil {
+		return nil
+	}
+	return &stats.RlimitStats{Time: now, MaxPID: &limit, NumOfRunningProcesses: &running}
 }

@@ -48,7 +48,6 @@ func TestConflictsDoNotSpin(t *testing.T) {
 		w.do("POST", "/api/v1/services", `{"name":"web","selector":{"app":"web"},"ports":[{"port":80}]}`).status)
 	for _, r := range [][3]string{
 		{"POST", "/api/v1/nodes/" + worker + "/heartbeat", ``},
-		{"POST", "/api/v1/nodes/" + worker + "/deregister", ``},
 		{"PUT", "/api/v1/tasks/" + id + "/status", `{"status":"running"}`},
 		{"PUT", "/api/v1/pods/" + pod.Name + "/status", `{"status":"running"}`},
 		{"PUT", "/api/v1/services/web", `{"selector":{"app":"other"}}`},

@@ -56,7 +56,7 @@ func (n *nodes) Routes() []Route {
 			Body:   wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/deregister", Summary: "Take a worker offline",
+			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/deregister", Summary: "Remove a worker, which fails its tasks",
 			Handle:  n.deregister,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -291,10 +291,14 @@ func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
 	return next, err
 }
 
+// deregister deletes the worker's Node, which fails its tasks at once (NodeLost) and ends its metrics. The worker may
+// register again, with a new ID.
 func (n *nodes) deregister(c *Call) error {
-	// Unknown and not False: whatever still runs there, nobody will report it.
-	if _, err := n.setReady(c, c.Param("id"), corev1.ConditionUnknown, "Deregistered", "the external worker "+
-		"deregistered"); err != nil {
+	node, err := n.server().worker(c, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	if err := n.cluster.Delete(c, node); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	return c.Answer(http.StatusOK, wire.Message{Message: "node deregistered successfully"})

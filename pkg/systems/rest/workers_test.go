@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -51,9 +52,9 @@ func TestAWorkersLife(t *testing.T) {
 	gone := w.do("POST", "/api/v1/nodes/"+id+"/deregister", nil)
 	require.Equal(t, http.StatusOK, gone.status)
 	require.JSONEq(t, `{"message":"node deregistered successfully"}`, gone.body)
-	require.False(t, view.Online(get()))
-	require.Equal(t, http.StatusOK, w.do("POST", "/api/v1/nodes/"+id+"/heartbeat", nil).status)
-	require.True(t, view.Online(get()), "a heartbeat brings it back")
+	require.True(t, apierrors.IsNotFound(w.admin.Get(t.Context(), ctrl.ObjectKey{Name: id}, &corev1.Node{})),
+		"tasks and metrics of a Node end with it")
+	require.Equal(t, http.StatusNotFound, w.do("POST", "/api/v1/nodes/"+id+"/heartbeat", nil).status)
 }
 
 // TestRegistrationsAreFenced checks that only the ID of an address's latest registration may report. A heartbeat that
