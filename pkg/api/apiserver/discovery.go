@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// groupOrder is the order in which clients search groups for a kind; other groups follow by name.
+// groupOrder is the order of the API groups in discovery, which clients search for a kind. Other groups follow by
+// name.
 var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 	"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling",
 	"batch", "certificates.k8s.io",
@@ -32,9 +33,9 @@ var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 type discovery struct {
 	groups   []metav1.APIGroup
 	versions map[schema.GroupVersion]*metav1.APIResourceList
-	custom   map[schema.GroupVersion]bool // those of custom resources
-	core     *aggregated                  // of /api
-	named    *aggregated                  // of /apis
+	custom   map[schema.GroupVersion]bool // versions that contain custom resources
+	core     *aggregated                  // for /api
+	named    *aggregated                  // for /apis
 }
 
 type aggregated struct {
@@ -64,7 +65,7 @@ func newDiscovery(t *kind.Table) *discovery {
 	return d
 }
 
-// order sorts the resources of each version, and returns the versions in the order of discovery.
+// order sorts the resources of each version and returns the versions in discovery order.
 func (d *discovery) order() []schema.GroupVersion {
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
@@ -89,7 +90,7 @@ func (d *discovery) order() []schema.GroupVersion {
 	return order
 }
 
-// aggregate fills in the lists of groups, of which order has the versions.
+// aggregate fills in the group lists. order is the result of d.order.
 func (d *discovery) aggregate(order []schema.GroupVersion) {
 	core, named := &apidiscovery.APIGroupDiscoveryList{}, &apidiscovery.APIGroupDiscoveryList{}
 	for _, gv := range order {
@@ -184,7 +185,7 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 		return apidiscovery.ScopeCluster
 	}
 	for _, r := range in {
-		// empty where they are those of the list
+		// In an APIResource, an empty group or version means the list's.
 		k := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
 		if parent, name, ok := strings.Cut(r.Name, "/"); ok {
 			for i := range out {
@@ -204,7 +205,7 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	return out
 }
 
-// inFull adds the group and version to the kinds of a version's own, which upstream says for custom resources alone.
+// inFull fills in the empty groups and versions of response kinds. Upstream does so only for custom resources.
 func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
 	fill := func(k *metav1.GroupVersionKind) {
 		if k.Group == "" && k.Version == "" {
@@ -219,7 +220,8 @@ func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
 	}
 }
 
-// discover serves /api, /apis and the paths of groups and versions; it reports whether the path is one of those.
+// discover serves /api, /apis and the paths of groups and versions. It returns false, without responding, for other
+// paths.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")
@@ -273,7 +275,7 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	default:
 		return false
 	}
-	// As upstream, the documents of aggregation and of custom resources answer a HEAD.
+	// As upstream, discovery answers HEAD at /apis, for groups and for custom resources.
 	head := req.Method == http.MethodHead && parts[0] == "apis" && (len(parts) < 3 || !s.inGroup(req.URL.Path))
 	if req.Method != http.MethodGet && !head {
 		s.wrongMethod(w, req)
