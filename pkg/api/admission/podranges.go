@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
 
-// podRanges refuses that a node sets its own pod CIDR, to which other nodes would then route. Upstream's
-// NodeRestriction has no such rule, because upstream leaves routes to others.
+// podRanges forbids that a node sets its own pod CIDR, because other nodes would route it. Upstream's
+// NodeRestriction has no such rule, because upstream does not set up routes.
 type podRanges struct{ nodeidentifier.NodeIdentifier }
 
 var _ admission.ValidationInterface = podRanges{}
