@@ -72,7 +72,7 @@ func New(cfg Config) (*Backend, error) {
 		GetClientCertificate: cfg.Certificate,
 		InsecureSkipVerify:   cfg.Insecure,
 		MinVersion:           tls.VersionTLS12,
-	} //nolint:gosec
+	} //nolint:gosec // the APIService says so
 	if len(cfg.CABundle) > 0 {
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(cfg.CABundle) {

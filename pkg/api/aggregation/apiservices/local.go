@@ -97,7 +97,7 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 				err = cl.Update(ctx, have)
 			}
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict causes an event, and so a retry
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: the event retries
 			errs = append(errs, fmt.Errorf("APIService %s: %w", have.Name, err))
 		}
 	}
