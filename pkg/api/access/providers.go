@@ -247,7 +247,7 @@ func (t *transport) admit(address string) error {
 
 // OIDC is a provider configured by upstream's oidc-* options.
 type OIDC struct {
-	// Issuer and ClientID are required. An empty Issuer means that there is no provider.
+	// Issuer and ClientID are required. An empty Issuer disables the provider.
 	Issuer, ClientID string
 	// CAFile has the CAs of the provider's certificate. Empty means the system's CAs.
 	CAFile string

@@ -18,7 +18,7 @@ import (
 // Proxy is an authenticating proxy in front of the API. It authenticates with a client certificate and passes users
 // in headers.
 type Proxy struct {
-	// CAFile has the CAs of the proxy's certificate. Changes are reloaded. Empty means that there is no proxy.
+	// CAFile has the CAs of the proxy's certificate. Changes are reloaded. Empty disables the proxy.
 	CAFile string
 	// Names are the allowed common names of the proxy's certificate. Empty allows all names, but is refused if
 	// CAFile contains a CA of Clients, which issues certificates of ordinary clients.

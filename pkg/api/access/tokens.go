@@ -23,7 +23,7 @@ import (
 
 // Webhook is a server that authenticates tokens by TokenReviews.
 type Webhook struct {
-	// Kubeconfig is the path of the kubeconfig for the server. Empty means that there is no webhook.
+	// Kubeconfig is the path of the kubeconfig for the server. Empty disables the webhook.
 	Kubeconfig string
 	// Version is the version of TokenReview: v1 or v1beta1.
 	Version string

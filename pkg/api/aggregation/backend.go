@@ -47,7 +47,7 @@ type Config struct {
 	CABundle   []byte
 	Insecure   bool
 	ServerName string
-	// Certificate returns the client certificate because of which the server trusts the user headers.
+	// Certificate returns the client certificate that makes the server trust the user headers.
 	Certificate func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 	// Resolve returns the base URL of one of the server's endpoints. It is called for each request.
 	Resolve func() (*url.URL, error)

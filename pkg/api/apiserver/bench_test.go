@@ -198,7 +198,7 @@ func BenchmarkWatchFanOut(b *testing.B) {
 	}
 }
 
-// counted counts the writes of a listener's connections, each of which is a system call.
+// counted counts the writes of a listener's connections. Each is a system call.
 type counted struct {
 	net.Listener
 	writes atomic.Int64

@@ -19,7 +19,7 @@ import (
 
 // Webhook is a server that receives audit events.
 type Webhook struct {
-	// Kubeconfig is the path of the kubeconfig for the server. Empty means that there is no webhook.
+	// Kubeconfig is the path of the kubeconfig for the server. Empty disables the webhook.
 	Kubeconfig string
 	// InitialBackoff is the pause before a failed batch is sent again. It grows by half with each of five attempts.
 	InitialBackoff time.Duration

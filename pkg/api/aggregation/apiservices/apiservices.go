@@ -3,7 +3,7 @@
 //
 // It is part of each server rather than a reconciler, because each server forwards requests itself. Its invariants:
 // a server that does not respond delays only the requests to it; and as long as no APIService refers to a Service,
-// there is no connection to one, no watch of Services and no goroutine for them.
+// it makes no connection, watches no Services and runs no goroutine for them.
 package apiservices
 
 import (
