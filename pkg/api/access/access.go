@@ -1,9 +1,7 @@
-// Package access decides who may use the API by configuration files: providers of tokens (OIDC), a token webhook,
-// requests without credentials, and the chain of authorizers, as upstream's AuthenticationConfiguration and
-// AuthorizationConfiguration describe them.
-//
-// Its invariants: a file that is not valid never replaces one that was; whatever a provider or webhook answers is read
-// within limits of size and time; without configuration nothing runs.
+// Package access authenticates and authorizes API requests by configuration files: OIDC providers, a token webhook,
+// anonymous requests and the chain of authorizers, as in upstream's AuthenticationConfiguration and
+// AuthorizationConfiguration. Its invariants: an invalid file never replaces a valid one; the response of a provider
+// or webhook is read within limits of size and time; without configuration nothing runs.
 package access
 
 import (
@@ -31,50 +29,51 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// maxFile limits a configuration file, in bytes.
+// maxFile limits the size of a configuration file, in bytes.
 const maxFile = 1 << 20
 
 // Config configures an Access. The zero value adds no users to those that the API server authenticates itself.
 type Config struct {
-	// AuthenticationFile is the path of an AuthenticationConfiguration (apiserver.config.k8s.io), which is followed; empty
-	// for none.
+	// AuthenticationFile is the path of an AuthenticationConfiguration (apiserver.config.k8s.io). Changes are
+	// reloaded. Empty for none.
 	AuthenticationFile string
-	// OIDC is a single provider by upstream's options. It excludes AuthenticationFile.
+	// OIDC is a single provider, configured by upstream's oidc-* options. It cannot be combined with
+	// AuthenticationFile.
 	OIDC OIDC
-	// Anonymous lets requests without credentials pass as system:anonymous. It excludes a file that has the field
-	// "anonymous".
+	// Anonymous accepts requests without credentials as system:anonymous. It cannot be combined with a file that
+	// sets the field anonymous.
 	Anonymous bool
-	// Webhook authenticates the tokens that nothing else knows.
+	// Webhook authenticates the tokens that no other authenticator accepts.
 	Webhook Webhook
-	// Proxy says in headers who users are.
+	// Proxy is an authenticating proxy that passes users in headers.
 	Proxy Proxy
-	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io), which is followed; empty
-	// for the node authorizer and RBAC.
+	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io). Changes are
+	// reloaded. Empty means the node authorizer and RBAC.
 	AuthorizationFile string
-	// Issuers are the issuers of the cluster's own tokens, which no provider may claim.
+	// Issuers are the issuers of the cluster's own tokens. No provider may have one of them.
 	Issuers []string
-	// Audiences are the API server's.
+	// Audiences are the API server's audiences.
 	Audiences []string
 	Log       *slog.Logger
 }
 
-// Access is the component "access". It authenticates tokens and authorizes requests according to its configuration.
+// Access is the component "access". It authenticates tokens and authorizes requests by its configuration.
 type Access struct {
 	cfg Config
-	// Ready: the files are followed.
+	// Ready once the files are watched.
 	run.Readiness
 	issuers   func() authenticationcel.Compiler
 	matches   func() authorizationcel.Compiler
-	anonymous *apiserver.AnonymousAuthConfig // of the file at the start; nil if it has none
+	anonymous *apiserver.AnonymousAuthConfig // from the file at the start; may be nil
 	allow     func(path string) bool
 	providers atomic.Pointer[providers]
-	webhook   authenticator.Token // nil for none
+	webhook   authenticator.Token // may be nil
 	chain     atomic.Pointer[chain]
 	proxy     atomic.Pointer[proxied]
-	read      map[string]string // what was last read of each file
+	read      map[string]string // content of each file when last read
 }
 
-// New reads the files. Run follows them.
+// New reads the files. Run watches them for changes.
 func New(cfg Config) (*Access, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -143,7 +142,7 @@ func (a *Access) validate(c *apiserver.AuthenticationConfiguration) field.ErrorL
 	return errs
 }
 
-// reloadAuthentication reads the authentication file, and uses it if it is valid.
+// reloadAuthentication reads the authentication file and applies it if it is valid.
 func (a *Access) reloadAuthentication() error {
 	c, fresh, err := load[*apiserver.AuthenticationConfiguration](a, a.cfg.AuthenticationFile)
 	if err != nil || !fresh {
@@ -176,7 +175,7 @@ func (a *Access) reloadAuthentication() error {
 	return nil
 }
 
-// allowed returns whether a request without credentials may have a path.
+// allowed returns a function that reports whether anonymous requests may use a path.
 func allowed(c apiserver.AnonymousAuthConfig) func(string) bool {
 	return func(path string) bool {
 		return c.Enabled &&
@@ -185,7 +184,7 @@ func allowed(c apiserver.AnonymousAuthConfig) func(string) bool {
 	}
 }
 
-// Anonymous reports whether a request for a path may have no credentials.
+// Anonymous reports whether a request without credentials may use a path.
 func (a *Access) Anonymous(path string) bool { return a.allow(path) }
 
 // AuthenticateToken implements authenticator.Token.
@@ -208,7 +207,7 @@ func (a *Access) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return nil, false, errors.Join(errs...)
 }
 
-// provided asks the providers. A reload may replace them meanwhile.
+// provided authenticates a token with the providers. It retries with the new ones if a reload has retired p.
 func (a *Access) provided(ctx context.Context, p *providers, token string) (*authenticator.Response, bool, error) {
 	for !p.use() {
 		p = a.providers.Load()
@@ -217,14 +216,14 @@ func (a *Access) provided(ctx context.Context, p *providers, token string) (*aut
 	return p.token.AuthenticateToken(ctx, token)
 }
 
-// codecs decode the configuration files, strictly.
+// codecs decodes the configuration files strictly.
 var codecs = sync.OnceValue(func() serializer.CodecFactory { //nolint:gochecknoglobals // made when first needed
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
 })
 
-// load reads a file, unless it is as it was when it was last read.
+// load reads a file. fresh is false if its content is the same as at the last call.
 func load[T runtime.Object](a *Access, path string) (config T, fresh bool, err error) {
 	data, err := bounded.Configured(path, maxFile)
 	if err != nil {

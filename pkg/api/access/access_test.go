@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 const own = "https://kubernetes.default.svc"
 
-// structured returns a file with providers that map and check claims by CEL.
+// structured returns an AuthenticationConfiguration whose providers map and validate claims by CEL.
 func structured(providers ...*accesstest.Provider) string {
 	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n"
 	for i, p := range providers {
@@ -235,7 +235,7 @@ func TestKeysRotate(t *testing.T) {
 	require.NoError(t, err)
 	p.Rotate(t, "second")
 	token := p.Token(t, claims(nil))
-	require.Eventually(t, func() bool { // the provider is asked once a second at most
+	require.Eventually(t, func() bool { // the provider is asked at most once a second
 		res, _, _ := a.AuthenticateToken(context.Background(), token)
 		return res != nil
 	}, 2*time.Minute, 10*time.Millisecond)

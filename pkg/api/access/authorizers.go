@@ -16,24 +16,25 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 )
 
-// The types of authorizers in a file, beside apiserver.TypeWebhook.
+// Types of authorizers in a file, besides apiserver.TypeWebhook.
 const (
 	Node = "Node"
 	RBAC = "RBAC"
 )
 
-// chain is the list of authorizers of a file.
+// chain is a file's list of authorizers.
 type chain []link
 
 type link struct {
 	kind    string
-	webhook *webhook.WebhookAuthorizer // of apiserver.TypeWebhook
+	webhook *webhook.WebhookAuthorizer // only for apiserver.TypeWebhook
 }
 
-// Configured reports whether a file lists the authorizers.
+// Configured reports whether a file lists the authorizers. Has, Webhooks and Authorize may be called only if it
+// does.
 func (a *Access) Configured() bool { return a.chain.Load() != nil }
 
-// Has reports whether the file lists an authorizer of a type.
+// Has reports whether the file lists an authorizer of the type.
 func (a *Access) Has(kind string) bool {
 	for _, l := range *a.chain.Load() {
 		if l.kind == kind {
@@ -46,8 +47,8 @@ func (a *Access) Has(kind string) bool {
 // Webhooks reports whether the file lists a webhook.
 func (a *Access) Webhooks() bool { return a.Has(string(apiserver.TypeWebhook)) }
 
-// Authorize asks the authorizers of the file in their order, until one allows or denies. own are the authorizers of
-// this process, by type.
+// Authorize calls the file's authorizers in order until one allows or denies. own has the authorizers of this
+// process by type.
 func (a *Access) Authorize(ctx context.Context, attrs authorizer.Attributes,
 	own map[string]authorizer.AuthorizerFunc) (authorizer.Decision, string, error) {
 	var reasons []string
@@ -71,7 +72,7 @@ func (a *Access) Authorize(ctx context.Context, attrs authorizer.Attributes,
 	return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), errors.Join(errs...)
 }
 
-// reloadAuthorization reads the authorization file, and uses it if it is valid.
+// reloadAuthorization reads the authorization file and applies it if it is valid.
 func (a *Access) reloadAuthorization() error {
 	c, fresh, err := load[*apiserver.AuthorizationConfiguration](a, a.cfg.AuthorizationFile)
 	if err != nil || !fresh {
@@ -103,7 +104,7 @@ func (a *Access) reloadAuthorization() error {
 	return nil
 }
 
-// events counts what webhooks and their conditions do, as kube-apiserver does.
+// events provides kube-apiserver's metrics of webhooks and their match conditions.
 type events struct {
 	metrics.NoopRequestMetrics
 	metrics.WebhookMetrics

@@ -11,14 +11,14 @@ import (
 // Name implements run.Component.
 func (a *Access) Name() string { return "access" }
 
-// file is a configuration file that is followed.
+// file is a configuration file that is watched for changes.
 type file struct {
 	path   string
 	reload func() error
 }
 
-// Run implements run.Component: it follows the files until ctx ends. A file that is not valid is logged, and the one
-// before it stays.
+// Run implements run.Component: it watches the files until ctx ends. An invalid file is logged, and its predecessor
+// stays in effect.
 func (a *Access) Run(ctx context.Context) error {
 	defer func() {
 		if p := a.providers.Load(); p != nil {
@@ -51,7 +51,7 @@ func (a *Access) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	a.reload(files) // they may have changed since they were read
+	a.reload(files) // the files may have changed since New read them
 	a.SetReady()
 	for {
 		select {
@@ -83,7 +83,8 @@ func (a *Access) reload(files []file) {
 	}
 }
 
-// watch watches the directories of the files and of what they link to: editors and mounted volumes replace files.
+// watch watches the directories of the files and of their symlink targets, because editors and mounted volumes
+// replace files.
 func watch(w *fsnotify.Watcher, files []file) error {
 	for _, f := range files {
 		if err := w.Add(filepath.Dir(f.path)); err != nil {
@@ -98,7 +99,8 @@ func watch(w *fsnotify.Watcher, files []file) error {
 	return nil
 }
 
-// concerns reports whether an event is about one of the files. With links involved, all events may be.
+// concerns reports whether an event may concern one of the files. If one is reached through a symlink, every event
+// may.
 func concerns(name string, files []file) bool {
 	return slices.ContainsFunc(files, func(f file) bool {
 		target, err := filepath.EvalSymlinks(f.path)
@@ -106,7 +108,7 @@ func concerns(name string, files []file) bool {
 	})
 }
 
-// drain discards queued events: one reload covers all of them.
+// drain discards queued events: one reload covers them all.
 func drain(w *fsnotify.Watcher) {
 	for {
 		select {

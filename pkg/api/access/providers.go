@@ -24,19 +24,21 @@ import (
 )
 
 const (
-	// maxAnswer limits the documents of a provider, in bytes.
+	// maxAnswer limits a provider's response, in bytes.
 	maxAnswer = 1 << 20
 	// providerTimeout limits each request to a provider.
 	providerTimeout = 10 * time.Second
-	// retryProvider is how long a provider that could not be used is left alone, as upstream.
+	// retryProvider is how long a provider is not asked again after an error, as upstream.
 	retryProvider = 10 * time.Second
-	// retryKeys is how often at most a provider is asked for keys: tokens with keys that do not exist cost it no more.
+	// retryKeys is the minimum interval of requests for a provider's keys, so that tokens with unknown key IDs do
+	// not cause more.
 	retryKeys = time.Second
-	// remember is how long a verified token is not verified again, and maxRemembered the number of such tokens.
+	// remember is how long a verified token is cached. maxRemembered limits the cached tokens.
 	remember, maxRemembered = 10 * time.Second, 4096
 )
 
-// providers authenticate the tokens of a configuration's issuers. They fetch keys when a token first needs them.
+// providers authenticates the tokens of a configuration's issuers. It fetches an issuer's keys when a token first
+// needs them.
 type providers struct {
 	token  authenticator.Token
 	cancel context.CancelFunc
@@ -56,7 +58,7 @@ func newProviders(list []apiserver.JWTAuthenticator, algorithms []string, compil
 			cancel()
 			return nil, err
 		}
-		jwt.Issuer.DiscoveryURL, jwt.Issuer.CertificateAuthority = "", "" // the provider's client uses them
+		jwt.Issuer.DiscoveryURL, jwt.Issuer.CertificateAuthority = "", "" // the provider's client handles both
 		made, err := oidc.New(ctx, oidc.Options{
 			JWTAuthenticator:     jwt,
 			KeySet:               p,
@@ -79,7 +81,7 @@ func newProviders(list []apiserver.JWTAuthenticator, algorithms []string, compil
 	return &providers{token: known, cancel: cancel}, nil
 }
 
-// use reports whether they may be used; done must follow then.
+// use reports whether the providers may still be used. If so, the caller must call done afterwards.
 func (p *providers) use() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,13 +110,13 @@ func (p *providers) retire() {
 	}
 }
 
-// provider fetches the keys of an issuer. It implements the library's KeySet.
+// provider fetches an issuer's keys. It implements go-oidc's KeySet.
 type provider struct {
 	issuer string
 	client *http.Client
 	life   context.Context //nolint:containedctx // of the key set, which fetches in the background
 
-	busy   chan struct{} // capacity 1: one discovery at a time
+	busy   chan struct{} // capacity 1: serializes discovery
 	keys   keys.KeySet
 	failed time.Time
 	err    error
@@ -159,7 +161,7 @@ func newProvider(life context.Context, issuer apiserver.Issuer) (*provider, erro
 	}, nil
 }
 
-// VerifySignature implements the library's KeySet.
+// VerifySignature implements go-oidc's KeySet.
 func (p *provider) VerifySignature(ctx context.Context, jwt string) ([]byte, error) {
 	set, err := p.discover(ctx)
 	if err != nil {
@@ -168,7 +170,7 @@ func (p *provider) VerifySignature(ctx context.Context, jwt string) ([]byte, err
 	return set.VerifySignature(ctx, jwt)
 }
 
-// discover returns the key set of the provider, whose address it asks for once.
+// discover returns the provider's key set. It reads the discovery document until it succeeds once.
 func (p *provider) discover(ctx context.Context) (keys.KeySet, error) {
 	select {
 	case p.busy <- struct{}{}:
@@ -201,14 +203,15 @@ func (p *provider) discover(ctx context.Context) (keys.KeySet, error) {
 	return p.keys, nil
 }
 
-// transport bounds what a provider answers and how often it is asked, and finds its discovery document.
+// transport limits the size of a provider's responses and the rate of requests, and redirects discovery to its
+// configured URL.
 type transport struct {
 	base      *http.Transport
 	wellKnown string
-	discovery *url.URL // nil: where the issuer says
+	discovery *url.URL // nil: below the issuer's URL
 
 	mu    sync.Mutex
-	asked map[string]time.Time // at most 16
+	asked map[string]time.Time // at most 16 entries
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -242,21 +245,22 @@ func (t *transport) admit(address string) error {
 	return nil
 }
 
-// OIDC is a provider by upstream's options.
+// OIDC is a provider configured by upstream's oidc-* options.
 type OIDC struct {
-	// Issuer and ClientID are required; an empty Issuer means no provider.
+	// Issuer and ClientID are required. An empty Issuer disables the provider.
 	Issuer, ClientID string
-	// CAFile has the authorities of the provider's certificate; empty for the system's.
+	// CAFile has the CAs of the provider's certificate. Empty means the system's CAs.
 	CAFile string
-	// UsernameClaim names the user, with UsernamePrefix: "-" for none, empty for the issuer unless the claim is "email".
+	// UsernameClaim is the claim with the user's name, to which UsernamePrefix is prepended. "-" means no prefix.
+	// Empty means the issuer and "#", or no prefix if the claim is "email".
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
 	SigningAlgorithms             []string
-	// RequiredClaims must be in a token, with these values.
+	// RequiredClaims are claims that a token must have, with their values.
 	RequiredClaims map[string]string
 }
 
-// authenticator returns the structured form.
+// authenticator converts the options to the structured form.
 func (o OIDC) authenticator() (apiserver.JWTAuthenticator, error) {
 	if o.ClientID == "" {
 		return apiserver.JWTAuthenticator{}, errors.New("oidc-issuer-url and oidc-client-id must be specified together " +

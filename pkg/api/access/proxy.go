@@ -15,26 +15,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Proxy is an authenticating proxy in front of the API: it says in headers who a user is, and proves itself by a client
-// certificate.
+// Proxy is an authenticating proxy in front of the API. It authenticates with a client certificate and passes users
+// in headers.
 type Proxy struct {
-	// CAFile has the authorities of its certificate, and is followed; empty for no proxy.
+	// CAFile has the CAs of the proxy's certificate. Changes are reloaded. Empty disables the proxy.
 	CAFile string
-	// Names are the common names its certificate may have; empty for any, unless CAFile has one of Clients, the
-	// authorities of ordinary clients.
+	// Names are the allowed common names of the proxy's certificate. Empty allows all names, but is refused if
+	// CAFile contains a CA of Clients, which issues certificates of ordinary clients.
 	Names   []string
 	Clients func() []*x509.Certificate
-	// The headers of the user's name, UID and groups, and the prefixes of those with extra values.
+	// Headers with the user's name, UID and groups, and header prefixes of extra values.
 	NameHeaders, UIDHeaders, GroupHeaders, ExtraPrefixes []string
 }
 
-// proxied authenticates requests of the proxy.
+// proxied authenticates requests from the proxy.
 type proxied struct {
 	authorities []*x509.Certificate
 	request     authenticator.Request
 }
 
-// reloadProxy reads the authorities of the proxy, and uses them if they are valid.
+// reloadProxy reads the proxy's CAs and applies them if they are valid.
 func (a *Access) reloadProxy() error {
 	c := a.cfg.Proxy
 	data, err := bounded.Configured(c.CAFile, maxFile)
@@ -74,7 +74,7 @@ func (a *Access) reloadProxy() error {
 	return nil
 }
 
-// shareKey reports whether there is a key that both have a certificate of.
+// shareKey reports whether a and b have certificates with the same public key.
 func shareKey(a, b []*x509.Certificate) bool {
 	return slices.ContainsFunc(a, func(one *x509.Certificate) bool {
 		return slices.ContainsFunc(b, func(other *x509.Certificate) bool {
@@ -83,7 +83,7 @@ func shareKey(a, b []*x509.Certificate) bool {
 	})
 }
 
-// ProxyAuthorities returns the authorities of the proxy's certificate, the same slice until they change; nil without a
+// ProxyAuthorities returns the CAs of the proxy's certificate, the same slice until they change. It is nil without a
 // proxy.
 func (a *Access) ProxyAuthorities() []*x509.Certificate {
 	if p := a.proxy.Load(); p != nil {
@@ -92,7 +92,7 @@ func (a *Access) ProxyAuthorities() []*x509.Certificate {
 	return nil
 }
 
-// AuthenticateRequest authenticates a request of the proxy, whose headers it removes. It implements
+// AuthenticateRequest authenticates a request from the proxy, and removes the user headers from it. It implements
 // authenticator.Request.
 func (a *Access) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	p := a.proxy.Load()
@@ -100,7 +100,7 @@ func (a *Access) AuthenticateRequest(req *http.Request) (*authenticator.Response
 		return nil, false, nil
 	}
 	for _, name := range a.cfg.Proxy.NameHeaders {
-		if req.Header.Get(name) != "" { // otherwise no certificate need be verified
+		if req.Header.Get(name) != "" { // without the header, skip the verification of the certificate
 			return p.request.AuthenticateRequest(req)
 		}
 	}

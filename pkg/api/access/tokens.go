@@ -23,18 +23,18 @@ import (
 
 // Webhook is a server that authenticates tokens by TokenReviews.
 type Webhook struct {
-	// Kubeconfig is the path of a file that says how to reach it; empty for none.
+	// Kubeconfig is the path of the kubeconfig for the server. Empty disables the webhook.
 	Kubeconfig string
-	// Version is the version of the TokenReviews: v1 or v1beta1.
+	// Version is the version of TokenReview: v1 or v1beta1.
 	Version string
-	// TTL is how long an answer is valid; 0 asks each time.
+	// TTL is how long a response is cached. 0 disables the cache.
 	TTL time.Duration
 }
 
-// longest limits the authentication of a token whose request is gone.
+// longest limits the authentication of a token, also after its client has disconnected.
 const longest = time.Minute
 
-// maxCalls limits the calls of a webhook in flight. Other requests wait for one of them.
+// maxCalls limits concurrent calls of a webhook. Further requests wait.
 const maxCalls = 64
 
 func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error) {
@@ -54,11 +54,11 @@ func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error)
 	}, nil
 }
 
-// maxAsking limits the tokens that are authenticated at a time, or wait for it. Clients that leave meanwhile still
-// count, for at most longest.
+// maxAsking limits the tokens that are being authenticated or waiting. A client that disconnects still counts, for
+// at most longest.
 const maxAsking = 4096
 
-// limited limits the calls in flight.
+// limited limits concurrent calls.
 type limited struct {
 	next authenticator.Token
 	free chan struct{}
@@ -75,18 +75,18 @@ func (l limited) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return l.next.AuthenticateToken(ctx, token)
 }
 
-// remembering remembers answers, by the hash of token and audiences, and asks once for a token that several concurrent
-// requests have.
+// remembering caches results by the hash of token and audiences. Concurrent requests with the same token share one
+// call.
 type remembering struct {
 	next     authenticator.Token
 	ttl      time.Duration
 	known    *cache.LRUExpireCache
-	failures bool // remember that a token was not accepted, too; never an error
+	failures bool // cache rejected tokens too, but never errors
 	asking   singleflight.Group
-	asked    atomic.Int64 // tokens that are asked for now
+	asked    atomic.Int64 // number of tokens being authenticated
 }
 
-// verdict is an answer, without an error.
+// verdict is a result without an error.
 type verdict struct {
 	response *authenticator.Response
 	ok       bool
@@ -111,12 +111,12 @@ func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*aut
 	answer := r.asking.DoChan(key, func() (answer any, err error) {
 		r.asked.Add(1)
 		defer r.asked.Add(-1)
-		defer func() { // the library would end the process
+		defer func() { // singleflight would crash the process
 			if p := recover(); p != nil {
 				answer, err = verdict{}, fmt.Errorf("panic while authenticating a token: %v", p)
 			}
 		}()
-		// The first request's cancellation must not be the others' failure.
+		// The first request's cancellation must not fail the others.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 		defer cancel()
 		response, ok, err := r.next.AuthenticateToken(ctx, token)
@@ -137,7 +137,7 @@ func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*aut
 	}
 }
 
-// boundedClient limits the answers of a webhook.
+// boundedClient limits the size of a webhook's responses.
 func boundedClient(c *rest.Config) *rest.Config {
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
 	return c

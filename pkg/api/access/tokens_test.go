@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 )
 
-// A token that makes an authenticator panic is not accepted, and neither ends the process nor hurts the next one.
+// A token on which an authenticator panics is rejected. The process and the next token are not affected.
 func TestATokenThatPanics(t *testing.T) {
 	r := &remembering{known: cache.NewLRUExpireCache(10), ttl: time.Minute, failures: true,
 		next: authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
@@ -29,8 +29,8 @@ func TestATokenThatPanics(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Clients that send tokens and leave, while nobody answers, do not pile up: a limited number is asked for, and each for
-// a limited time.
+// While the webhook does not respond, clients that send tokens and disconnect do not accumulate calls: the number of
+// concurrent calls and the duration of each are limited.
 func TestTokensWhileNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &remembering{

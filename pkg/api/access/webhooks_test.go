@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/access/accesstest"
 )
 
-// kubeconfig returns the path of a kubeconfig for a server.
+// kubeconfig returns the path of a kubeconfig for the server.
 func kubeconfig(t testing.TB, s *httptest.Server) string {
 	t.Helper()
 	return write(t, filepath.Join(t.TempDir(), "kubeconfig"), fmt.Sprintf(`apiVersion: v1
@@ -72,7 +72,8 @@ func TestATokenWebhook(t *testing.T) {
 	require.ErrorContains(t, err, "larger than")
 }
 
-// TestATokenThatAProviderRefusesIsAskedOfTheWebhook, as upstream: both errors are told if neither accepts it.
+// As upstream, a token that a provider rejects is passed to the webhook. If both reject it, both errors are
+// reported.
 func TestATokenThatAProviderRefusesIsAskedOfTheWebhook(t *testing.T) {
 	p := accesstest.Start(t)
 	expired := p.Token(t, claims(map[string]any{"exp": time.Now().Unix() - 600}))

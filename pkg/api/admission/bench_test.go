@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BenchmarkPlugins creates a pod as a dry run, with and without upstream's plugins: the difference is their cost.
+// BenchmarkPlugins creates a pod as a dry run, with and without upstream's plugins. The difference is their cost.
 func BenchmarkPlugins(b *testing.B) {
 	bench := func(b *testing.B, h *env) {
 		b.ReportAllocs()

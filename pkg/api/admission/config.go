@@ -20,7 +20,7 @@ import (
 // maxPluginConfig is the maximum size of a file of the admission configuration, in bytes.
 const maxPluginConfig = 1 << 20
 
-// pluginConfigs is the configuration of plugins by name. It implements admission.ConfigProvider.
+// pluginConfigs maps plugin names to their configuration. It implements admission.ConfigProvider.
 type pluginConfigs map[string][]byte
 
 // ConfigFor returns nil for a plugin without configuration.
@@ -28,7 +28,8 @@ func (c pluginConfigs) ConfigFor(name string) (io.Reader, error) {
 	return configReader(c[name]), nil
 }
 
-// configReader reads a plugin's configuration; nil where there is none, as upstream's plugins want it.
+// configReader returns a reader of a plugin's configuration, or a nil interface if it is empty, as upstream's
+// plugins expect.
 func configReader(data []byte) io.Reader {
 	if len(data) == 0 {
 		return nil
@@ -36,8 +37,8 @@ func configReader(data []byte) io.Reader {
 	return bytes.NewReader(data)
 }
 
-// readPluginConfigs reads an AdmissionConfiguration, strictly. Configuration for a plugin that is not enabled is
-// refused, since it would have no effect.
+// readPluginConfigs strictly decodes an AdmissionConfiguration. Configuration for a plugin that is not enabled is an
+// error, since it would have no effect.
 func readPluginConfigs(path string, on []plugin) (pluginConfigs, error) {
 	configs := pluginConfigs{}
 	for _, p := range on {
@@ -86,7 +87,7 @@ func readPluginConfigs(path string, on []plugin) (pluginConfigs, error) {
 }
 
 func readConfigFile(path string) ([]byte, error) {
-	f, err := os.Open(path) // configured by the administrator: a link is allowed
+	f, err := os.Open(path) // a path from the administrator may be a symlink
 	if err != nil {
 		return nil, err
 	}

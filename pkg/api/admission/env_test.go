@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// env is a registry with helpers for the most frequent calls. (registrytest imports this package.)
+// env is a registry with helpers for common calls. (registrytest imports this package, so it cannot be used.)
 type env struct {
 	*registry.Registry
 	clients *local.Clients
@@ -56,7 +56,7 @@ func build(t testing.TB) *env {
 
 func (h *env) install(p Plugins) error { return Install(p, h.Registry, h.clients) }
 
-// secured returns an env with plugins and the service account that pods need.
+// secured returns an env with plugins, and with the service account that pods need.
 func secured(t testing.TB, p Plugins) *env {
 	t.Helper()
 	h := build(t)

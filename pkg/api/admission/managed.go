@@ -15,9 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// restoring restores managed fields that a webhook or a policy broke, with upstream's warning. Unlike upstream's
-// controller (NewManagedFieldsValidatingAdmissionController) it decodes them only if they were changed: that was a
-// sixth of a create.
+// restoring restores managed fields that a webhook or policy made invalid, with upstream's warning. Unlike
+// upstream's NewManagedFieldsValidatingAdmissionController, it decodes them only if they changed. Decoding always
+// took a sixth of a create.
 type restoring struct{ reinvoking }
 
 var (
@@ -25,10 +25,9 @@ var (
 	_ admission.ValidationInterface = restoring{}
 )
 
-// Admit implements admission.MutationInterface.
 func (r restoring) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	m, err := meta.Accessor(a.GetObject())
-	if err != nil { // it has no metadata
+	if err != nil { // the object has no metadata
 		return r.reinvoking.Admit(ctx, a, o)
 	}
 	before := managedOf(a.GetObject(), m)
@@ -46,7 +45,8 @@ func (r restoring) Admit(ctx context.Context, a admission.Attributes, o admissio
 	return nil
 }
 
-// managed are an object's managed fields: raw if it has no Go type, whose entries would be decoded each time.
+// managed holds an object's managed fields. For objects without a Go type they are raw, because decoding them is
+// expensive.
 type managed struct {
 	entries []metav1.ManagedFieldsEntry
 	raw     []any
@@ -61,8 +61,8 @@ func managedOf(obj runtime.Object, m metav1.Object) managed {
 	return managed{entries: slices.Clone(m.GetManagedFields())}
 }
 
-// equal reports whether the fields were left alone. What was replaced by equal ones, or only encoded and decoded,
-// counts as other.
+// equal reports whether the managed fields are untouched. Raw fields that were replaced by equal values count as
+// changed.
 func (f managed) equal(o managed) bool {
 	return slices.Equal(f.entries, o.entries) && len(f.raw) == len(o.raw) && (len(f.raw) == 0 || &f.raw[0] == &o.raw[0])
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// changes is a plugin that changes the object.
+// changes is a plugin that modifies the object.
 type changes func(runtime.Object)
 
 func (changes) Handles(admission.Operation) bool { return true }
@@ -29,7 +29,7 @@ type recorded []string
 
 func (r *recorded) AddWarning(_, text string) { *r = append(*r, text) }
 
-// Whatever a plugin does to managed fields, they end as with upstream's controller, with its warnings.
+// Whatever a plugin does to managed fields, the result and the warnings are the same as with upstream's controller.
 func TestManagedFieldsAreRestored(t *testing.T) {
 	entry := func(fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
@@ -84,7 +84,7 @@ func TestManagedFieldsAreRestored(t *testing.T) {
 					})
 					ours, got := run(func(i admission.Interface) admission.MutationInterface { return restoring{reinvoking{i}} })
 					require.Equal(t, want, got)
-					if name == "in place" && len(had) > 0 && kind == "typed" { // upstream's keeps what it complains of
+					if name == "in place" && len(had) > 0 && kind == "typed" { // upstream warns, but keeps the field
 						require.Equal(t, had, ours.GetManagedFields())
 						return
 					}

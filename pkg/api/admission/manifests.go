@@ -11,14 +11,15 @@ import (
 	webhooks "k8s.io/kubernetes/pkg/admission/plugin/webhook/manifest/loader"
 )
 
-// Bounds of a directory of webhooks or policies. Each change of a file, and each minute, reads all of them.
+// Limits of a manifest directory of webhooks or policies. All of its files are read after each change, and every
+// minute.
 const (
 	maxManifests     = 1000
 	maxManifestBytes = 8 << 20
 )
 
-// manifestLoaders returns upstream's loaders of webhooks and policies from files (KEP-5793), which have no bound of
-// their own.
+// manifestLoaders returns upstream's loaders of webhooks and policies from files (KEP-5793), with limits, which
+// upstream lacks.
 func manifestLoaders() *initializer.ManifestLoaders {
 	return &initializer.ManifestLoaders{
 		LoadValidatingWebhookManifests: func(dir string) ([]*registration.ValidatingWebhookConfiguration, string, error) {
@@ -54,7 +55,7 @@ func manifestLoaders() *initializer.ManifestLoaders {
 	}
 }
 
-// within loads a directory that is within the bounds.
+// within loads a directory if it is within the limits.
 func within[T any](dir string, load func(string) (T, error)) (found T, err error) {
 	if err := checkManifests(dir); err != nil {
 		return found, err
@@ -62,8 +63,8 @@ func within[T any](dir string, load func(string) (T, error)) (found T, err error
 	return load(dir)
 }
 
-// checkManifests refuses a directory that is beyond the bounds, and what is neither a file nor a directory in it: a
-// pipe could block for ever.
+// checkManifests refuses a directory that exceeds the limits or contains anything but files and directories: reading
+// a pipe could block forever.
 func checkManifests(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -74,7 +75,7 @@ func checkManifests(dir string) error {
 	if len(names) > maxManifests {
 		return fmt.Errorf("%s has more than %d files", dir, maxManifests)
 	}
-	if len(names) == 0 { // io.EOF
+	if len(names) == 0 { // io.EOF: the directory is empty
 		return nil
 	}
 	if err != nil {
@@ -82,7 +83,7 @@ func checkManifests(dir string) error {
 	}
 	var total int64
 	for _, name := range names {
-		// configured by the administrator: a link is allowed, as in a mounted ConfigMap
+		// Follow symlinks: the administrator configured the directory, and a mounted ConfigMap has them.
 		f, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			return err

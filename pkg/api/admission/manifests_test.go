@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fromFiles returns plugins of which one, configured by an object of a kind, reads files.
+// fromFiles returns plugins. The named plugin, configured by an object of the kind, reads files from dir.
 func fromFiles(t *testing.T, plugin, kind string, files map[string]string) (p Plugins, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -34,7 +34,7 @@ plugins:
 	return Plugins{Config: config, Schemas: describe}, dir
 }
 
-// denying is a validating policy from a file against objects of a resource whose name is a word.
+// denying returns the manifest of a validating policy that denies objects of a resource whose name is word.
 func denying(group, resource, word string) string {
 	return fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
@@ -56,12 +56,12 @@ func TestValidatingPoliciesFromFiles(t *testing.T) {
 		"deny.yaml": denying("", "configmaps", "one"), "notes.txt": "no policy",
 	})
 	h := secured(t, p)
-	// The first write is refused: nothing runs without the policies.
+	// The first write is refused: no write passes before the policies are loaded.
 	requireStatus(t, h.try(v1("ConfigMap", ""), settings("one", nil)), 422, "names.static.k8s.io",
 		"it is forbidden by a file")
 	put(h, v1("ConfigMap", ""), settings("two", nil))
 
-	// A change is followed, one that is no policy is not.
+	// A valid change is applied, an invalid one is not.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "deny.yaml"), []byte(denying("", "configmaps", "three")), 0o600))
 	require.Eventually(t, func() bool {
 		return apierrors.IsInvalid(h.try(v1("ConfigMap", ""), settings("three", nil)))
@@ -71,7 +71,7 @@ func TestValidatingPoliciesFromFiles(t *testing.T) {
 	requireStatus(t, h.try(v1("ConfigMap", ""), settings("three", nil)), 422)
 }
 
-// Policies of the API cannot protect policies, those of files can.
+// Policies in the API cannot protect policies. Policies in files can.
 func TestPoliciesFromFilesProtectPolicies(t *testing.T) {
 	p, _ := fromFiles(t, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration",
 		map[string]string{"deny.yaml": denying(registration.GroupName, "validatingadmissionpolicybindings", "one")})
@@ -107,7 +107,7 @@ spec: {policyName: label.static.k8s.io}
 `,
 	})
 	h := secured(t, p)
-	// The schemas of kinds are read a little after the first request.
+	// The kinds' schemas are loaded shortly after the first request.
 	n := 0
 	require.Eventually(t, func() bool {
 		n++

@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// registerNodeSelector registers upstream's PodNodeSelector with a configuration that is read strictly: the plugin
-// itself ignores what it does not know, and never returns from a text that it cannot decode.
+// registerNodeSelector registers upstream's PodNodeSelector with strict decoding of its configuration: the plugin
+// itself ignores unknown fields, and loops forever on text that it cannot decode.
 func registerNodeSelector(all *admission.Plugins) {
 	all.Register(podnodeselector.PluginName, func(config io.Reader) (admission.Interface, error) {
 		var known struct {

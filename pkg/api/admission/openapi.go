@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Schemas returns the OpenAPI 3 document of a group and version that is served, as JSON.
+// Schemas returns the OpenAPI 3 document of a served group and version as JSON.
 type Schemas func(schema.GroupVersion) ([]byte, error)
 
 // Discovery returns the part of a discovery client that policies use.
@@ -29,20 +29,19 @@ type discoveryReads struct {
 // OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
 func (d discoveryReads) OpenAPIV3() openapi.Client { return d.openapi }
 
-// openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin asks it for the groups and
-// versions every five seconds; it answers the first time, and then when the kinds have changed, so an idle cluster does
-// no work.
+// openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin calls Paths every five
+// seconds. Paths blocks until the kinds have changed, so that an idle cluster does no work.
 type openapiSource struct {
 	kinds   *kind.Catalog
 	schemas Schemas
 	done    <-chan struct{}
 
 	mu       sync.Mutex
-	changed  <-chan struct{} // closed when the kinds differ from those of the last answer
+	changed  <-chan struct{} // closed when the kinds change after the last response
 	answered map[string]openapi.GroupVersion
 }
 
-// Paths waits until the groups and versions may differ from those of the last call, and returns them.
+// Paths returns the groups and versions. After the first call, it blocks until they may have changed.
 func (s *openapiSource) Paths() (map[string]openapi.GroupVersion, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +57,7 @@ func (s *openapiSource) Paths() (map[string]openapi.GroupVersion, error) {
 	return s.answered, nil
 }
 
-// documentsOf lists the groups and versions of a table by their paths, as discovery of OpenAPI 3 documents does.
+// documentsOf returns the groups and versions of a table by their path, as OpenAPI 3 discovery does.
 func documentsOf(table *kind.Table, schemas Schemas) map[string]openapi.GroupVersion {
 	out, content := map[string]openapi.GroupVersion{}, map[schema.GroupVersion][]string{}
 	for _, r := range table.All() {

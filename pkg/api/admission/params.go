@@ -14,8 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// currentMapper delegates to the mapper of the kinds served at the time of the call: plugins keep their mapper for
-// their whole life.
+// currentMapper maps with the kinds that are served at the time of the call. Plugins keep their mapper forever.
 type currentMapper struct{ client client.Interface }
 
 var _ meta.RESTMapper = currentMapper{}
@@ -48,8 +47,8 @@ func (m currentMapper) ResourceSingularizer(resource string) (string, error) {
 	return m.client.RESTMapper().ResourceSingularizer(resource)
 }
 
-// noClient is the dynamic client that policy plugins require. The shared cache serves as informers of parameters, for
-// every kind that is served; a kind that was just removed has no objects.
+// noClient is the dynamic client that policy plugins require. They do not call it: parameters come from the shared
+// cache's informers, for every served kind. A kind that was just removed has no objects.
 type noClient struct {
 	dynamic.NamespaceableResourceInterface
 }

@@ -1,8 +1,6 @@
-// Package admission selects and configures upstream's admission plugins, and installs them in a registry as the chain
-// that every write passes.
-//
-// Its invariant: a requested plugin runs with the given configuration, or Install fails; configuration without effect
-// is refused.
+// Package admission selects and configures upstream's admission plugins, and installs them in a registry as the
+// chain that every write passes. Its invariant: a requested plugin runs with the given configuration, or Install
+// fails. Configuration without effect is an error.
 package admission
 
 import (
@@ -67,37 +65,38 @@ import (
 
 // Plugins selects and configures the admission plugins.
 type Plugins struct {
-	// Enable and Disable modify the set of default plugins, by upstream's names.
+	// Enable and Disable change the default set of plugins. Names are upstream's.
 	Enable, Disable []string
-	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1), as upstream's
-	// --admission-control-config-file; empty for none.
+	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1), like upstream's
+	// --admission-control-config-file. Empty for none.
 	Config string
-	// Schemas describes what mutating admission policies change. Without it, requests that such policies match fail.
+	// Schemas describes the objects that mutating admission policies change. Without it, requests that match such a
+	// policy fail.
 	Schemas Schemas
-	// NotReadySeconds and UnreachableSeconds are how long pods that do not say it stay on a node that is not ready or
-	// cannot be reached; nil means 300.
+	// NotReadySeconds and UnreachableSeconds are how long pods without such a toleration stay on a node that is not
+	// ready or unreachable. Nil means 300.
 	NotReadySeconds, UnreachableSeconds *int64
 }
 
 // plugin is an admission plugin.
 type plugin struct {
 	name     string
-	off      bool // by default
+	off      bool // off by default
 	register func(*admission.Plugins)
-	// config is used if the file has no configuration for the plugin.
+	// config is the configuration if the file has none for the plugin.
 	config string
-	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created
-	// at start.
+	// from returns informers of the objects that configure the plugin. The plugin is created when the first object
+	// exists. Nil means that it is created at the start.
 	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
-	// check validates the configuration of a plugin that is created on demand, and says whether it has objects from files:
-	// then it is created at start, which fails if these are invalid.
+	// check validates the configuration of such a plugin. It also reports whether the plugin reads objects from
+	// files: it is then created at the start, which fails if the files are invalid.
 	check func(config []byte) (fromFiles bool, err error)
 }
 
-// ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
-// implemented by the registry. Left out are NamespaceAutoProvision, since the registry refuses a namespace that does
-// not exist before any plugin runs; ImagePolicyWebhook, whose responses have no bound; and PodGroupProtection, whose
-// finalizer needs a controller.
+// ordered lists the plugins in upstream's order. The registry implements ResourceQuota, which must come last because
+// it charges the quota. Omitted are NamespaceAutoProvision (the registry refuses a missing namespace before any
+// plugin runs), ImagePolicyWebhook (its responses are unlimited) and PodGroupProtection (its finalizer needs a
+// controller).
 //
 // Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
 // memory, and external IPs let a Service take addresses that belong to others. NodeAddresses is our own.
@@ -159,9 +158,8 @@ var ordered = []plugin{
 	{name: deny.PluginName, register: deny.Register, off: true},
 }
 
-// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour, the
-// usual
-// --event-ttl, to about 40,000 objects.
+// defaultEventLimits lets 5,000 pods start in a namespace at once, and limits the events of a namespace within an
+// hour, the default --event-ttl, to about 40,000.
 const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 kind: Configuration
 limits:
@@ -169,10 +167,10 @@ limits:
 - {type: User, qps: 50, burst: 20000, cacheSize: 4096}
 `
 
-// alwaysOn lists plugins that the registry implements itself and that cannot be disabled.
+// alwaysOn lists the plugins that the registry implements and that cannot be disabled.
 var alwaysOn = []string{"NamespaceLifecycle", "PodTopologyLabels"}
 
-// on returns the plugins to run, in order.
+// on returns the enabled plugins, in order.
 func (p Plugins) on() ([]plugin, error) {
 	var errs []error
 	known := slices.Clone(alwaysOn)
@@ -199,8 +197,8 @@ func (p Plugins) on() ([]plugin, error) {
 	return list, errors.Join(errs...)
 }
 
-// Install makes the chain of plugins for a registry and its clients, and sets it in the registry. Call it before the
-// first write. What plugins run in the background ends with the cache.
+// Install creates the plugin chain for a registry and its clients, and sets it in the registry. Call it before the
+// first write. The plugins' background work ends with the cache.
 func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	list, err := p.on()
 	if err != nil {
@@ -253,8 +251,8 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	return nil
 }
 
-// tolerationSeconds guards the variables of upstream's DefaultTolerationSeconds, which reads them when it is made: they
-// are the process's, and a process may have several clusters.
+// tolerationSeconds guards the global variables that upstream's DefaultTolerationSeconds reads when it is created: a
+// process may run several clusters.
 var tolerationSeconds sync.Mutex //nolint:gochecknoglobals // guards upstream's
 
 func (p Plugins) setTolerationSeconds() error {
@@ -274,7 +272,7 @@ func (p Plugins) setTolerationSeconds() error {
 // usualTolerationSeconds is upstream's default.
 const usualTolerationSeconds = 300
 
-// useQuotas enables the registry's ResourceQuota with upstream's configuration for it.
+// useQuotas enables the registry's ResourceQuota, with upstream's configuration format.
 func useQuotas(r *registry.Registry, config io.Reader) error {
 	if config == nil {
 		return r.UseQuotas(nil)
@@ -297,7 +295,7 @@ type needs struct {
 }
 
 func (n needs) Initialize(p admission.Interface) {
-	// Features first: they decide what else a plugin wants.
+	// Features come first, because they decide what else a plugin wants.
 	if w, ok := p.(initializer.WantsFeatures); ok {
 		w.InspectFeatureGates(utilfeature.DefaultFeatureGate)
 	}

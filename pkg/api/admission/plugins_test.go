@@ -109,7 +109,7 @@ func TestPodSecurityByLabels(t *testing.T) {
 	require.Len(t, seen.text, 1)
 	require.Contains(t, seen.text[0], `would violate PodSecurity "restricted:latest"`)
 
-	// A controller's template is not refused, but causes a warning.
+	// A violation in a controller's pod template causes a warning, not an error.
 	seen.text = nil
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: privilegedPod("x").Spec,
@@ -211,7 +211,7 @@ func TestAlwaysPullImages(t *testing.T) {
 	require.Equal(t, corev1.PullAlways, put(h, v1("Pod", ""), p).Spec.Containers[0].ImagePullPolicy)
 }
 
-// TestLimitedResources checks that an AdmissionConfiguration can require a quota for a priority class.
+// An AdmissionConfiguration can require a quota for a priority class.
 func TestLimitedResources(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admission.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
@@ -227,7 +227,7 @@ plugins:
       matchScopes:
       - {scopeName: PriorityClass, operator: In, values: [high]}
 `), 0o600))
-	h := secured(t, Plugins{Config: path, Disable: []string{"Priority"}}) // which would refuse the unknown class
+	h := secured(t, Plugins{Config: path, Disable: []string{"Priority"}}) // Priority would refuse the unknown class
 	p := smallPod("a")
 	p.Spec.PriorityClassName = "high"
 	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")
@@ -272,7 +272,7 @@ func TestUpstreamPlugins(t *testing.T) {
 	_, err = h.Create(node, v1("Pod", ""), smallPod("q"), metav1.CreateOptions{})
 	requireStatus(t, err, 403, "can only create mirror pods")
 
-	// A node cannot set its own pod CIDR, neither on create nor later.
+	// A node can set its own pod CIDR neither on create nor later.
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: corev1.NodeSpec{PodCIDR: "10.42.7.0/24"}}
 	_, err = h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
 	requireStatus(t, err, 403, "a node may not set its own podCIDR")
@@ -310,7 +310,7 @@ func TestUpstreamPlugins(t *testing.T) {
 	requireStatus(t, err, 403, "no PriorityClass with name urgent was found")
 }
 
-// TestANodeEvictsItsOwnPodsOnly uses upstream's plugins.
+// With upstream's plugins, a node can evict only its own pods.
 func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
 	h := build(t)
 	for name, node := range map[string]string{"mine": "a", "other": "b"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 )
 
-// describe returns a document with one kind whose metadata has labels, and whose data is a map.
+// describe returns an OpenAPI document with one kind that has labels and a map named data.
 func describe(gv schema.GroupVersion) ([]byte, error) {
 	name := map[string]string{"v1": "ConfigMap"}[gv.String()]
 	if name == "" {
@@ -56,7 +56,7 @@ func TestMutatingPolicies(t *testing.T) {
 	match := &registration.MatchResources{
 		ResourceRules: []registration.NamedRuleWithOperations{{RuleWithOperations: on("configmaps", "tasks")[0]}},
 	}
-	// The first policy, by name, acts on what the second one adds.
+	// The first policy by name sees the change of the second one, because it is reinvoked.
 	mutatingPolicy(h, "a-sees-the-team", registration.MutatingAdmissionPolicySpec{MatchConstraints: match,
 		Mutations: []registration.Mutation{{PatchType: registration.PatchTypeJSONPatch, JSONPatch: &registration.JSONPatch{
 			Expression: `"team" in object.metadata.labels ? [JSONPatch{op: "add", path: "/metadata/labels/seen", value: object.metadata.labels.team}] : []`}}}}, nil)

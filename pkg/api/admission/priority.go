@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
 )
 
-// podPriority is upstream's plugin, but for pod groups: it would give each the default PriorityClass, and groups have
-// no priority here.
+// podPriority is upstream's plugin, but it skips pod groups. Upstream gives them the default PriorityClass; here
+// they have no priority.
 type podPriority struct{ *priority.Plugin }
 
 var podGroups = schema.GroupResource{Group: schedulingv1beta1.GroupName, Resource: "podgroups"}

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// cacheReads implements the part of a clientset that plugins use: live lookups by those that do not rely on their
-// informers. Here both read the same cache. Other calls panic.
+// cacheReads implements the part of a clientset that plugins use for live reads. It reads the informers' cache.
+// Other calls panic.
 type cacheReads struct {
 	kubernetes.Interface
 	client  client.Interface

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// Upstream's own plugins of these names would link the kubelet's volume code, for a few constants.
+// Upstream's plugins with these names would link the kubelet's volume code for a few constants.
 const (
 	defaultStorageClass = "DefaultStorageClass"
 	storageInUse        = "StorageObjectInUseProtection"
@@ -27,12 +27,12 @@ const (
 	classProtection     = "kubernetes.io/vac-protection"
 )
 
-// newStorageObject reports whether it is a request to create an object rather than a part of one.
+// newStorageObject reports whether a request creates an object, not a subresource.
 func newStorageObject(a admission.Attributes) bool {
 	return a.GetOperation() == admission.Create && a.GetSubresource() == ""
 }
 
-// classDefault gives claims without a storage class the default one, as upstream's plugin DefaultStorageClass.
+// classDefault gives claims without a storage class the default one, like upstream's plugin DefaultStorageClass.
 type classDefault struct {
 	*admission.Handler
 	classes storagelisters.StorageClassLister
@@ -72,8 +72,8 @@ func (d *classDefault) Admit(_ context.Context, a admission.Attributes, _ admiss
 	return nil
 }
 
-// inUse adds the finalizers that keep volumes, claims and classes of attributes from being deleted while they are used,
-// as upstream's plugin StorageObjectInUseProtection.
+// inUse adds the finalizers that protect volumes, claims and volume attributes classes in use from deletion, like
+// upstream's plugin StorageObjectInUseProtection.
 type inUse struct{ *admission.Handler }
 
 func registerInUse(all *admission.Plugins) {

@@ -66,7 +66,7 @@ func TestClaimsGetTheDefaultClassAndProtection(t *testing.T) {
 	require.Equal(t, []string{classProtection}, attributes.Finalizers)
 }
 
-// TestTheNewestDefaultClassWins: of two of the same second, the first by name.
+// The newest default class is used. If two were created in the same second, it is the first by name.
 func TestTheNewestDefaultClassWins(t *testing.T) {
 	at := func(name string, second int64, standard bool) *storagev1.StorageClass {
 		c := storageClass(name, standard, false)

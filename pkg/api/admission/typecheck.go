@@ -11,9 +11,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// TypeChecks returns upstream's type checker of validating admission policies: it compiles their expressions against
-// the schemas of at most ten kinds that each rule matches, and of the parameters, and returns upstream's warnings. It
-// makes its CEL environment when it is called.
+// TypeChecks returns upstream's type checker of validating admission policies. It compiles their expressions against
+// the schemas of the parameters and of at most ten kinds that each rule matches, and returns warnings. It creates a
+// CEL environment at each call.
 func TypeChecks(c client.Interface, kinds *kind.Catalog,
 	schemas Schemas) func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	documents := presentDocuments{kinds: kinds, schemas: schemas}
@@ -23,7 +23,7 @@ func TypeChecks(c client.Interface, kinds *kind.Catalog,
 	return checker.Check
 }
 
-// presentDocuments is the discovery client of the type checker, without HTTP.
+// presentDocuments is the type checker's discovery client, without HTTP.
 type presentDocuments struct {
 	discovery.DiscoveryInterface
 	kinds   *kind.Catalog

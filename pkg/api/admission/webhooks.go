@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// onDemand is a plugin that is created when the first object that configures it exists. Webhooks and policies compile
-// CEL, whose environment costs tens of milliseconds and megabytes; a cluster without them does not pay for it.
+// onDemand is a plugin that is created when the first object that configures it exists. Webhooks and policies
+// compile CEL, whose environment takes tens of milliseconds and megabytes, which a cluster without them saves.
 type onDemand struct {
 	*admission.Handler
 	configured func() bool
@@ -26,7 +26,7 @@ var (
 	_ admission.ValidationInterface = onDemand{}
 )
 
-// newOnDemand returns a plugin that is created on demand, and that runs while any of the informers has an object.
+// newOnDemand returns a plugin that is created on demand and runs while any of the informers has an object.
 func newOnDemand(known *admission.Plugins, name string, config []byte, n needs,
 	informers ...cache.SharedIndexInformer) onDemand {
 	return onDemand{
@@ -42,12 +42,10 @@ func newOnDemand(known *admission.Plugins, name string, config []byte, n needs,
 	}
 }
 
-// Handles implements admission.Interface.
 func (d onDemand) Handles(op admission.Operation) bool {
 	return d.Handler.Handles(op) && d.configured()
 }
 
-// Admit implements admission.MutationInterface.
 func (d onDemand) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	p, err := d.plugin()
 	if err != nil {
@@ -59,7 +57,6 @@ func (d onDemand) Admit(ctx context.Context, a admission.Attributes, o admission
 	return nil
 }
 
-// Validate implements admission.ValidationInterface.
 func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	p, err := d.plugin()
 	if err != nil {
@@ -71,8 +68,8 @@ func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admiss
 	return nil
 }
 
-// checkWebhookConfig validates the configuration of a webhook plugin before the plugin is created, and says whether it
-// has webhooks from files.
+// checkWebhookConfig validates a webhook plugin's configuration before the plugin is created, and reports whether it
+// reads webhooks from files.
 func checkWebhookConfig(config []byte) (fromFiles bool, err error) {
 	c, err := webhookconfig.LoadConfig(configReader(config))
 	if err != nil {
@@ -82,7 +79,7 @@ func checkWebhookConfig(config []byte) (fromFiles bool, err error) {
 	return c.StaticManifestsDir != "", err
 }
 
-// reinvoking runs the chain again if a plugin requests it, according to upstream's reinvocation policy.
+// reinvoking runs the chain again if a plugin requests it, by upstream's reinvocation policy.
 type reinvoking struct{ chain admission.Interface }
 
 var (
@@ -90,10 +87,8 @@ var (
 	_ admission.ValidationInterface = reinvoking{}
 )
 
-// Handles implements admission.Interface.
 func (r reinvoking) Handles(op admission.Operation) bool { return r.chain.Handles(op) }
 
-// Admit implements admission.MutationInterface.
 func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	p, ok := r.chain.(admission.MutationInterface)
 	if !ok {
@@ -110,7 +105,6 @@ func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admissi
 	return p.Admit(ctx, a, o)
 }
 
-// Validate implements admission.ValidationInterface.
 func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if p, ok := r.chain.(admission.ValidationInterface); ok {
 		return p.Validate(ctx, a, o)

@@ -28,7 +28,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/local"
 )
 
-// hook is a webhook server.
 type hook struct {
 	*httptest.Server
 	calls atomic.Int32
@@ -43,7 +42,7 @@ func (k *hook) request() admissionv1.AdmissionRequest {
 	return k.last
 }
 
-// serveHook serves a webhook whose responses f fills in.
+// serveHook starts a webhook. f fills in its responses.
 func serveHook(t *testing.T, f func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)) *hook {
 	t.Helper()
 	k := &hook{}
@@ -72,7 +71,7 @@ func (k *hook) client() registration.WebhookClientConfig {
 	return registration.WebhookClientConfig{URL: &k.URL, CABundle: ca}
 }
 
-// on returns a rule for writes of some resources of any group.
+// on returns a rule for all operations on resources of any group.
 func on(resources ...string) []registration.RuleWithOperations {
 	return []registration.RuleWithOperations{{Operations: []registration.OperationType{registration.OperationAll},
 		Rule: registration.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: resources}}}
@@ -126,7 +125,7 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 	require.Equal(t, "admin", k.request().UserInfo.Username)
 	require.Equal(t, admissionv1.Create, k.request().Operation)
 
-	// A kind of our own, which is not in upstream's scheme.
+	// A kind that upstream's scheme does not have.
 	task := put(h, at(tasks.GroupVersion.WithKind("Task"), "work", ""), &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "work", Labels: map[string]string{"a": "b"}},
 		Spec:       tasks.TaskSpec{Image: "i"}})
@@ -140,7 +139,7 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 	require.Equal(t, map[string]string{"c": "d", "hooked": "yes"}, answer[*corev1.ConfigMap](t, res, err).Labels)
 	require.NotEmpty(t, k.request().OldObject.Raw)
 
-	// Kinds that no rule matches are not sent, and nothing is sent once the configuration is deleted.
+	// Kinds that no rule matches are not sent. After the configuration is deleted, nothing is sent.
 	put(h, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}})
 	_, err = h.Delete(h.ctx, at(registration.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"), "", "labels"),
 		metav1.DeleteOptions{})
@@ -186,8 +185,7 @@ func TestValidatingWebhooksRefuse(t *testing.T) {
 	requireStatus(t, err, 404)
 }
 
-// A webhook that misbehaves fails the request within its timeout, or is ignored if its failurePolicy says so.
-// A kind whose internal version is not in upstream's main scheme.
+// Webhooks get CustomResourceDefinitions, whose internal version upstream's main scheme does not have.
 func TestWebhooksSeeDefinitions(t *testing.T) {
 	h := secured(t, Plugins{})
 	k := serveHook(t, func(_ *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse) {
@@ -311,7 +309,7 @@ func TestValidatingPolicies(t *testing.T) {
 		_, err := h.Create(h.ctx, target, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	// Upstream evaluates policies once a second.
+	// Upstream reads policies once a second.
 	var err error
 	require.Eventually(t, func() bool {
 		err = dry("Secret", &corev1.Secret{ObjectMeta: bad})

@@ -1,7 +1,6 @@
-// Package aggregation connects to the servers of APIServices: it forwards requests to them with the user's identity,
-// and reads what they serve.
-//
-// Its invariant: whatever a server answers to the API server itself is read within limits of size and time.
+// Package aggregation connects to the servers of APIServices: it forwards requests with the user's identity, and
+// reads the servers' discovery and OpenAPI documents. Its invariant: the API server reads a response to its own
+// requests within limits of size and time.
 package aggregation
 
 import (
@@ -32,38 +31,38 @@ import (
 )
 
 const (
-	// maxDiscovery limits the discovery document of a group and version, and the list of OpenAPI documents, in bytes.
+	// maxDiscovery limits discovery documents and the list of OpenAPI documents, in bytes.
 	maxDiscovery = 4 << 20
-	// maxResources limits the resources of a group and version.
+	// maxResources limits the resources of a group and version. Others are ignored.
 	maxResources = 4096
-	// probeTimeout limits each request of the API server itself, as upstream.
+	// probeTimeout limits each of the API server's own requests, as upstream.
 	probeTimeout = 5 * time.Second
 )
 
 // Config configures a Backend.
 type Config struct {
 	GroupVersion schema.GroupVersion
-	// CABundle verifies the server's certificate for ServerName, unless Insecure is set. Without it, the system's
-	// authorities do.
+	// CABundle verifies the server's certificate for ServerName, unless Insecure is set. If it is empty, the
+	// system's CAs verify it.
 	CABundle   []byte
 	Insecure   bool
 	ServerName string
-	// Certificate returns the client certificate with which the server trusts the user headers.
+	// Certificate returns the client certificate that makes the server trust the user headers.
 	Certificate func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
-	// Resolve returns the base URL of one endpoint. It is called for each request.
+	// Resolve returns the base URL of one of the server's endpoints. It is called for each request.
 	Resolve func() (*url.URL, error)
-	// Fail answers a request that could not be forwarded.
+	// Fail responds to a request that could not be forwarded.
 	Fail func(http.ResponseWriter, *http.Request, error)
 }
 
-// Backend is the server of a group and version.
+// Backend is a client of the server of one group and version.
 type Backend struct {
 	cfg       Config
 	transport *http.Transport
 
 	mu      sync.Mutex
-	swagger *Swagger // what was last read
-	etag    string   // of the document that it is a part of
+	swagger *Swagger // from the last response
+	etag    string   // of the document that swagger is part of
 }
 
 // New creates a Backend. Close releases its connections.
@@ -92,7 +91,7 @@ func New(cfg Config) (*Backend, error) {
 // Close closes idle connections. Requests in flight continue.
 func (b *Backend) Close() { b.transport.CloseIdleConnections() }
 
-// ServeHTTP forwards a request with the identity of its user, whose credentials are not forwarded.
+// ServeHTTP forwards a request with its user's identity, but without the user's credentials.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	who, ok := request.UserFrom(req.Context())
 	if !ok {
@@ -107,7 +106,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	location = &url.URL{Scheme: "https", Host: location.Host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
 	forwarded, cancel := apiproxy.NewRequestForProxy(location, req)
 	defer cancel()
-	for name := range forwarded.Header { // only the certificate's owner may say who the user is
+	for name := range forwarded.Header { // only this server may assert the user
 		if len(name) >= 9 && name[:9] == "X-Remote-" {
 			forwarded.Header.Del(name)
 		}
@@ -115,7 +114,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	forwarded.Header.Del("Authorization")
 	var through http.RoundTripper = b.transport
 	upgrade := httpstream.IsUpgradeRequest(req)
-	if upgrade { // the connection is made without the round tripper
+	if upgrade { // upgrades bypass the round tripper
 		transport.SetAuthProxyHeaders(forwarded, who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra())
 	} else {
 		through = transport.NewAuthProxyRoundTripper(who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra(), through)
@@ -129,16 +128,17 @@ type responder func(http.ResponseWriter, *http.Request, error)
 
 func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) { r(w, req, err) }
 
-// Description is what a server serves.
+// Description is the result of Describe.
 type Description struct {
 	Resources []metav1.APIResource
-	// OpenAPI is the path and query of the OpenAPI 3 document; empty if there is none.
+	// OpenAPI is the path and query of the OpenAPI 3 document. Empty if there is none.
 	OpenAPI string
-	// Swagger is its part of the OpenAPI 2 document; nil if there is none.
+	// Swagger is the group and version's part of the OpenAPI 2 document. Nil if there is none.
 	Swagger *Swagger
 }
 
-// Describe asks the server what it serves, which is also the test of its availability.
+// Describe reads the server's resources and OpenAPI documents. It is also the probe of the server's availability: an
+// error means that the resources could not be read.
 func (b *Backend) Describe(ctx context.Context) (Description, error) {
 	path := "/apis/" + b.cfg.GroupVersion.String()
 	var list metav1.APIResourceList
@@ -162,7 +162,8 @@ func (b *Backend) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// readSwagger returns the part of the server's OpenAPI 2 document, which is read again only when its ETag has changed.
+// readSwagger returns the group and version's part of the server's OpenAPI 2 document. It reads the document again
+// only if its ETag changed.
 func (b *Backend) readSwagger(ctx context.Context) *Swagger {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +180,7 @@ func (b *Backend) readSwagger(ctx context.Context) *Swagger {
 	return b.swagger
 }
 
-// get reads a JSON document of the server.
+// get reads a JSON document from the server.
 func (b *Backend) get(ctx context.Context, path string, into any) error {
 	data, _, err := b.fetch(ctx, path, "")
 	if err != nil {
@@ -194,7 +195,8 @@ func (b *Backend) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// fetch reads a document of the server as bytes, with its ETag. They are nil if it still has the given one.
+// fetch reads a document from the server and returns it with its ETag. The document is nil if its ETag is still
+// known.
 func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string, error) {
 	base, err := b.cfg.Resolve()
 	if err != nil {
@@ -232,18 +234,18 @@ func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string
 }
 
 const (
-	// maxCollected limits a response to the API server's own client, in bytes. Watches are limited by the client, event by
+	// maxCollected limits a response to the API server's own client, in bytes. In watches, the client limits each
 	// event.
 	maxCollected = 32 << 20
-	// collectTimeout limits a request of that client, collectWatch a watch, which servers end after minutes and the client
-	// makes again.
+	// collectTimeout limits requests of that client, and collectWatch its watches, which servers end after minutes
+	// anyway.
 	collectTimeout = 30 * time.Second
 	collectWatch   = time.Hour
 )
 
-// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query
-// matter. A redirection is an error: the client would follow it with this identity to whatever the server names,
-// another group's server included.
+// RoundTrip sends a request of the API server's own client as a given user. It uses only the path and query of the
+// URL. A redirect is an error: the client would follow it with this identity to any address, including another
+// group's server.
 func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, error) {
 	base, err := b.cfg.Resolve()
 	if err != nil {
@@ -277,7 +279,7 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 	return resp, nil
 }
 
-// body is a response that is limited, and ends its request when it is closed.
+// body limits the size of a response, and ends the request on Close.
 type body struct {
 	io.Reader
 	io.Closer

@@ -18,15 +18,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// ErrUnavailable says that a server does not answer.
+// ErrUnavailable means that the server does not respond.
 var ErrUnavailable = errors.New("the aggregated API server does not answer")
 
-// pageSize is how many of the remaining objects are read. Others are counted by the server.
+// pageSize is the number of remaining objects that are read. The server counts the others.
 const pageSize = 500
 
-// Empty deletes the objects of a resource in a namespace, as a user of the cluster, and returns the metadata of at most
-// 500 of those that remain, with the number of all. A resource that cannot be listed and deleted is taken as empty. If
-// the server does not answer, the error is ErrUnavailable.
+// Empty deletes the objects of a resource in a namespace, as a given user. It returns the metadata of at most 500 of
+// the remaining objects and the number of all. A resource without the verbs list and delete counts as empty. If the
+// server does not respond, the error is ErrUnavailable.
 func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace string,
 	as user.Info) ([]metav1.PartialObjectMetadata, int, error) {
 	if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
@@ -62,7 +62,7 @@ func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace str
 	return list.Items, count, failed
 }
 
-// ignoreGone returns nil for a resource, or an object, that is not there any more.
+// ignoreGone ignores errors for a resource or object that does not exist.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 		return nil
@@ -76,14 +76,15 @@ func (b *Backend) listIn(ctx context.Context, path string, as user.Info) (*metav
 	return list, err
 }
 
-// Get reads a document of at most 4 MiB as a user of the cluster. An error of the server is its Status.
+// Get reads a document of at most 4 MiB as a given user. An error response is returned as its Status.
 func (b *Backend) Get(ctx context.Context, path string, query url.Values, as user.Info) ([]byte, error) {
 	var data json.RawMessage
 	err := b.do(ctx, http.MethodGet, path, query.Encode(), nil, as, &data)
 	return data, err
 }
 
-// do makes a request as a user, and decodes the answer if into is not nil. An error of the server is its Status.
+// do sends a request as a given user, and decodes the response unless into is nil. An error response is returned as
+// its Status.
 func (b *Backend) do(ctx context.Context, method, path, query string, body any, as user.Info, into any) error {
 	base, err := b.cfg.Resolve()
 	if err != nil {

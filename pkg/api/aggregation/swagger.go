@@ -16,15 +16,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// Swagger is the part of a server's OpenAPI 2 document that is about one group and version: paths, and the definitions
-// that they need.
+// Swagger is the part of an OpenAPI 2 document about one group and version: its paths, and the definitions that they
+// refer to.
 type Swagger struct {
 	// Hash identifies the content.
 	Hash               string
 	Paths, Definitions map[string]json.RawMessage
 }
 
-// Same reports whether two have the same content; nil has none.
+// Same reports whether s and other have the same content. Both may be nil.
 func (s *Swagger) Same(other *Swagger) bool {
 	if s == nil || other == nil {
 		return s == other
@@ -32,15 +32,15 @@ func (s *Swagger) Same(other *Swagger) bool {
 	return s.Hash == other.Hash
 }
 
-// reference finds references to definitions in JSON.
+// reference matches references to definitions in JSON.
 var reference = regexp.MustCompile(`"\$ref"\s*:\s*"#/definitions/([^"\\]+)"`)
 
-// kinds is the extension of a definition that names the kinds it describes.
+// kinds is the extension of a definition that lists the kinds it describes.
 const kinds = "x-kubernetes-group-version-kind"
 
-// PartOf returns the part of an OpenAPI 2 document about a group and version. It is a document by itself: a document
-// that does not parse, or whose references lead nowhere, is an error, because it would break the API server's document.
-// Definitions describe kinds of this group and version only.
+// PartOf returns the part of an OpenAPI 2 document about a group and version. The part is complete: a document that
+// does not parse, or that has a dangling reference, is an error, because it would break the API server's document.
+// Definitions keep only kinds of this group and version.
 func PartOf(data []byte, gv schema.GroupVersion) (*Swagger, error) {
 	var all struct {
 		Paths, Definitions map[string]json.RawMessage

@@ -240,7 +240,7 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 	require.Equal(t, `299 - "unknown field \"spec.foo\""`, r.header.Get("Warning"))
 }
 
-// A HEAD has the verb of a GET, but built-in kinds and their discovery have none.
+// A HEAD has the RequestInfo verb of a GET, but upstream answers it with 405 for built-in kinds and their discovery.
 func TestHead(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
@@ -253,7 +253,7 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// What is not there is not found, whatever the method, and a path with two slashes is not that with one.
+// Unknown paths give 404 for every method. A path with two leading slashes is unknown too.
 func TestPathsThatAreNotThere(t *testing.T) {
 	w := newWorld(t)
 	for _, path := range []string{
@@ -267,7 +267,7 @@ func TestPathsThatAreNotThere(t *testing.T) {
 	require.Equal(t, 405, w.do(w.http, "POST", "/metrics", "").code)
 }
 
-// Clients may send the namespace that their context has.
+// Clients may send their context's namespace in a cluster-scoped object. The server drops it.
 func TestNamespaceOfAClusterScopedObject(t *testing.T) {
 	w := newWorld(t)
 	const classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -303,7 +303,7 @@ func TestFieldsThatObjectsLack(t *testing.T) {
 	require.Zero(t, items(classes+"?fieldSelector=metadata.namespace%3Dd"))
 }
 
-// Errors are in the form that the client asks for, as everything else.
+// Errors are encoded in the media type that the client accepts.
 func TestErrorsInProtobuf(t *testing.T) {
 	w := newWorld(t)
 	r := w.do(w.http, "GET", "/api/v1/nodes/none", "", "Accept", typeProto)
@@ -436,7 +436,7 @@ func TestPlainPaths(t *testing.T) {
 		require.Equal(t, 200, r.code, "%s: %s", path, r.body)
 		require.Contains(t, string(r.body), text, path)
 	}
-	// counts the requests before it
+	// Make a request first, so that the counter exists.
 	require.Contains(t, string(w.do(w.http, "GET", "/metrics", "").body), "apiserver_request_total")
 	r := w.do(w.http, "GET", "/apis", "", "Accept",
 		"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json")

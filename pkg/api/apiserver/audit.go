@@ -39,7 +39,6 @@ func (s *Server) auditsStart(_ *http.Request, info *request.RequestInfo) bool {
 	return s.longRunning(info)
 }
 
-// refuseUnauthenticated responds with 401 and records an audit event.
 func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request, err error) {
 	var failed http.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, err) })
 	if s.cfg.Audit != nil {
@@ -53,7 +52,7 @@ var auditCodecs = sync.OnceValue(func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(own.Scheme())
 }) //nolint:gochecknoglobals // made when first needed
 
-// auditing returns the audit event of a request whose policy level is at least level; otherwise nil.
+// auditing returns the request's audit event if its policy level is at least level, otherwise nil.
 func auditing(ctx context.Context, level auditinternal.Level) *audit.AuditContext {
 	if ac := audit.AuditContextFrom(ctx); ac != nil && !ac.GetEventLevel().Less(level) {
 		return ac
@@ -85,14 +84,12 @@ func auditBody(req *http.Request) {
 	audit.LogRequestPatch(req.Context(), raw)
 }
 
-// auditStatus records the response's Status in the event.
 func auditStatus(ctx context.Context, status *metav1.Status) {
 	if auditing(ctx, auditinternal.LevelMetadata) != nil {
 		audit.LogResponseObject(ctx, status, metav1.SchemeGroupVersion, auditCodecs())
 	}
 }
 
-// auditResult records the response's object in the event.
 func auditResult(ctx context.Context, res registry.Result) {
 	if auditing(ctx, auditinternal.LevelRequestResponse) == nil {
 		return
@@ -117,7 +114,7 @@ func auditList(ctx context.Context, t registry.Target, lm metav1.ListMeta, entri
 	items := make([]runtime.Object, 0, len(entries))
 	for _, e := range entries {
 		if size += len(e.Proto()); size > mostAudited {
-			// As upstream's truncating backend.
+			// Upstream's truncating backend uses the same annotation.
 			audit.AddAuditAnnotation(ctx, "audit.k8s.io/truncated", "true")
 			return
 		}

@@ -28,7 +28,7 @@ rules:
 - {level: RequestResponse, omitManagedFields: true}
 `
 
-// auditedWorld is a world with an audit log and what has been written to it.
+// auditedWorld returns a world with an audit log, and a function that returns the logged events.
 func auditedWorld(t *testing.T) (*world, func() []auditv1.Event) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/policy.yaml", []byte(auditPolicy), 0o600))

@@ -30,14 +30,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// auth authenticates and authorizes requests.
 type auth struct {
 	getter
-	always   bool                  // every request is authorized
+	always   bool                  // authorize every request
 	clients  func() *x509.CertPool // nil: no client certificate is trusted
 	check    func(name string, node *corev1.Node, cert *x509.Certificate) error
 	tokens   authenticator.Token
-	access   *access.Access // nil for none
+	access   *access.Access // may be nil
 	accounts serviceaccount.PublicKeysGetter
 	remember tokenCache
 	graph    *node.Graph
@@ -79,7 +78,7 @@ func newAuth(cfg Config) (*auth, error) {
 	chain = append(chain,
 		authenticator.WrapAudienceAgnosticToken(cfg.Audiences,
 			bootstrap.NewTokenAuthenticator(bootstrapTokens{getter: a.getter})))
-	if cfg.Access != nil { // last: providers of tokens are elsewhere
+	if cfg.Access != nil { // last, because it may ask token providers outside the cluster
 		chain = append(chain, cfg.Access)
 	}
 	audiences := authenticator.Audiences(cfg.Audiences)
@@ -105,14 +104,14 @@ func newAuth(cfg Config) (*auth, error) {
 	return a, nil
 }
 
-// presentKeys is a serviceaccount.PublicKeysGetter whose keys may change at any time. There are few, and they are read
-// once for each token that is not in the token cache.
+// presentKeys is a serviceaccount.PublicKeysGetter whose keys may change at any time. It parses the few keys again
+// for each token that the token cache does not have.
 type presentKeys func() []any
 
 func (presentKeys) AddListener(serviceaccount.Listener) {}
 
-// GetCacheAgeMaxSeconds returns upstream's value for static keys: relying parties outside the cluster may see a new key
-// that late.
+// GetCacheAgeMaxSeconds returns upstream's value for static keys: relying parties outside the cluster may use an old
+// key set for that long.
 func (presentKeys) GetCacheAgeMaxSeconds() int { return 3600 }
 
 func (p presentKeys) GetPublicKeys(ctx context.Context, keyIDHint string) []serviceaccount.PublicKey {
@@ -129,13 +128,12 @@ type connectionKey struct{}
 // change.
 type connection struct {
 	mu    sync.Mutex
-	roots *x509.CertPool // the CAs it was verified with
+	roots *x509.CertPool // the CAs that it was verified against
 	user  user.Info
 	until time.Time
 	err   error
 }
 
-// peer returns the cached result of verify for roots, or calls it.
 func (c *connection) peer(roots *x509.CertPool,
 	verify func() (user.Info, time.Time, error)) (user.Info, time.Time, error) {
 	c.mu.Lock()
@@ -190,7 +188,8 @@ func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 	return who, nil
 }
 
-// anonymous returns the user of a request without credentials, or nil if it may not have none.
+// anonymous returns system:anonymous for a request without a bearer token if the configuration allows anonymous
+// access to its path, otherwise nil.
 func (a *auth) anonymous(req *http.Request) user.Info {
 	if a.access == nil || bearer(req) != "" || !a.access.Anonymous(req.URL.Path) {
 		return nil
@@ -323,7 +322,7 @@ func (c *tokenCache) put(key [sha256.Size]byte, u user.Info) {
 	c.m[key] = remembered{u, time.Now().Add(10 * time.Second)}
 }
 
-// Authorize checks system:masters, then the node authorizer and RBAC, or the authorizers that are configured.
+// Authorize allows system:masters, then asks the configured authorizers, by default the node authorizer and RBAC.
 func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	u := attrs.GetUser()
 	if u == nil {
@@ -353,7 +352,6 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 	return d, reason, err
 }
 
-// RulesFor lists the permissions of a user in a namespace.
 func (a *auth) RulesFor(ctx context.Context, u user.Info,
 	namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, others, incomplete, err := a.rbac.RulesFor(ctx, u, namespace)

@@ -238,7 +238,7 @@ func TestPanicIs500(t *testing.T) {
 	require.Equal(t, metav1.StatusReasonInternalError, r.status(t).Reason)
 }
 
-// TestClientAuthoritiesChange checks that a certificate is trusted as long as its CA is, also on an open connection.
+// A client certificate is trusted only while its CA is, also on an open connection.
 func TestClientAuthoritiesChange(t *testing.T) {
 	var present atomic.Pointer[x509.CertPool]
 	w := newWorld(t, func(c *Config) {

@@ -183,9 +183,8 @@ func processor(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkWatchFanOut measures from a commit to the event at the last of the watchers, and the processor time of
-// server and watchers for it: with connections that coalesce writes, as the server's are, and with plain ones beside
-// them.
+// BenchmarkWatchFanOut measures the time from a commit until the last watcher has the event, and the processor time
+// of the server and the watchers, with coalescing and with plain connections.
 func BenchmarkWatchFanOut(b *testing.B) {
 	for _, c := range []struct {
 		watchers int
@@ -199,7 +198,7 @@ func BenchmarkWatchFanOut(b *testing.B) {
 	}
 }
 
-// counted counts the writes of a listener's connections, each of which is a system call.
+// counted counts the writes of a listener's connections. Each is a system call.
 type counted struct {
 	net.Listener
 	writes atomic.Int64

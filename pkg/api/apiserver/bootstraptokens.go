@@ -6,8 +6,8 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 )
 
-// bootstrapTokens are the Secrets of kube-system from which upstream's authenticator reads bootstrap tokens. It gets
-// one by its name.
+// bootstrapTokens gives upstream's bootstrap token authenticator, which gets them by name, the Secrets of
+// kube-system.
 type bootstrapTokens struct {
 	corev1listers.SecretNamespaceLister
 	getter getter

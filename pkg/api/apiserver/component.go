@@ -66,7 +66,6 @@ func (s *Server) listComponents(w http.ResponseWriter, req *http.Request, t regi
 	s.writeList(w, req, n, t, &list)
 }
 
-// component checks one component.
 func (s *Server) component(ctx context.Context, r *kind.Resource, c *Check) *cache.Entry {
 	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
 	if err := s.health.run(ctx, "componentstatus", c); err != nil {

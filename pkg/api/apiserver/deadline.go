@@ -36,7 +36,7 @@ func errTimedOut() error {
 	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 }
 
-// longRunningContext reports whether ctx is that of a watch or stream, whose deadline is not the request's.
+// longRunningContext reports whether ctx belongs to a watch or stream, to which the request timeout does not apply.
 func (s *Server) longRunningContext(ctx context.Context) bool {
 	info, ok := request.RequestInfoFrom(ctx)
 	return ok && s.longRunning(info)

@@ -35,7 +35,7 @@ func TestTimeoutParameter(t *testing.T) {
 	require.Equal(t, "Timeout: request did not complete within the allotted timeout", s.Message)
 	require.Empty(t, r.header.Get("Retry-After"))
 
-	// It does not apply to a watch.
+	// A watch ignores ?timeout=.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", w.url+path+"?watch=true&timeout=1ns", nil)
@@ -62,7 +62,7 @@ func TestTimeoutIsCutToTheBound(t *testing.T) {
 	}
 }
 
-// A body that does not arrive times out with its request.
+// A request whose body does not arrive times out.
 func TestTimeoutEndsTheWaitForABody(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

@@ -79,12 +79,12 @@ func bodyMedia(req *http.Request) (media, error) {
 	return 0, negotiation.NewUnsupportedMediaTypeError([]string{typeJSON, typeYAML, typeProto})
 }
 
-// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts. directive
-// is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning (Warn, and the empty
-// string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that would take too much
-// to decode.
+// decode reads an object of kind gvk from body into obj, which must have that kind's Go type. It neither defaults
+// nor converts. directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a
+// warning (Warn and the empty string) or ignored (Ignore). Errors are Status 400 with upstream's texts, or 413 for a
+// body that would take too much memory to decode.
 //
-// Objects without a Go type are coerced to their kind's schema, if coerce is not nil.
+// coerce, if not nil, converts objects without a Go type to their kind's schema.
 func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string,
 	coerce coercer) error {
 	found := gvk
@@ -120,7 +120,7 @@ func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind
 		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)",
 			gvk.Kind, err, summary(body)))
 	}
-	if _, ok := obj.(*unstructured.Unstructured); !ok { // of these the strategy checks the kind
+	if _, ok := obj.(*unstructured.Unstructured); !ok { // for unstructured objects the strategy checks the kind
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
 	}
 	auditObject(req.Context(), obj)
@@ -134,7 +134,7 @@ type errVersion struct{}
 
 func (errVersion) Error() string { return "another version" }
 
-// summary returns the beginning of data that could not be decoded.
+// summary returns the first 30 bytes of data for an error message, as text for JSON and as hex otherwise.
 func summary(b []byte) string {
 	const most = 30
 	more := ""
@@ -150,10 +150,11 @@ func summary(b []byte) string {
 	return fmt.Sprintf("%x%s", b, more)
 }
 
-// oldEviction is the version in which old clients send evictions of policy/v1, which has the same fields.
+// oldEviction is the version in which old clients send evictions. Its fields are the same as in policy/v1.
 const oldEviction = "policy/v1beta1"
 
-// checkKind compares apiVersion and kind in the data with the expected gvk, which it sets to what the data has.
+// checkKind compares the apiVersion and kind of the data with gvk, the expected kind. It sets gvk to what the data
+// says.
 func checkKind(gvk *schema.GroupVersionKind, apiVersion, kind string) error {
 	want := *gvk
 	if kind != "" {
@@ -212,7 +213,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 		more, err := unmarshalUntyped(body, gvk, u, strict)
 		return append(found, more...), err
 	}
-	// The object is decoded first and its kind checked afterwards, so that valid data, the usual case, is decoded once.
+	// Decode first and check the kind afterwards, so that valid data is decoded only once.
 	var more []error
 	var err error
 	if strict {
@@ -235,8 +236,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	return append(found, more...), err
 }
 
-// saysItIs returns the version and kind in JSON. Its error has upstream's text, with the names of Go types that are in
-// it.
+// saysItIs returns the version and kind in JSON. Its error has upstream's text, including the names of Go types.
 func saysItIs(body []byte) (apiVersion, kind string, err error) {
 	var found struct {
 		APIVersion string `json:"apiVersion,omitempty"`
@@ -248,8 +248,8 @@ func saysItIs(body []byte) (apiVersion, kind string, err error) {
 	return found.APIVersion, found.Kind, nil
 }
 
-// unmarshalUntyped reads an object without a Go type. It says itself of what kind it is; its strategy refuses another
-// than is expected.
+// unmarshalUntyped decodes an object without a Go type and sets gvk to the kind that the object states. The strategy
+// refuses an unexpected kind.
 func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured.Unstructured,
 	strict bool) ([]error, error) {
 	var found []error
@@ -283,7 +283,7 @@ func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured
 	return found, nil
 }
 
-// maxFinding is the maximum size, in bytes, of a validation finding: YAML has one for each duplicate key.
+// maxFinding is the maximum size, in bytes, of one validation finding: a YAML error lists every duplicate key.
 const maxFinding = 4 << 10
 
 func brief(err error) error {

@@ -28,7 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// FuzzDecode checks that no body causes a panic, and that a decoded object is of the requested kind.
+// No body causes a panic, and a decoded object always has the requested kind.
 func FuzzDecode(f *testing.F) {
 	p := podNamed("x")
 	p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
@@ -53,7 +53,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// No body of the maximum size makes the decoder allocate much more than its size.
+// No body of the maximum size makes the decoder allocate much more than that size.
 func TestHostileBodiesAreRefusedCheaply(t *testing.T) {
 	var containers []byte
 	for range maxBody / 2 {

@@ -67,7 +67,7 @@ func newDiscovery(t *kind.Table) *discovery {
 	return d
 }
 
-// order sorts the resources of each version, and returns the versions in the order of discovery.
+// order sorts the resources of each version and returns the versions in discovery order.
 func (d *discovery) order() []schema.GroupVersion {
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
@@ -95,7 +95,7 @@ func (d *discovery) order() []schema.GroupVersion {
 	return order
 }
 
-// aggregate fills in the lists of groups, of which order has the versions.
+// aggregate fills in the group lists. order is the result of d.order.
 func (d *discovery) aggregate(order []schema.GroupVersion) {
 	core, named := &apidiscovery.APIGroupDiscoveryList{}, &apidiscovery.APIGroupDiscoveryList{}
 	for _, gv := range order {
@@ -193,7 +193,7 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 		return apidiscovery.ScopeCluster
 	}
 	for _, r := range in {
-		// empty where they are those of the list
+		// In an APIResource, an empty group or version means the list's.
 		k := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
 		if parent, name, ok := strings.Cut(r.Name, "/"); ok {
 			for i := range out {
@@ -213,7 +213,7 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	return out
 }
 
-// inFull adds the group and version to the kinds of a version's own, which upstream says for custom resources alone.
+// inFull fills in the empty groups and versions of response kinds. Upstream does so only for custom resources.
 func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
 	fill := func(k *metav1.GroupVersionKind) {
 		if k.Group == "" && k.Version == "" {
@@ -228,7 +228,8 @@ func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
 	}
 }
 
-// discover serves /api, /apis and the paths of groups and versions; it reports whether the path is one of those.
+// discover serves /api, /apis and the paths of groups and versions. It returns false, without responding, for other
+// paths.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")
@@ -282,7 +283,7 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	default:
 		return false
 	}
-	// As upstream, the documents of aggregation and of custom resources answer a HEAD.
+	// As upstream, discovery answers HEAD at /apis, for groups and for custom resources.
 	head := req.Method == http.MethodHead && parts[0] == "apis" && (len(parts) < 3 || !s.inGroup(req.URL.Path))
 	if req.Method != http.MethodGet && !head {
 		s.wrongMethod(w, req)

@@ -19,7 +19,7 @@ import (
 
 // dispatch serves an authorized request.
 func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
-	if strings.HasPrefix(req.URL.Path, "//") { // which the request's info takes for the path without the first slash
+	if strings.HasPrefix(req.URL.Path, "//") { // RequestInfo parses it as if one slash were missing
 		http.NotFound(w, req)
 		return
 	}
@@ -31,7 +31,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		s.nonResource(w, req)
 		return
 	}
-	if info.Verb == "proxy" { // below /api/v1/proxy, which is gone
+	if info.Verb == "proxy" { // /api/v1/proxy was removed from Kubernetes
 		s.notFound(w, req)
 		return
 	}
@@ -56,7 +56,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		s.notFound(w, req)
 		return
 	}
-	// RequestInfo fills in the name of lists with a field selector on metadata.name, for the authorizer.
+	// For lists with a field selector on metadata.name, RequestInfo sets Name, which the authorizer needs.
 	whole := len(info.Parts) < 2
 	if whole {
 		t.Name = ""
@@ -76,14 +76,14 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	s.object(w, req, info, t, whole)
 }
 
-// object serves a request for the objects of a kind; whole says that the request names none.
+// object serves a request for objects of a kind. whole means that the request names no single object.
 func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target,
 	whole bool) {
 	r := t.Resource
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb), isHead(req, r):
 		s.unsupported(w, req, info, r)
-	case verb == "watch" && req.Method != http.MethodGet: // requests below /watch have this verb whatever their method
+	case verb == "watch" && req.Method != http.MethodGet: // all paths below /watch have this verb, whatever the method
 		s.unsupported(w, req, info, r)
 	case verb == "get" && !whole:
 		s.get(w, req, t)
@@ -106,7 +106,7 @@ func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.
 	}
 }
 
-// compute serves a kind that is not stored; r is nil if there is no such kind.
+// compute serves a kind that is not stored. r is nil if no such kind exists.
 func (s *Server) compute(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	switch {
 	case r == nil:
@@ -175,7 +175,7 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	}
 }
 
-// notFound responds as upstream: with a Status below the paths of the API's own groups, elsewhere with text.
+// notFound responds with a Status for paths in the API's own groups, and with plain text for others, as upstream.
 func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {
 	if !s.inGroup(req.URL.Path) {
 		http.NotFound(w, req)
@@ -184,7 +184,7 @@ func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {
 	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 }
 
-// inGroup reports whether a path is in the core group or another one that is not defined by custom resources.
+// inGroup reports whether a path belongs to the core group or to another group that has no custom resources.
 func (s *Server) inGroup(path string) bool {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] != "apis" || len(parts) < 2 {
@@ -196,14 +196,14 @@ func (s *Server) inGroup(path string) bool {
 		})
 }
 
-// isHead reports whether a request is a HEAD, which has the verb of a GET. As upstream, only custom resources answer
-// it.
+// isHead reports whether the request is a HEAD for a built-in kind. RequestInfo gives HEAD the verb of a GET; as
+// upstream, only custom resources answer it.
 func isHead(req *http.Request, r *kind.Resource) bool {
 	return req.Method == http.MethodHead && r.Hash == ""
 }
 
-// unsupported responds to a verb that a kind does not have, as upstream: for custom resources the error says which
-// kind.
+// unsupported responds to a verb that the kind does not support. As upstream, the error names the kind only for
+// custom resources.
 func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	if r.Hash != "" {
 		s.fail(w, req, apierrors.NewMethodNotSupported(r.GR(), info.Verb))

@@ -26,10 +26,10 @@ const protoMagic = "k8s\x00"
 // protoMessage is implemented by generated Kubernetes types.
 type protoMessage interface{ Marshal() ([]byte, error) }
 
-// writeObject encodes an object that is not in the cache.
+// writeObject encodes and sends an object that is not in the cache.
 func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer, code int, obj runtime.Object) {
 	if obj.GetObjectKind().GroupVersionKind().Kind == "" {
-		if status, ok := obj.(*metav1.Status); ok { // it has no group, but is registered in all
+		if status, ok := obj.(*metav1.Status); ok { // Status has no group, but is registered in every group
 			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		} else if gvk, err := apiutil.GVKForObject(obj, clientscheme.Scheme); err == nil {
 			obj.GetObjectKind().SetGroupVersionKind(gvk)
@@ -55,9 +55,9 @@ func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer,
 	s.writeJSON(w, req, n, code, raw)
 }
 
-// writeJSON writes one JSON document as JSON, indented JSON, or YAML.
+// writeJSON sends one JSON document as JSON, indented JSON or YAML.
 func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, code int, raw []byte) {
-	if n.media == mediaProto { // what has no such form
+	if n.media == mediaProto { // the object has no protobuf form
 		n.media = mediaJSON
 	}
 	switch {
@@ -85,7 +85,7 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 
 var newline = []byte("\n") //nolint:gochecknoglobals // a constant
 
-// writeBytes writes a response in parts. Its Content-Type is already set.
+// writeBytes sends parts as one response body. The caller has set Content-Type.
 func (s *Server) writeBytes(w http.ResponseWriter, req *http.Request, code int, parts ...[]byte) {
 	size := 0
 	for _, p := range parts {
@@ -103,9 +103,9 @@ func (s *Server) writeBytes(w http.ResponseWriter, req *http.Request, code int, 
 // compressOver is the size in bytes above which responses are compressed, as upstream.
 const compressOver = 128 << 10
 
-// bodyBuffer is the size of the buffer in front of a connection and of the chunks of longer responses. With 9 bytes of
-// header, it makes an HTTP/2 frame that fills one TLS record (RFC 9113, section 4.1; RFC 8446, section 5.1). A
-// full-size frame would take two records, and each is a system call on both sides.
+// bodyBuffer is the size of the buffer in front of a connection, and of the chunks of longer responses. With its 9
+// byte header, such an HTTP/2 frame fills one TLS record (RFC 9113, section 4.1; RFC 8446, section 5.1). A full-size
+// frame would take two records and so two system calls on each side.
 const bodyBuffer = 16<<10 - 9
 
 var buffers = sync.Pool{
@@ -143,8 +143,8 @@ func (b *bodyWriter) flush() error {
 	return err
 }
 
-// body starts a response of size bytes (-1: unknown, and compressed if the client accepts it) and returns its writer.
-// done must be called at the end.
+// body starts a response of size bytes and returns its writer. A size of -1 means unknown; the response is then
+// compressed if the client accepts gzip. The caller must call done at the end.
 func body(w http.ResponseWriter, req *http.Request, code, size int) (io.Writer, func()) {
 	h := w.Header()
 	b := buffers.Get().(*bodyWriter)
@@ -197,10 +197,11 @@ func onLoopback(req *http.Request) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// envelopeTail is the end of a runtime.Unknown: empty content encoding and content type.
+// envelopeTail ends a runtime.Unknown: an empty content encoding and content type.
 const envelopeTail = "\x1a\x00\x22\x00"
 
-// envelope appends the head of a runtime.Unknown with size bytes of gvk; the bytes and envelopeTail follow.
+// envelope appends the head of a runtime.Unknown for an object of gvk with size bytes. The caller appends the object
+// and envelopeTail.
 func envelope(b []byte, gvk schema.GroupVersionKind, size int) []byte {
 	gv := gvk.GroupVersion().String()
 	b = append(b, protoMagic...)

@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// failures logs 5xx responses, at most mostFailures in each failuresEvery, and the number of those not logged.
+// failures logs 5xx responses, at most mostFailures per failuresEvery, and then the number of suppressed ones.
 type failures struct {
 	log  *slog.Logger
 	rate bounded.Rate
@@ -20,7 +20,7 @@ type failures struct {
 const (
 	mostFailures  = 20
 	failuresEvery = 10 * time.Second
-	// longestPath is the number of bytes of a path, and longestError that of an error, that are logged.
+	// longestPath and longestError are the maximum logged bytes of a path and an error.
 	longestPath  = 512
 	longestError = 2048
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/fairness"
 )
 
-// hog holds every seat that the user can get until the end of the test.
+// hog takes every seat that the user can get, until the end of the test.
 func (w *world) hog(name string) {
 	u := &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
 	class := w.srv.fair.Classify(u, &request.RequestInfo{IsResourceRequest: true, Verb: "list", Resource: "pods"})
@@ -84,9 +84,9 @@ func (w *world) big(mebibytes int) {
 	}
 }
 
-// A client that does not read its response holds no seat and is disconnected.
+// A client that does not read its response holds no seat, and is disconnected.
 func TestUnreadAnswersHoldNoSeat(t *testing.T) {
-	// the test's own requests may get no processor for a while
+	// WriteStall leaves the test's own requests time on a busy machine.
 	w := newWorld(t, func(c *Config) { c.WriteStall = 2 * time.Second })
 	w.big(12)
 	w.allow("ann")

@@ -27,8 +27,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// filters is the handler chain, outermost first: panic recovery, audit ID, request info, deadline, authentication,
-// audit, impersonation, fairness, authorization, body, seat.
+// filters returns the handler chain, outermost first: panic recovery, audit ID, request info, deadline,
+// authentication, audit, impersonation, fairness, authorization, body, seat.
 func (s *Server) filters() http.Handler {
 	s.imp = impersonation.WithConstrainedImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
 	s.rest = s.audited(http.HandlerFunc(s.authenticated))
@@ -74,7 +74,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	h.Set("Audit-Id", id)
 	h.Set("Cache-Control", "no-cache, private")
 	if req.ProtoMajor == 2 && rand.Float64() < s.cfg.GoawayChance {
-		h.Set("Connection", "close") // net/http sends GOAWAY
+		h.Set("Connection", "close") // makes net/http send GOAWAY
 	}
 	if err != nil {
 		s.fail(out, req, apierrors.NewBadRequest(err.Error()))
@@ -100,7 +100,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	s.identify(out, req.WithContext(ctx))
 }
 
-// identify authenticates the request, unless its user is known already, and serves it.
+// identify authenticates the request, unless its context already has a user, and serves it.
 func (s *Server) identify(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
 	if _, known := request.UserFrom(ctx); !known {
@@ -125,7 +125,6 @@ func (s *Server) identify(w http.ResponseWriter, req *http.Request) {
 	s.rest.ServeHTTP(w, req.WithContext(ctx))
 }
 
-// authenticated continues with a request whose user is known.
 func (s *Server) authenticated(w http.ResponseWriter, req *http.Request) {
 	if impersonates(req.Header) {
 		req.Header.Del("Authorization")
@@ -135,7 +134,8 @@ func (s *Server) authenticated(w http.ResponseWriter, req *http.Request) {
 	s.authorized(w, req)
 }
 
-// impersonates reports whether there is any impersonation header; upstream's filter refuses those without a user.
+// impersonates reports whether the request has any impersonation header. Upstream's filter refuses such headers
+// without a user.
 func impersonates(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -153,7 +153,7 @@ func longRunning(kinds *kind.Catalog, i *request.RequestInfo) bool {
 	if i.Verb == "watch" || i.Verb == "proxy" {
 		return true
 	}
-	switch i.Subresource { // also of kinds that other servers serve
+	switch i.Subresource { // also for kinds of aggregated API servers
 	case "":
 		return false
 	case "proxy", "exec", "attach", "portforward", "log":
@@ -162,7 +162,7 @@ func longRunning(kinds *kind.Catalog, i *request.RequestInfo) bool {
 	return streamOf(kinds, i) != nil
 }
 
-// streamOf returns the subresource that a request is for if it is a byte stream, or nil.
+// streamOf returns the subresource that the request addresses if it is a byte stream, otherwise nil.
 func streamOf(kinds *kind.Catalog, i *request.RequestInfo) *kind.Subresource {
 	if !i.IsResourceRequest || i.Subresource == "" {
 		return nil
@@ -214,7 +214,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if s.longRunning(info) {
-		// a stream only in that its reply takes as long as it takes
+		// A stream with MaxBody has an ordinary body; only its response may take long.
 		if sub := streamOf(s.cfg.Kinds, info); sub != nil && sub.MaxBody > 0 {
 			if err := s.receiveAtMost(w, req, &rec.ticket, sub); err != nil {
 				s.tooMany(w, req, err)
@@ -260,10 +260,10 @@ func (r *warnings) AddWarning(_, text string) {
 // fail responds with the Status of err, in a media type that the client accepts.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(req.Context().Err(), context.DeadlineExceeded) && !s.longRunningContext(req.Context()) {
-		err = errTimedOut() // whatever the error, the deadline has passed
+		err = errTimedOut() // the deadline has passed, whatever err says
 	}
 	status := statusOf(err)
-	// the client can choose the timeout
+	// 504 is not logged: clients can cause it with ?timeout=.
 	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !s.relayed(req) {
 		s.failed.report(req, int(status.Code), err)
 	}
@@ -280,7 +280,8 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	s.writeObject(w, req, n, int(status.Code), status)
 }
 
-// relayed reports whether a request is for a receiver behind the server, which may fail as it likes.
+// relayed reports whether the request is proxied to a receiver outside this server, whose failures are not the
+// server's.
 func (s *Server) relayed(req *http.Request) bool {
 	info, ok := request.RequestInfoFrom(req.Context())
 	if !ok {

@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// gatherMost is the number of bytes that may be buffered per connection; a write beyond it blocks.
+	// gatherMost is the number of bytes that a connection may buffer. Writes beyond it block.
 	gatherMost = 64 << 10
-	// gatherKeep is the size of the largest buffer that is reused for other connections.
+	// gatherKeep is the capacity of the largest buffer that is pooled for reuse.
 	gatherKeep = 128 << 10
 )
 
 // gathering is a listener whose connections coalesce concurrent writes.
 //
-// net/http writes the header of each HTTP/2 response, and every four kilobytes of many streams' events, with a system
-// call of its own: half the cost of an event for 1,000 watchers. Here, data written during a system call is sent with
-// the next one.
+// net/http makes a system call for each HTTP/2 response header and for every 4 KB of events: half the cost of an
+// event for 1,000 watchers. Here, data written during a system call is sent with the next one.
 type gathering struct {
 	net.Listener
-	// stall is how long the peer may read nothing before the connection fails. 0 means forever.
+	// stall is how long the peer may read nothing before the connection fails. 0 disables the limit.
 	stall time.Duration
 }
 
@@ -36,17 +35,17 @@ func (l gathering) Accept() (net.Conn, error) {
 	return g, nil
 }
 
-// gathered is such a connection. A write returns when its bytes are buffered; a goroutine that runs only while there
-// are any sends them. If sending fails, the next write returns the error.
+// gathered is a connection that buffers writes. Write returns once its bytes are buffered. A goroutine, which runs
+// only while the buffer has bytes, sends them. If sending fails, the next Write returns the error.
 type gathered struct {
 	net.Conn
 	mu      sync.Mutex
-	moved   sync.Cond // the buffer was taken, or sending has ended
+	moved   sync.Cond // signals that the buffer was taken or that sending has ended
 	waiting []byte
 	sending bool
 	err     error
 	stall   time.Duration
-	// deadline is the one passed to SetWriteDeadline; the connection's deadline is also limited by stall, counted from
+	// deadline is the time passed to SetWriteDeadline. The connection's own deadline is also at most stall after
 	// renewed.
 	deadline, renewed time.Time
 }
@@ -98,7 +97,7 @@ func (g *gathered) send() {
 	}
 }
 
-// sendAll sends b as long as the peer reads some of it within stall, and until the deadline.
+// sendAll sends b. It fails when the peer reads nothing for stall, or at the deadline.
 func (g *gathered) sendAll(b []byte) error {
 	for {
 		g.mu.Lock()
@@ -121,8 +120,8 @@ func (g *gathered) sendAll(b []byte) error {
 	}
 }
 
-// renew extends the connection's write deadline. It is called with mu held, and does nothing if the deadline is still
-// far enough away, unless changed.
+// renew extends the connection's write deadline. The caller holds mu. Unless changed, it does nothing while less
+// than a quarter of stall has passed since the last renewal.
 func (g *gathered) renew(changed bool) error {
 	if g.stall == 0 {
 		if changed {
@@ -151,14 +150,14 @@ func (g *gathered) settle() {
 	}
 }
 
-// Close sends buffered data first, within the write deadline: crypto/tls sets one of five seconds.
+// Close first sends buffered data, until the write deadline. crypto/tls sets one of five seconds.
 func (g *gathered) Close() error {
 	g.settle()
 	return g.Conn.Close()
 }
 
-// SetWriteDeadline applies to later writes: a deadline in the past, which crypto/tls sets when it closes, must not
-// prevent earlier writes from being sent.
+// SetWriteDeadline applies to later writes. Before it sets a deadline in the past, as crypto/tls does on close, it
+// sends the buffered data.
 func (g *gathered) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() && !t.After(time.Now()) {
 		g.settle()

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pair returns a gathered connection and its peer. There is no buffer between them: a byte is sent when the peer reads
-// it.
+// pair returns a gathered connection and its peer. The pipe has no buffer: a byte is sent when the peer reads it.
 func pair(t *testing.T) (*gathered, net.Conn) {
 	near, far := net.Pipe()
 	c, err := gathering{once{conn: near}, time.Minute}.Accept()
@@ -49,7 +48,7 @@ func TestGatheredKeepsOrder(t *testing.T) {
 	})
 }
 
-// Writes made while the peer does not read are combined, up to the limit, above which the writer blocks.
+// While the peer does not read, writes are combined up to the limit; then the writer blocks.
 func TestGatheredBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, peer := pair(t)
@@ -73,14 +72,14 @@ func TestGatheredBound(t *testing.T) {
 		require.Equal(t, gatherMost, n)
 		n, _ = peer.Read(b)
 		require.Equal(t, 1024, n)
-		// A write longer than the limit is sent too.
+		// A write longer than the limit succeeds.
 		go func() { _, _ = c.Write(make([]byte, 2*gatherMost)) }()
 		_, err = io.ReadFull(peer, b)
 		require.NoError(t, err)
 	})
 }
 
-// crypto/tls sets a write deadline in the past before it closes: earlier writes must still arrive.
+// crypto/tls sets a write deadline in the past before it closes. Earlier writes must still arrive.
 func TestGatheredDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, peer := pair(t)
@@ -96,7 +95,7 @@ func TestGatheredDeadline(t *testing.T) {
 	})
 }
 
-// Close waits for a peer that does not read until the deadline, and then returns the error.
+// Close waits until the deadline for a peer that does not read, and then returns the error.
 func TestGatheredFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := pair(t)

@@ -25,14 +25,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// getter implements the getters of upstream's authenticators and authorizers on the cache. They must not modify what it
-// returns.
+// getter implements the getters of upstream's authenticators and authorizers on the cache. Callers must not modify
+// the returned objects.
 type getter struct {
 	cache                                         *cache.Cache
 	pods, secrets, accounts, nodes                *kind.Resource
 	roles, bindings, clusterRoles, clusterBinding *kind.Resource
 	volumes, attachments, validating, mutating    *kind.Resource
-	slices                                        *kind.Resource // of devices
+	slices                                        *kind.Resource // ResourceSlices
 }
 
 func newGetter(c *cache.Cache, t *kind.Table) getter {
@@ -125,7 +125,7 @@ func (g getter) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleB
 	return all[*rbacv1.ClusterRoleBinding](g.cache, g.clusterBinding, ""), nil
 }
 
-// alive reports whether the service account, and the pod or node that its token is bound to, still exist.
+// alive reports whether the token's service account, and the pod or node that the token is bound to, still exist.
 func (g getter) alive(u user.Info) bool {
 	namespace, name, err := serviceaccount.SplitUsername(u.GetName())
 	if err != nil {
@@ -143,7 +143,7 @@ func (g getter) alive(u user.Info) bool {
 	return false
 }
 
-// feedGraph maintains the node authorizer's graph of pods, and of what they refer to, by node.
+// feedGraph keeps the node authorizer's graph up to date: pods by node, and the objects that they refer to.
 func (a *auth) feedGraph(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -171,7 +171,8 @@ func (a *auth) feedGraph(ctx context.Context) {
 	})
 }
 
-// follow calls place for each object of a kind and each of its changes, and gone for each deletion. was may be nil.
+// follow calls place for each object of a kind and after each change, and gone after each deletion. was is nil for
+// an object that is new.
 func (a *auth) follow(ctx context.Context, row *kind.Resource, place func(was, is *cache.Entry),
 	gone func(client.Object)) {
 	if row == nil {
@@ -209,7 +210,8 @@ func (a *auth) placeVolume(was, is *cache.Entry) {
 	a.graph.AddPV(v)
 }
 
-// place updates the graph when a pod is bound to a node or changes what its node may read. was may be nil.
+// place updates the graph when a pod is bound to a node or when the objects that it refers to change. was may be
+// nil.
 func (a *auth) place(was, is *cache.Entry) {
 	p := is.Object.(*corev1.Pod)
 	if p.Spec.NodeName == "" {
@@ -246,7 +248,7 @@ func webSocketToken(req *http.Request) string {
 		}
 	}
 	if token != "" {
-		// A token must not be forwarded to the node.
+		// Do not forward the token to the node.
 		if len(rest) > 0 {
 			req.Header["Sec-Websocket-Protocol"] = []string{strings.Join(rest, ",")}
 		} else {

@@ -13,8 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestGoaway: the client's connection ends after a request, so that it makes another one for the next. A client that is
-// quick uses the connection again before it has been told.
+// After GOAWAY the client opens a new connection. A fast client may reuse the old one before it receives the frame.
 func TestGoaway(t *testing.T) {
 	for chance, want := range map[float64]bool{0: false, 1: true} {
 		w := newWorld(t, func(c *Config) { c.GoawayChance = chance })
@@ -37,7 +36,7 @@ func TestGoaway(t *testing.T) {
 	}
 }
 
-// A watch goes on, on a connection that takes no further requests.
+// A watch continues after GOAWAY on its connection, which takes no further requests.
 func TestAWatchOutlastsGoaway(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.GoawayChance = 1 })
 	w.namespace("d")
@@ -53,7 +52,7 @@ func TestAWatchOutlastsGoaway(t *testing.T) {
 	}
 }
 
-// Without the option, the test would wait for half an hour.
+// MinWatch limits a watch. Without the option, the test would wait for half an hour.
 func TestWatchesLastAsLongAsTheOptionSays(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MinWatch = time.Nanosecond })
 	r := w.do(w.http, "GET", "/api/v1/namespaces?watch=true", "")

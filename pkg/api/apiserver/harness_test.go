@@ -42,11 +42,11 @@ import (
 
 func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{})
-	// A closed SPDY connection lingers until its peer, which the test has closed too, is done.
+	// A closed SPDY connection lingers until its peer, which the test also closed, has finished.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
-		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // of the audit log; it never ends
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // the audit log's; never ends
 }
 
 // authority is a test CA.
@@ -85,7 +85,6 @@ func (a *authority) issue(t testing.TB, name string, groups ...string) tls.Certi
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
 }
 
-// ringSize is the ring size of a test's cache.
 const ringSize = 256
 
 // world is a complete API server on loopback over a real store, cache and registry.

@@ -22,10 +22,10 @@ import (
 // checkTime is the timeout of a health check.
 const checkTime = 2 * time.Second
 
-// health serves /healthz, /livez and /readyz with upstream's texts.
+// health serves /healthz, /livez and /readyz with upstream's response texts.
 type health struct {
 	checks []Check
-	// ending is done when the server stops, which cancels running checks.
+	// ending is done when the server stops. It cancels running checks.
 	ending  context.Context //nolint:containedctx // the server's own life
 	log     *slog.Logger
 	flights singleflight.Group
@@ -59,7 +59,7 @@ func newHealth(cfg Config, ending context.Context, leaving *atomic.Bool, logging
 	return h
 }
 
-// in reports whether the check is one of an endpoint's.
+// in reports whether the endpoint includes the check.
 func (c *Check) in(endpoint string) bool {
 	return endpoint == "readyz" || c.Live || c.Start && endpoint == "healthz"
 }
@@ -69,12 +69,13 @@ func isHealth(path string) bool {
 	return strings.HasPrefix(path, "/") && (first == "healthz" || first == "livez" || first == "readyz")
 }
 
-// publicHealth reports whether a path needs no permission. Paths of single checks do, because they tell why one fails.
+// publicHealth reports whether a path needs no permission. The paths of single checks do, because they show why a
+// check fails.
 func publicHealth(path string) bool {
 	return path == "/healthz" || path == "/livez" || path == "/readyz"
 }
 
-// run runs a check, once for all concurrent callers.
+// run runs a check once for all concurrent callers.
 func (h *health) run(ctx context.Context, endpoint string, c *Check) error {
 	done := h.flights.DoChan(c.Name, func() (_ any, err error) {
 		defer func() {
@@ -107,8 +108,8 @@ func (h *health) run(ctx context.Context, endpoint string, c *Check) error {
 	return err
 }
 
-// ServeHTTP serves one of the three endpoints or a single check of it (/readyz/etcd). ?verbose lists the checks,
-// ?exclude=name skips one.
+// ServeHTTP serves an endpoint or one of its checks (/readyz/etcd). ?verbose lists the checks, ?exclude=name skips
+// one.
 func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	endpoint, only, _ := strings.Cut(strings.Trim(req.URL.Path, "/"), "/")
 	if only != "" {
@@ -116,7 +117,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	q := req.URL.Query()
-	excluded := map[string]bool{} // whether each excluded check exists
+	excluded := map[string]bool{} // by name, whether the check exists
 	for _, name := range q["exclude"] {
 		excluded[name] = false
 	}
@@ -162,7 +163,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprintf(w, "%s%s check passed\n", lines.String(), endpoint)
 }
 
-// one responds for a single check, with the reason of its failure.
+// one runs a single check and responds with its error, if any.
 func (h *health) one(w http.ResponseWriter, req *http.Request, endpoint, name string) {
 	for i := range h.checks {
 		c := &h.checks[i]
@@ -185,7 +186,7 @@ func plainText(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// logging is a log handler that knows how long its current write has been blocked.
+// logging is a log handler that records how long its current write has been blocked.
 type logging struct {
 	slog.Handler
 	state *loggingState
@@ -193,7 +194,7 @@ type logging struct {
 
 type loggingState struct{ writers, since atomic.Int64 }
 
-// logBlocked is how long a write to the log may take before the health check fails.
+// logBlocked is how long a log write may block before the health check fails.
 const logBlocked = 10 * time.Second
 
 func newLogging(h slog.Handler) *logging { return &logging{h, &loggingState{}} }

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// hints are the authorities of client certificates and of the proxy's: what the server asks clients for.
+// hints holds the CAs that the server names in its TLS certificate request: the client CAs and the front proxy's
+// CAs.
 type hints struct {
 	clients func() *x509.CertPool
 	proxy   func() []*x509.Certificate
@@ -16,7 +17,7 @@ type hints struct {
 	joined *x509.CertPool
 }
 
-// pool returns both, the same pool until one of them changes.
+// pool returns all CAs. It returns the same pool until a CA changes.
 func (h *hints) pool() *x509.CertPool {
 	base, more := h.clients(), h.proxy()
 	if len(more) == 0 {

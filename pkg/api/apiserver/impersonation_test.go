@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Whoever may act as a user for one kind of request only (KEP-5284) may do so for no other.
+// A permission to impersonate for one kind of request (KEP-5284) does not allow others.
 func TestConstrainedImpersonation(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
@@ -52,7 +52,7 @@ func TestConstrainedImpersonation(t *testing.T) {
 	require.Equal(t, 403, w.do(deputy, "GET", maps, "", "Impersonate-User", "alice").code)
 }
 
-// Bindings as a resource of their own are those of pods.
+// A create of the "bindings" resource binds a pod, like the pod's subresource.
 func TestBindings(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

@@ -63,7 +63,7 @@ func object(r *kind.Resource, name string) *unstructured.Unstructured {
 	return u
 }
 
-// A kind added at run time is served like any other at once, and is removed as fast.
+// A kind added at run time is served at once, and a removed kind is gone at once.
 func TestKindThatComesLater(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -97,7 +97,7 @@ func TestKindThatComesLater(t *testing.T) {
 	require.Equal(t, "test", made.GetManagedFields()[0].Manager)
 	require.Equal(t, watch.Added, (<-events.ResultChan()).Type)
 	made.Object["spec"] = map[string]any{"size": int64(2)}
-	made.Object["status"] = map[string]any{"ready": true} // ignored, because it is a subresource
+	made.Object["status"] = map[string]any{"ready": true} // ignored, because status is a subresource
 	made, err = d.Update(ctx, made, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, made.GetGeneration())
@@ -141,7 +141,7 @@ func TestKindThatComesLater(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-// A version other than the stored one is served too; a deprecated one has a warning.
+// All versions of a kind are served. A deprecated version adds a warning.
 func TestSeveralVersions(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")
@@ -175,8 +175,8 @@ func TestSeveralVersions(t *testing.T) {
 	require.Contains(t, groups, "v1beta1")
 }
 
-// TestKindsChangeUnderLoad adds, uses, replaces and removes 500 kinds over HTTP, while others create and list objects
-// of a built-in kind.
+// TestKindsChangeUnderLoad adds, uses, replaces and removes 500 kinds over HTTP, while other clients create and list
+// objects of a built-in kind.
 func TestKindsChangeUnderLoad(t *testing.T) {
 	count := 500
 	if raceDetector || testing.Short() {
@@ -217,7 +217,7 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	}
 	ended.Store(true)
 	load.Wait()
-	// A change copies what refers to the other kinds, but makes nothing anew for each of them. The race detector empties
+	// A change copies references to the other kinds, but builds nothing anew for them. The race detector empties
 	// pools at random.
 	many := w.changeAllocations()
 	t.Logf("a change allocates %d objects, %d with %d more kinds", few, many, count)
@@ -246,8 +246,8 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 		calls.Load(), time.Duration(slowest.Load()))
 }
 
-// changeAllocations returns how many objects are allocated for a kind that is added and removed again. Nothing else may
-// go on; the least of several changes has none of what the process does besides.
+// changeAllocations returns how many objects adding and removing a kind allocates. The caller stops all other load.
+// The minimum of several changes excludes the background work of the process.
 func (w *world) changeAllocations() uint64 {
 	least := uint64(math.MaxUint64)
 	for i := range 20 {
@@ -262,14 +262,13 @@ func (w *world) changeAllocations() uint64 {
 	return least
 }
 
-// during is a subscriber that does something in the middle of each change.
+// during is a subscriber that calls a function in the middle of each change.
 type during func(step string)
 
 func (d during) Prepare(context.Context, *kind.Table) error { d("prepare"); return nil }
 func (d during) Settle(*kind.Table)                         { d("settle") }
 
-// TestRequestsGoOnDuringAChangeOfKinds checks that a change of kinds, which may take as long as its slowest subscriber,
-// lets no request wait.
+// A change of kinds takes as long as its slowest subscriber. Requests do not wait for it.
 func TestRequestsGoOnDuringAChangeOfKinds(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")
@@ -307,7 +306,7 @@ func TestRequestsGoOnDuringAChangeOfKinds(t *testing.T) {
 	require.Equal(t, []string{"prepare", "settle", "prepare", "settle"}, steps)
 }
 
-// Widget is a kind as a package under apis would define it.
+// Widget is a kind as a package under apis would define one.
 type Widget struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -350,7 +349,7 @@ type WidgetSpec struct {
 }
 `
 
-// TestOneRowIsAKind checks that a Go type and a row are sufficient for a kind.
+// A Go type and a row are sufficient to serve a kind.
 func TestOneRowIsAKind(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "widgets.example.org", Version: "v1", Kind: "Widget"}
 	row := own.Row(own.Definition[*Widget]{
@@ -417,7 +416,7 @@ func TestOneRowIsAKind(t *testing.T) {
 		`{"apiVersion":"widgets.example.org/v1","kind":"Widget","metadata":{"name":"bad"},"spec":{"size":-1}}`).status(t)
 	require.Contains(t, bad.Message, "spec.size: Invalid value: -1")
 	require.Contains(t, string(w.do(w.http, "GET", path+"?fieldSelector=spec.size%3D7", "").body), `"name":"big"`)
-	// through the index
+	// List through the index.
 	entries, _ := w.cfg.Cache.List(row, cache.Query{Fields: fields.OneTermEqualSelector("spec.size", "1")})
 	require.Len(t, entries, 1)
 	rows := string(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body)

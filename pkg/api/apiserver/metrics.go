@@ -28,8 +28,8 @@ type connectionMetrics struct {
 	refused prometheus.Counter
 }
 
-// metrics counts requests with upstream's names and labels. No label takes a value chosen by a client. A request costs
-// one map lookup and no allocation.
+// metrics counts requests with upstream's metric names and labels. Clients cannot choose label values. A request
+// costs one map lookup and no allocation.
 type metrics struct {
 	handler     http.Handler
 	kinds       *kind.Catalog
@@ -57,7 +57,7 @@ type requestMetrics struct {
 	running prometheus.Gauge
 }
 
-// mostSeries limits the series of requests to about as many as 500 kinds need. Above it, kinds are not distinguished.
+// mostSeries limits the request series to about what 500 kinds need. Above it, new series have no kind labels.
 const mostSeries = 20_000
 
 // scrapes is the maximum number of concurrent reads of /metrics.
@@ -127,7 +127,7 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	return m
 }
 
-// begin counts a request as in flight. The caller decrements the returned counter, which is nil for long-running
+// begin counts a request as in flight. The caller decrements the returned counter. It is nil for long-running
 // requests.
 func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
 	if info == nil || longRunning(m.kinds, info) {
@@ -142,7 +142,6 @@ func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
 	return inflight
 }
 
-// observe records a finished request.
 func (m *metrics) observe(req *http.Request, info *request.RequestInfo, code int, began time.Time) {
 	if info == nil {
 		return
@@ -163,13 +162,13 @@ func (m *metrics) running(req *http.Request, info *request.RequestInfo) func() {
 	return g.Dec
 }
 
-// events returns the counter of events sent to watches of a kind.
+// events returns the counter of watch events sent for a kind.
 func (m *metrics) events(r *kind.Resource) prometheus.Counter {
 	return m.watchEvents.WithLabelValues(r.Group, r.Version, r.Plural)
 }
 
-// labels returns upstream's labels. They are empty for kinds that are not served, so that requests cannot create
-// series.
+// labels returns upstream's labels. The kind labels are empty for kinds that are not served, so that clients cannot
+// create series.
 func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int) requestLabels {
 	l := requestLabels{verb: verbLabel(req, info), dryRun: dryRunLabel(req.URL.RawQuery), code: codeLabel(code)}
 	if !info.IsResourceRequest || !m.known(info) {
@@ -187,7 +186,7 @@ func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int)
 	return l
 }
 
-// of returns the metrics for label values, whose number labels limits.
+// of returns the metrics for l. Above mostSeries it drops the kind from l.
 func (m *metrics) of(l requestLabels) *requestMetrics {
 	m.mu.RLock()
 	s, ok := m.series[l]
@@ -203,7 +202,7 @@ func (m *metrics) of(l requestLabels) *requestMetrics {
 	if s, ok := m.series[l]; ok {
 		return s
 	}
-	// Clone the strings, which are parts of the request's path.
+	// Clone the strings, which would otherwise retain the request's path.
 	for _, s := range []*string{&l.dryRun, &l.group, &l.version, &l.resource, &l.subresource} {
 		*s = strings.Clone(*s)
 	}
@@ -228,7 +227,8 @@ type noObserver struct{}
 
 func (noObserver) Observe(float64) {}
 
-// codeLabel is the status code, or 520 for codes that HTTP does not define: pods choose the codes of proxied responses.
+// codeLabel returns the status code, or 520 for codes that HTTP does not define: pods choose the codes of proxied
+// responses.
 func codeLabel(code int) int {
 	switch {
 	case code == 0:

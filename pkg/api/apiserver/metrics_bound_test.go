@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Kinds that come and go cannot create unlimited series: above the limit they share one.
+// New kinds cannot create unlimited series: above the limit they share one.
 func TestSeriesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	m := w.srv.metrics

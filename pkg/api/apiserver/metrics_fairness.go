@@ -34,7 +34,7 @@ func (c fairnessCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(inQueue, prometheus.GaugeValue, float64(s.Waiting), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(executing, prometheus.GaugeValue, float64(s.Executing), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(dispatched, prometheus.CounterValue, float64(s.Dispatched), s.Schema, s.Level)
-		// All possible series exist before the first rejection, so that rates include it.
+		// Create all possible series before the first rejection, so that rates include it.
 		for _, reason := range []string{"queue-full", "time-out"} {
 			s.Rejected[reason] += 0
 		}

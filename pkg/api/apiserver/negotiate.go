@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 )
 
-// media is a media type in which objects are written.
 type media uint8
 
 const (
@@ -36,24 +35,24 @@ type may uint8
 
 const (
 	mayProto     may = 1 << iota // protobuf
-	mayTable                     // as=Table and PartialObjectMetadata(List)
-	mayStream                    // a watch, so no YAML
-	mayAggregate                 // as=APIGroupDiscoveryList
+	mayTable                     // Table and PartialObjectMetadata(List)
+	mayStream                    // watch: no YAML
+	mayAggregate                 // APIGroupDiscoveryList
 )
 
-// answer is the form of the response that the client wants.
+// answer is the negotiated form of a response.
 type answer struct {
 	media  media
 	pretty bool
-	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, APIGroupDiscoveryList of
-	// apidiscovery.k8s.io, or empty.
+	// as is Table, PartialObjectMetadata(List) of meta.k8s.io, APIGroupDiscoveryList of apidiscovery.k8s.io, or
+	// empty.
 	as schema.GroupVersionKind
 }
 
 // discoveryList is the kind of aggregated discovery (KEP-3352).
 const discoveryList = "APIGroupDiscoveryList"
 
-// mediaType returns the Content-Type of the response. As upstream, only discovery's names the kind.
+// mediaType returns the response's Content-Type. As upstream, it names the kind only for discovery.
 func (a answer) mediaType() string {
 	if a.as.Kind == discoveryList {
 		return a.media.String() + ";g=" + a.as.Group + ";v=" + a.as.Version + ";as=" + a.as.Kind
@@ -66,8 +65,8 @@ type acceptKey struct {
 	may    may
 }
 
-// accepts caches parsed Accept headers, because clients send few different ones: about mostAccepts, of at most
-// longestAccept bytes.
+// accepts caches parsed Accept headers, of which clients send few different ones: about mostAccepts headers of at
+// most longestAccept bytes.
 var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
 	sync.Map
 	n atomic.Int32
@@ -163,7 +162,8 @@ clauses:
 	return answer{}, false
 }
 
-// wantsPretty follows upstream: the parameter, or else a browser's or command-line tool's user agent.
+// wantsPretty returns the pretty parameter, or, without one, whether the user agent is a browser, curl or Wget, as
+// upstream.
 func wantsPretty(req *http.Request) bool {
 	if strings.Contains(req.URL.RawQuery, "pretty") {
 		if v := req.URL.Query().Get("pretty"); v != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNodesReadTheirClaimsAndSlices: a node reads the resource claims of its pods, also when they are made after the
-// pod was bound, and its own ResourceSlices, and no others.
+// A node may read its own ResourceSlices and the resource claims of its pods, also claims that are created after the
+// pod was bound. It may read no others.
 func TestNodesReadTheirClaimsAndSlices(t *testing.T) {
 	w := newWorld(t)
 	one, two := w.as("system:node:n1", "system:nodes"), w.as("system:node:n2", "system:nodes")

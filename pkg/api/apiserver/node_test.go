@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestCheckNode checks that a node's certificate is trusted as long as CheckNode agrees, also on an open connection.
+// A node's certificate is trusted only while CheckNode accepts it, also on an open connection.
 func TestCheckNode(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.CheckNode = func(name string, n *corev1.Node, cert *x509.Certificate) error {

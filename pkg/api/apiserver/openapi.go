@@ -26,23 +26,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// openapi serves the OpenAPI documents of one kind.Table. Each is built on first use and kept compressed. The
-// definitions it is built from take tens of megabytes and are not kept.
+// openapi serves the OpenAPI documents of one kind.Table. It builds each on first use and keeps only the compressed
+// form: the definitions take tens of megabytes.
 type openapi struct {
 	table   *kind.Table
 	reviews []*kind.Resource
 	version version.Info
-	// order lists the groups and versions; ids are their paths below /openapi/v3.
+	// order lists the groups and versions. ids holds their paths below /openapi/v3.
 	order  []schema.GroupVersion
 	rows   map[schema.GroupVersion][]*kind.Resource
-	hashes sync.Map // document name to hash
+	hashes sync.Map // document name -> hash
 	docs   *documents
 }
 
-// documents are the documents built so far, shared by consecutive tables.
+// documents caches the built documents. Consecutive tables share it.
 type documents struct {
 	mu    sync.Mutex
-	built map[string]builtDocument // by name and media type
+	built map[string]builtDocument // keyed by name and media type
 }
 
 type builtDocument struct {
@@ -82,8 +82,8 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// hash identifies the content of a document without building it: a binary serves the same document for the same rows.
-// These are the rows of one group and version, or all rows if gv is empty.
+// hash identifies the content of a document without building it: the document depends only on the binary and on the
+// rows of gv, or all rows if gv is empty.
 func (o *openapi) hash(of string, gv schema.GroupVersion) string {
 	if h, ok := o.hashes.Load(of); ok {
 		return h.(string)
@@ -107,7 +107,7 @@ const (
 	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 )
 
-// wants selects JSON or protobuf; kubectl writes the protobuf type with an @ that RFC 9110 does not allow.
+// wants selects JSON or protobuf. kubectl writes the protobuf type with an @, which RFC 9110 does not allow.
 func wants(req *http.Request, proto string) (string, bool) {
 	header := req.Header.Get("Accept")
 	if header == "" {
@@ -163,7 +163,7 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 	s.notFound(w, req)
 }
 
-// serve answers with a document. others is added to the hash of what this server has in it.
+// serve responds with a document. others is a hash of the parts of aggregated API servers; it is added to the ETag.
 func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, others string,
 	gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
 	media, ok := wants(req, proto)
@@ -203,7 +203,7 @@ func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, nam
 	_, _ = io.Copy(w, z) //nolint:gosec // the document is the server's
 }
 
-// document returns a compressed document, built at most once for each content.
+// document returns a compressed document. It calls build only if the content's hash has changed.
 func (o *openapi) document(key, hash string, build func() ([]byte, error),
 	encode func([]byte) ([]byte, error)) ([]byte, error) {
 	o.docs.mu.Lock()
@@ -229,13 +229,13 @@ func (o *openapi) document(key, hash string, build func() ([]byte, error),
 	if o.docs.built == nil {
 		o.docs.built = map[string]builtDocument{}
 	}
-	// Discard documents of groups that are no longer served.
+	// Drop the documents of groups that are no longer served.
 	maps.DeleteFunc(o.docs.built, func(key string, d builtDocument) bool {
 		h, ok := o.hashes.Load(key)
 		return ok && !strings.HasPrefix(d.hash, h.(string)) || !ok && !o.serves(key)
 	})
 	o.docs.built[key] = builtDocument{hash, b.Bytes()}
-	// The definitions were tens of megabytes: return them to the OS now rather than in minutes.
+	// The definitions took tens of megabytes: return them to the OS now rather than in minutes.
 	go debug.FreeOSMemory()
 	return b.Bytes(), nil
 }
@@ -261,8 +261,8 @@ func (o *openapi) buildV3(gv schema.GroupVersion) ([]byte, error) {
 	})
 }
 
-// Schemas returns the OpenAPI 3 document of a group and version, without its paths, as JSON. It is built anew for each
-// call.
+// Schemas returns the OpenAPI 3 document of a group and version without its paths, as JSON. Each call builds it
+// anew.
 func (s *Server) Schemas(gv schema.GroupVersion) ([]byte, error) {
 	schemas, err := s.openapi().schemas(gv)
 	if err != nil {
@@ -271,7 +271,8 @@ func (s *Server) Schemas(gv schema.GroupVersion) ([]byte, error) {
 	return json.Marshal(map[string]any{"openapi": "3.0.0", "components": map[string]any{"schemas": schemas}})
 }
 
-// buildV2 makes the OpenAPI 2 document. What other servers have is added where this server has nothing of that name.
+// buildV2 builds the OpenAPI 2 document. The paths and definitions of others are added unless this server has the
+// name.
 func (o *openapi) buildV2(others []*Remote) ([]byte, error) {
 	own, err := o.definitions()
 	if err != nil {

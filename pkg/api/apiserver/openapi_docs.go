@@ -10,10 +10,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// docs are the descriptions of types and their fields, by "package.Type" and "package.Type.Field".
+// docs maps "package.Type" and "package.Type.Field" to descriptions.
 type docs map[string]string
 
-// docsOf reads the descriptions of Coracle's own kinds from the comments in their source.
+// docsOf reads the descriptions of Coracle's own kinds from the comments in their Go source.
 func docsOf(t *kind.Table) docs {
 	d := docs{}
 	for _, r := range t.All() {
@@ -27,7 +27,7 @@ func docsOf(t *kind.Table) docs {
 func (d docs) read(pkg, source string) {
 	file, err := parser.ParseFile(token.NewFileSet(), "", source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
-		return // the source compiles, and only descriptions are at stake
+		return // cannot happen with source that compiles; only descriptions would be missing
 	}
 	for _, decl := range file.Decls {
 		g, ok := decl.(*ast.GenDecl)
@@ -61,7 +61,7 @@ func (d docs) ofField(t reflect.Type, field string) string {
 	return d[t.PkgPath()+"."+t.Name()+"."+field]
 }
 
-// prose joins a comment into one line, without lines meant for tools.
+// prose joins a comment into one line and drops marker lines ("+...").
 func prose(c *ast.CommentGroup) string {
 	var lines []string
 	for line := range strings.Lines(c.Text()) {

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// models returns the types defined by the documents of a group and version (all if empty), and the kinds of each type
-// name.
+// models returns the types that the documents of a group and version define (of all groups if only is empty), and
+// the kinds by type name.
 func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[string]spec.Extensions) {
 	kinds = map[string]spec.Extensions{}
 	add := func(gvk schema.GroupVersionKind, obj any) {
@@ -43,7 +43,7 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 			roots = append(roots, obj)
 		}
 	}
-	// Types that paths refer to besides the kinds.
+	// Add the types that paths refer to besides the kinds.
 	roots = append(roots, &metav1.APIResourceList{})
 	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool {
 		return only.Empty() || r.GroupVersion() == only
@@ -120,8 +120,8 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = *object, *list
 		}
 	}
-	// As upstream, prune defaults of "" and {}, which often do not match the field's own schema and are refused by
-	// validators.
+	// As upstream, prune the defaults "" and {}, which often violate the field's own schema, so that validators
+	// refuse the document.
 	prune := schemamutation.Walker{
 		RefCallback: schemamutation.RefCallbackNoop, SchemaCallback: func(s *spec.Schema) *spec.Schema {
 			if s.Default == nil {
@@ -138,7 +138,7 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	return s.Definitions, nil
 }
 
-// modelOf returns the definition name of a row's kind: the Go type's, or else the reversed group, version and kind.
+// modelOf returns the definition name of a kind: its Go type's, or else reversed group, version and kind.
 func modelOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.New())
@@ -148,7 +148,7 @@ func modelOf(r *kind.Resource) string {
 	return strings.Join(parts, ".") + "." + r.Version + "." + r.Kind
 }
 
-// listOf returns the definition name of the list of a row's kind.
+// listOf returns the definition name of a kind's list.
 func listOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.NewList())
@@ -156,8 +156,8 @@ func listOf(r *kind.Resource) string {
 	return strings.TrimSuffix(modelOf(r), r.Kind) + r.ListGVK().Kind
 }
 
-// untyped describes a kind without a Go type, and its list, for OpenAPI 2 or 3. A kind whose schema cannot be described
-// has none, so that others keep theirs.
+// untyped returns the schemas of a kind without a Go type and of its list, for OpenAPI 2 or 3. If the kind's own
+// schema cannot be converted, it is omitted, so that the rest of the document can be served.
 func untyped(r *kind.Resource, form int) (object, list *spec.Schema, err error) {
 	if r.Describe != nil {
 		if object, list, err = r.Describe(form); err == nil {
@@ -210,7 +210,7 @@ func names(roots []any) []string {
 	return out
 }
 
-// defined returns upstream's generated definitions, and reflected ones for types that have none (Coracle's own kinds).
+// defined returns upstream's generated definitions, and reflected ones for Coracle's own kinds.
 func (o *openapi) defined(roots []any) common.GetOpenAPIDefinitions {
 	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := generated.GetOpenAPIDefinitions(ref)
@@ -229,8 +229,8 @@ type reflection struct {
 	docs docs
 }
 
-// schema defines a struct type and the types it refers to, unless already defined. It returns the type's schema and the
-// names that the schema refers to.
+// schema adds the definitions of a struct type and of the types that it refers to, unless they exist. It returns the
+// type's schema and the definition names in it.
 func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -265,7 +265,7 @@ func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 	if _, ok := r.all[name]; ok {
 		return refer, []string{name}
 	}
-	r.all[name] = common.OpenAPIDefinition{} // for recursive types
+	r.all[name] = common.OpenAPIDefinition{} // reserve the name: the type may be recursive
 	d := common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{

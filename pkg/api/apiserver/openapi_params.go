@@ -19,7 +19,7 @@ var pretty = parameter{
 		"Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget).",
 }
 
-// pathParams returns the parameters in the path. of is the kind named by {name}, or empty for a collection.
+// pathParams returns the path's parameters. of describes {name}; it is empty for a collection.
 func pathParams(namespaced bool, of string) (out []parameter) {
 	if of != "" {
 		out = append(out, parameter{
@@ -52,7 +52,7 @@ func queryOf(options described) (out []parameter) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		// Sharded lists are an alpha feature of upstream and not served.
+		// Sharded lists are an alpha feature of upstream, which this server does not have.
 		if f.Anonymous || name == "" || name == "-" || name == "shardSelector" {
 			continue
 		}
@@ -69,7 +69,7 @@ func queryOf(options described) (out []parameter) {
 		case reflect.Int32, reflect.Int64:
 			p.typ = "integer"
 		default:
-			continue // preconditions are sent in the body; upstream documents no times in queries
+			continue // preconditions are sent in the body; upstream documents no time parameters
 		}
 		out = append(out, p)
 	}

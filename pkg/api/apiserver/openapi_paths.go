@@ -13,23 +13,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Paths are declared as by upstream's installer, with the same names, so that clients generated for one server work
+// Paths have the same names as upstream's installer gives them, so that clients generated for either server work
 // with the other. openapi_paths_test.go compares them with upstream's published documents.
 
-// pathItem is a path: parameters of all its operations, and the operations by HTTP method.
+// pathItem is a path with its operations by HTTP method and their common parameters.
 type pathItem struct {
 	params     []parameter
 	operations map[string]*operation
 }
 
-// operation is a method of a path, independent of the OpenAPI version.
+// operation is one HTTP method of a path, independent of the OpenAPI version.
 type operation struct {
 	id, action, description, tag string
 	kind                         schema.GroupVersionKind // x-kubernetes-group-version-kind
 	params                       []parameter
-	consumes                     []string // media types of the body, if any
-	body                         string   // name of the body's schema
-	optional                     bool     // the body is optional
+	consumes                     []string // media types of the body
+	body                         string   // schema name of the body
+	optional                     bool     // whether the body is optional
 	produces                     []string
 	answers                      map[string]string // schema by status code; "" is plain text
 }
@@ -67,8 +67,8 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 	return d.out
 }
 
-// groupNames returns a group and version as in operation IDs and tags: "RbacAuthorizationV1" and
-// "rbacAuthorization_v1".
+// groupNames formats a group and version for operation IDs ("RbacAuthorizationV1") and tags
+// ("rbacAuthorization_v1").
 func groupNames(gv schema.GroupVersion) (id, tag string) {
 	group := "core"
 	if gv.Group != "" {
@@ -83,7 +83,7 @@ func groupNames(gv schema.GroupVersion) (id, tag string) {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// article prefixes a noun with upstream's article; plurals get none.
+// article prefixes a noun with "a" or "an", as upstream. Plurals get no article.
 func article(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "s") && !strings.HasSuffix(noun, "ss"):
@@ -95,7 +95,6 @@ func article(noun string) string {
 	}
 }
 
-// modelName returns the definition name of a Go type.
 func modelName(o any) string { return friendly(util.GetCanonicalTypeName(o)) }
 
 // scoped returns a collection's path and its scope in operation IDs.
@@ -177,8 +176,8 @@ func (d *declared) resource(r *kind.Resource) {
 	}
 }
 
-// list returns the list operation of a collection. If it is the path's only operation, its query parameters are the
-// path's.
+// list returns a collection's list operation. query adds the list's query parameters, which belong to the path
+// instead if it has no other operation.
 func (d *declared) list(id string, r *kind.Resource, model string, query bool) *operation {
 	op := &operation{
 		id: id, action: "list", description: "list or watch objects of kind " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
@@ -197,7 +196,7 @@ func (d *declared) create(id, description, model string, gvk schema.GroupVersion
 	}
 }
 
-// part adds the operations on one object or subresource.
+// part adds the operations on one object, or on its subresource sub.
 func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, sub, model string,
 	gvk schema.GroupVersionKind) {
 	of := "the specified " + r.Kind
@@ -225,7 +224,7 @@ func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, 
 		case "patch":
 			op.id, op.action, op.description = "patch"+d.group+name, "patch", "partially update "+of
 			op.params, op.body, op.consumes = queryOf(metav1.PatchOptions{}), modelName(&metav1.Patch{}), patchTypes
-			if !r.Proto { // custom resources, and Coracle's own kinds: kubectl sends what is declared here
+			if !r.Proto { // custom resources and Coracle's own kinds: kubectl sends the types that are declared here
 				op.consumes = untypedPatchTypes
 			}
 			op.answers["201"] = model
@@ -234,7 +233,7 @@ func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, 
 	}
 }
 
-// subresource adds a subresource that is read and written as an object.
+// subresource adds a subresource with the verbs of an object.
 func (d *declared) subresource(r *kind.Resource, s *kind.Subresource, model string) {
 	collection, scope := d.scoped(r.Plural, r.Namespaced)
 	what := r.Kind
@@ -263,7 +262,7 @@ func (d *declared) log(r *kind.Resource, s *kind.Subresource) {
 	}
 }
 
-// connects returns the parameters of a stream, by the name of upstream's options kind.
+// connects returns the query parameters of a stream for upstream's options kind.
 func connects(options string) []parameter {
 	switch options {
 	case "PodAttachOptions":
@@ -347,6 +346,7 @@ var (
 		string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType),
 		string(types.StrategicMergePatchType),
 	}
-	// untypedPatchTypes are the patch types of kinds without a Go type in kubectl, whose models declare no merge keys.
+	// untypedPatchTypes are the patch types of kinds that have no Go type in kubectl: their models declare no merge
+	// keys.
 	untypedPatchTypes = patchTypes[:3:3]
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// document is the part of an OpenAPI 3 document that is compared.
+// document holds the compared part of an OpenAPI 3 document.
 type document struct {
 	Paths      map[string]map[string]json.RawMessage
 	Components struct{ Schemas map[string]json.RawMessage }
@@ -55,7 +55,8 @@ type documentOperation struct {
 	}
 }
 
-// comparable is an operation with its path's parameters, without CBOR and shards, which are not served.
+// comparable returns an operation with its path's parameters, but without CBOR and shards, which this server does
+// not have.
 func (d document) comparable(t *testing.T, path, method string) documentOperation {
 	t.Helper()
 	var op documentOperation
@@ -91,7 +92,7 @@ func (d document) methods(path string) (out []string) {
 	return out
 }
 
-// listedOnly reports whether a path is of a kind that can only be listed and watched.
+// listedOnly reports whether the path's kind can only be listed and watched.
 func listedOnly(table *kind.Table, gv schema.GroupVersion, path string) bool {
 	return slices.ContainsFunc(table.All(), func(r *kind.Resource) bool {
 		return r.GroupVersion() == gv && !slices.Contains(r.Verbs, "create") &&
@@ -99,7 +100,7 @@ func listedOnly(table *kind.Table, gv schema.GroupVersion, path string) bool {
 	})
 }
 
-// TestPathsAreUpstreams compares every declared operation with upstream's published document of its group and version.
+// Every declared operation equals upstream's published one.
 func TestPathsAreUpstreams(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	require.NoError(t, err)

@@ -72,7 +72,7 @@ func renderAnswer(code, model string, produces []string, form int) map[string]an
 	return out
 }
 
-// refer returns a reference to a definition, or the schema of plain text.
+// refer returns a reference to a definition, or a string schema if model is empty.
 func refer(model string, form int) map[string]any {
 	switch {
 	case model == "":

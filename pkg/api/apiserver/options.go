@@ -45,7 +45,7 @@ func listOptions(req *http.Request) (metav1.ListOptions, error) {
 				AllowWatchBookmarks: o.AllowWatchBookmarks, TimeoutSeconds: o.TimeoutSeconds,
 			}, true)
 		})
-	o.Limit = max(o.Limit, 0) // as upstream, whose storage takes less than zero for none
+	o.Limit = max(o.Limit, 0) // as upstream, negative means no limit
 	return o, err
 }
 

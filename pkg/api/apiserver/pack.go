@@ -12,15 +12,15 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// packer compresses a response by gzip (RFC 1952). Between Flush and the next Write, as between the events of a watch,
-// it holds no compressor: the next one continues the stream without its history. (Upstream begins another gzip member
-// after each flush, which curl does not read.)
+// packer compresses a response by gzip (RFC 1952). Between Flush and the next Write, as between the events of a
+// watch, it holds no compressor. The next compressor continues the stream without the history. (Upstream begins
+// another gzip member after each flush, which curl cannot read.)
 type packer struct {
 	w       io.Writer
 	z       *flate.Writer
 	started bool
 	sum     uint32
-	size    uint32 // modulo 2^32, as the format wants it
+	size    uint32 // modulo 2^32 (RFC 1952)
 }
 
 var (
@@ -30,13 +30,13 @@ var (
 	compressing atomic.Int32 //nolint:gochecknoglobals // how many of them are in use
 )
 
-// mostCompressors limits the compressors in use, of 0.8 MB each: a client that reads slowly keeps one, and may have
-// thousands of watches. Without one, what is sent is only framed as the format wants it.
+// mostCompressors limits the compressors in use, of 0.8 MB each: a slow reader holds one, and a client may have
+// thousands of watches. Above the limit, data is sent in uncompressed blocks.
 const mostCompressors = 100
 
 const (
-	gzipHead = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" // no name, no time, unknown system
-	gzipLast = "\x03\x00"                                 // an empty block, the last one (RFC 1951, section 3.2.6)
+	gzipHead = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" // no file name, no time, unknown OS
+	gzipLast = "\x03\x00"                                 // an empty final block (RFC 1951, section 3.2.6)
 )
 
 func (p *packer) Write(b []byte) (int, error) {
@@ -63,18 +63,18 @@ func (p *packer) take() {
 	p.z.Reset(p.w)
 }
 
-// release gives the compressor back. It may be called at any time, and must be in the end.
+// release returns the compressor to the pool. It may be called repeatedly, and must be called at the end.
 func (p *packer) release() {
 	if p.z == nil {
 		return
 	}
-	p.z.Reset(io.Discard) // it would keep the connection
+	p.z.Reset(io.Discard) // drop the reference to the connection
 	compressors.Put(p.z)
 	p.z = nil
 	compressing.Add(-1)
 }
 
-// store writes blocks that are not compressed (RFC 1951, section 3.2.4).
+// store writes uncompressed blocks (RFC 1951, section 3.2.4).
 func (p *packer) store(b []byte) error {
 	for block := range slices.Chunk(b, math.MaxUint16) {
 		n := uint16(len(block))
@@ -98,7 +98,7 @@ func (p *packer) start() error {
 	return err
 }
 
-// Flush writes all there is, up to the end of a byte, and gives the compressor back.
+// Flush writes all pending data, up to a byte boundary, and releases the compressor.
 func (p *packer) Flush() error {
 	if p.z == nil {
 		return nil
@@ -107,7 +107,7 @@ func (p *packer) Flush() error {
 	return p.z.Flush()
 }
 
-// Close ends the stream.
+// Close writes the gzip trailer. It does not close the underlying writer.
 func (p *packer) Close() error {
 	defer p.release()
 	if err := p.start(); err != nil {

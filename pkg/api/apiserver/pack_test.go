@@ -16,7 +16,7 @@ func TestPackerWritesOneStream(t *testing.T) {
 		p := &packer{w: &out}
 		random := rand.New(rand.NewPCG(1, 2))
 		for i, size := range parts {
-			if i%2 == 1 { // others have all compressors
+			if i%2 == 1 { // the others hold all compressors
 				compressing.Add(mostCompressors)
 			}
 			b := make([]byte, size)
@@ -45,8 +45,7 @@ func TestPackerWritesOneStream(t *testing.T) {
 	}
 }
 
-// TestCompressorsAreBounded: whoever stops to read keeps no compressor from others, which go on without one, and none
-// is lost with a connection.
+// A client that stops reading does not keep a compressor that others need, and a lost connection does not leak one.
 func TestCompressorsAreBounded(t *testing.T) {
 	before := compressing.Load()
 	var all []*packer
@@ -66,7 +65,7 @@ func TestCompressorsAreBounded(t *testing.T) {
 	require.Equal(t, before, compressing.Load())
 }
 
-// lost is a connection that is gone once the head is sent.
+// lost is a connection that fails after the gzip header.
 type lost struct{}
 
 func (lost) Write(b []byte) (int, error) {

@@ -15,14 +15,12 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// debugPath is the prefix of the paths of Config.Debug. RBAC decides who may read them, as for all non-resource paths:
-// administrators, and roles with them in nonResourceURLs.
+// debugPath is the prefix of the paths that Config.Debug serves. As for all non-resource paths, RBAC decides access.
 const debugPath = "/debug/"
 
-// profilesPath is the prefix of the paths of Go's profiles.
+// profilesPath is the prefix of Go's profiles, as upstream.
 const profilesPath = debugPath + "pprof/"
 
-// profiles serves Go's profiles, at upstream's paths.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(strings.TrimSuffix(profilesPath, "/"), http.RedirectHandler(profilesPath, http.StatusFound))
@@ -48,7 +46,7 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// page returns what serves a path that is none of discovery's; nil if nothing does.
+// page returns the handler for a path that is not a discovery path, or nil.
 func (s *Server) page(path string) http.HandlerFunc {
 	switch {
 	case path == "/":
@@ -87,7 +85,7 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
 }
 
-// paths lists what is served, without the pages of zpages and profiles, which upstream does not list.
+// paths lists the served paths, except for zpages and profiles, which upstream does not list.
 func (s *Server) paths() []string {
 	paths := []string{"/api", "/api/v1", "/apis"}
 	if s.openIDs {
@@ -123,7 +121,7 @@ func (s *Server) writePlainJSON(w http.ResponseWriter, req *http.Request, v any)
 	s.writeBytes(w, req, http.StatusOK, raw)
 }
 
-// discoverable reports whether the issuer of service account tokens can be published, which upstream's rules decide.
+// discoverable reports whether the issuer can be published by upstream's rules. If not, it logs why.
 func (s *Server) discoverable() bool {
 	if s.auth.accounts == nil {
 		return false
@@ -140,7 +138,8 @@ func (s *Server) metadata(host string) (serviceaccount.OpenIDMetadataProvider, e
 	return serviceaccount.NewOpenIDMetadataProvider(s.cfg.Issuers[0], s.cfg.KeysURL, host, s.auth.accounts)
 }
 
-// openID publishes the keys that verify service account tokens (OpenID Connect Discovery 1.0).
+// openID serves the issuer's metadata and the keys that verify service account tokens (OpenID Connect Discovery
+// 1.0).
 func (s *Server) openID(w http.ResponseWriter, req *http.Request) {
 	p, err := s.metadata(req.Host)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A node's port other than its agent's can be reached only at an address of another host.
+// The proxy reaches a node's port other than the agent's only on an address of another host.
 func TestNodeProxyRefusesLoopback(t *testing.T) {
 	a := newAgent(t) // on loopback
 	w := newWorld(t, func(c *Config) { c.Nodes = a })

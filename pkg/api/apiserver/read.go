@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// can returns the forms that objects of a row have.
+// can returns the response forms that objects of a kind have.
 func can(r *kind.Resource) may {
 	c := mayTable
 	if r.Proto {
@@ -44,7 +44,7 @@ func (s *Server) get(w http.ResponseWriter, req *http.Request, t registry.Target
 	s.writeResult(w, req, n, http.StatusOK, t, res)
 }
 
-// forms returns the forms that responses for the target have.
+// forms returns the response forms that the target has.
 func (s *Server) forms(t registry.Target) may {
 	if sub := t.Resource.Subresource(t.Subresource); sub != nil {
 		return mayProto | mayTable
@@ -52,7 +52,7 @@ func (s *Server) forms(t registry.Target) may {
 	return can(t.Resource)
 }
 
-// writeResult responds with an object, using the cached bytes if there are any.
+// writeResult responds with an object. It uses the cached encoding if there is one.
 func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
 	res registry.Result) {
 	auditResult(req.Context(), res)
@@ -118,14 +118,14 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 	case n.media == mediaProto:
 		s.streamProto(w, req, gvk, meta, l.Entries)
 	case n.media == mediaYAML || n.pretty:
-		// Rare and for human readers, so this one is built whole.
+		// YAML and indented JSON are rare and for people, so the list is built whole.
 		var b bytes.Buffer
 		_ = streamJSON(&b, gvk, meta, l.Entries)
 		s.writeJSON(w, req, n, http.StatusOK, b.Bytes())
 	default:
 		w.Header().Set("Content-Type", typeJSON)
 		size := -1
-		if len(l.Entries) <= cache.LongList { // otherwise they may not all be kept until they are sent
+		if len(l.Entries) <= cache.LongList { // longer lists may lose cached encodings meanwhile
 			size = len(jsonListHead(gvk, meta)) + len(jsonListTail)
 			for i, e := range l.Entries {
 				begin, rest := e.JSONItem(nil)
@@ -151,7 +151,7 @@ func jsonListHead(gvk schema.GroupVersionKind, meta metav1.ListMeta) []byte {
 		m...), `,"items":[`...)
 }
 
-// streamJSON writes a list item by item, encoded as upstream does.
+// streamJSON writes a list item by item, in upstream's encoding.
 func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, entries []*cache.Entry) error {
 	if _, err := out.Write(jsonListHead(gvk, meta)); err != nil {
 		return err

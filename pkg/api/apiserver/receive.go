@@ -25,8 +25,8 @@ type heldBody struct {
 
 func (*heldBody) Close() error { return nil }
 
-// receive reads the body before the request gets its seat, so that a slow sender holds none. The bytes count against
-// the flow until the end of the request. Memory is allocated as they arrive, whatever Content-Length says.
+// receive reads the body before the request takes a seat, so that a slow sender holds none. The bytes count against
+// the flow until the request ends. Memory is allocated as bytes arrive, whatever Content-Length says.
 func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
 	if req.Body == nil || req.Body == http.NoBody || req.ContentLength == 0 {
 		return nil
@@ -34,13 +34,13 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 	if req.ContentLength > maxBody {
 		return tooLarge()
 	}
-	// readBodiesWithin has already set RequestTimeout.
+	// readBodiesWithin has already set a deadline of RequestTimeout.
 	if deadline, ok := req.Context().Deadline(); ok && time.Until(deadline) < s.cfg.RequestTimeout-time.Second {
 		_ = http.NewResponseController(w).SetReadDeadline(deadline)
 	}
 	size := firstRead
 	if n := req.ContentLength; n > 0 && n < firstRead {
-		size = int(n) + 1 // one more byte, to detect the end
+		size = int(n) + 1 // one byte more, to detect the end
 	}
 	if err := t.Hold(size); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 	}
 }
 
-// receiveAtMost reads the body of a stream that limits it to less than other bodies may have.
+// receiveAtMost reads the body of a stream whose limit, sub.MaxBody, is lower than maxBody.
 func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fairness.Ticket,
 	sub *kind.Subresource) error {
 	if req.ContentLength > sub.MaxBody {
@@ -81,7 +81,7 @@ func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fair
 	return s.receive(w, req, t)
 }
 
-// tooMany responds to a request that was refused due to a limit: with 429, or with err if it has a status.
+// tooMany responds to a request that exceeds a limit: with 429 if fairness rejected it, otherwise with err.
 func (s *Server) tooMany(w http.ResponseWriter, req *http.Request, err error) {
 	var rejected *fairness.Rejected
 	if errors.As(err, &rejected) {
@@ -94,7 +94,6 @@ func errTooMany() error {
 	return apierrors.NewTooManyRequests("Too many requests, please try again later.", 1)
 }
 
-// readBodiesWithin sets a read deadline for request bodies.
 func readBodiesWithin(d time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.ContentLength != 0 {

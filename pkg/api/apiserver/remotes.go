@@ -21,29 +21,31 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Remote is a group and version that another server serves, as an APIService says.
+// Remote is a group and version that an APIService delegates to another server.
 type Remote struct {
 	schema.GroupVersion
 	// Priority orders the remote API groups in discovery, highest first.
 	Priority int32
-	// Handler forwards requests to the server. If it is nil, the server is not available: requests fail with 503.
+	// Handler forwards requests to the server. If it is nil, the server is unavailable, and requests fail with 503.
 	Handler http.Handler
-	// Resources is what discovery shows: what the server served when it was last available.
+	// Resources are the server's resources when it was last available. Discovery lists them.
 	Resources []metav1.APIResource
-	// OpenAPI is the path and query of its OpenAPI 3 document; empty for none.
+	// OpenAPI is the path and query of the server's OpenAPI 3 document. Empty if it has none.
 	OpenAPI string
-	// Paths and Definitions are its part of the OpenAPI 2 document, and Swagger identifies it; empty for none.
+	// Paths and Definitions are the server's part of the OpenAPI 2 document, and Swagger identifies their content.
+	// Empty if it has none.
 	Paths, Definitions map[string]json.RawMessage
 	Swagger            string
 }
 
-// remotes are the groups and versions of other servers. It is immutable.
+// remotes holds the groups and versions of aggregated API servers. It is immutable.
 type remotes struct {
 	of    map[schema.GroupVersion]*Remote
 	order []*Remote
 }
 
-// SetRemotes replaces the groups and versions that other servers serve. Kinds that this server stores are ignored.
+// SetRemotes replaces the groups and versions of aggregated API servers. Groups and versions that this server stores
+// take precedence.
 func (s *Server) SetRemotes(list []Remote) {
 	if len(list) == 0 {
 		s.remotes.Store(nil)
@@ -61,7 +63,7 @@ func (s *Server) SetRemotes(list []Remote) {
 	s.remotes.Store(r)
 }
 
-// remote returns the other server's group and version of a request, or nil.
+// remote returns the aggregated API server's group and version that a request addresses, or nil.
 func (s *Server) remote(req *http.Request, info *request.RequestInfo) *Remote {
 	all := s.remotes.Load()
 	if all == nil {
@@ -89,25 +91,25 @@ func stores(t *kind.Table, gv schema.GroupVersion) bool {
 	return slices.ContainsFunc(t.All(), func(r *kind.Resource) bool { return r.GroupVersion() == gv })
 }
 
-// forward forwards a request to the server of a group and version.
 func (s *Server) forward(w http.ResponseWriter, req *http.Request, r *Remote) {
 	if r.Handler == nil {
 		s.fail(w, req, apierrors.NewServiceUnavailable("service unavailable"))
 		return
 	}
-	// A stream ends with this server.
+	// End the stream when this server stops.
 	ctx, cancel := s.living(req.Context())
 	defer cancel()
 	r.Handler.ServeHTTP(w, req.WithContext(ctx))
 }
 
-// FailRemote answers a request that could not be forwarded.
+// FailRemote responds with 503 to a request that could not be forwarded.
 func (s *Server) FailRemote(w http.ResponseWriter, req *http.Request, err error) {
 	s.log.Debug("could not forward request to an aggregated API server", "path", req.URL.Path, "error", err)
 	s.fail(w, req, apierrors.NewServiceUnavailable(err.Error()))
 }
 
-// withRemotes returns discovery documents that include other servers, made once for each pair of kinds and remotes.
+// withRemotes returns a function that merges the local discovery documents with those of aggregated API servers. It
+// caches the result until either changes.
 func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 	type merged struct {
 		base   *discovery
@@ -205,8 +207,8 @@ func (r *remotes) openAPI(paths map[string]any, local func(schema.GroupVersion) 
 	return fmt.Sprintf("%X", sum.Sum(nil)[:8])
 }
 
-// swagger lists the other servers that have a part of the OpenAPI 2 document, and returns a hash of those parts; empty
-// for none.
+// swagger lists the aggregated API servers that have a part of the OpenAPI 2 document, and returns a hash of the
+// parts. The hash is empty if there are none.
 func (r *remotes) swagger(local func(schema.GroupVersion) bool) (list []*Remote, hash string) {
 	if r == nil {
 		return nil, ""

@@ -9,19 +9,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/fairness"
 )
 
-// response records the status and size of a response and gives handlers access to the connection.
+// response records a response's status and size and gives handlers access to the connection.
 type response struct {
 	http.ResponseWriter
 	code    int
 	written bool
-	// ticket holds the request's seat, which is released when the response begins.
+	// ticket holds the request's seat. The start of the response releases it.
 	ticket fairness.Ticket
-	// stall aborts a stream whose client does not read; nil for responses within the server's WriteTimeout.
+	// stall aborts a stream whose client does not read. It is nil for responses under the server's WriteTimeout.
 	stall  *time.Timer
 	within time.Duration
 }
 
-// recorded returns the response created by serve, which filters may have wrapped.
+// recorded returns the response that serve created, which filters may have wrapped.
 func recorded(w http.ResponseWriter) *response {
 	for {
 		switch is := w.(type) {
@@ -37,7 +37,7 @@ func recorded(w http.ResponseWriter) *response {
 	}
 }
 
-// status returns the response's status code; net/http sends 200 if the handler wrote nothing.
+// status returns the response's status code: 200 if the handler wrote nothing.
 func (r *response) status() int {
 	if r.code == 0 {
 		return http.StatusOK
@@ -78,7 +78,7 @@ func (r *response) FlushError() error {
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// CloseNotify is an interface that upstream's filters expect of net/http's ResponseWriter.
+// CloseNotify implements http.CloseNotifier, which upstream's filters require.
 func (r *response) CloseNotify() <-chan bool {
 	if n, ok := r.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // see above
 		return n.CloseNotify()
@@ -88,9 +88,9 @@ func (r *response) CloseNotify() <-chan bool {
 
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// unhurried removes the response's write deadline and instead limits how long the client may take for each part of it.
-// Unsent bytes of the connection as a whole are handled by gathered; this is for HTTP/2 streams, whose client may read
-// others but not this one.
+// unhurried removes the write deadline and limits instead how long the client may take for each part of the
+// response. It acts on HTTP/2 streams, where a client may read one stream but not another; gathered handles a
+// connection that is not read at all.
 func (r *response) unhurried(req *http.Request, within time.Duration) {
 	rc := http.NewResponseController(r.ResponseWriter)
 	if req.ContentLength != 0 {
@@ -104,7 +104,7 @@ func (r *response) unhurried(req *http.Request, within time.Duration) {
 	r.stall.Stop()
 }
 
-// hijackable is an HTTP/1.1 response, whose connection can be hijacked.
+// hijackable is an HTTP/1.1 response. Only its connection can be hijacked.
 type hijackable struct{ *response }
 
 func (r hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {

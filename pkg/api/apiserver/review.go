@@ -27,7 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// review serves a kind that is created but never stored, such as a TokenReview.
+// review serves a kind that is created but not stored, such as TokenReview.
 func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	if info.Name != "" || r.Namespaced != (info.Namespace != "") {
 		s.notFound(w, req)
@@ -63,7 +63,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		return
 	}
 	m, err := meta.Accessor(obj)
-	if err == nil { // as for all creates
+	if err == nil { // as for every create
 		err = rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, m)
 	}
 	if err == nil {
@@ -77,7 +77,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 	s.writeObject(w, req, n, http.StatusCreated, obj)
 }
 
-// answered returns the response to an object that is not stored.
+// answered returns the response to the create of an object that is not stored. A Binding binds its pod.
 func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object,
 	o metav1.CreateOptions) (runtime.Object, error) {
 	b, ok := obj.(*corev1.Binding)
@@ -99,7 +99,7 @@ func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Obj
 	return res.Value()
 }
 
-// answer fills in the status of a review by the user in ctx, if its kind has one.
+// answer fills in the status of a review for the user in ctx. It does nothing for kinds that are not reviews.
 func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Object) error {
 	who, _ := request.UserFrom(ctx)
 	invalid := func(kind string, errs field.ErrorList) error {

@@ -13,8 +13,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// TestServiceAccountKeysChange replaces the keys of a running server: tokens of both keys are accepted while both
-// verify.
+// After the keys of a running server change, tokens of both keys are accepted while both keys are configured.
 func TestServiceAccountKeysChange(t *testing.T) {
 	var keys [2]*ecdsa.PrivateKey
 	for i := range keys {
@@ -38,7 +37,7 @@ func TestServiceAccountKeysChange(t *testing.T) {
 		require.NoError(t, json.Unmarshal(r.body, &answer))
 		return answer.Status.Token
 	}
-	// 403 means authenticated, 401 not. Accepted tokens are cached for a while, so each token is used once.
+	// 403 means authenticated, 401 not. The server caches accepted tokens for a while, so each token is used once.
 	ask := func(token string) int {
 		return w.do(w.anonymous(), "GET", "/api/v1/namespaces/d/configmaps", "", "Authorization", "Bearer "+token).code
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// usedSecrets is with what upstream's validator of tokens that are kept in Secrets records the day of their last use, a
-// label of the Secret. That is all it does.
+// usedSecrets lets upstream's validator of Secret-based tokens record the day of their last use as a label of the
+// Secret.
 type usedSecrets struct {
 	registry *registry.Registry
 	secrets  *kind.Resource
@@ -27,12 +27,12 @@ func (u usedSecrets) Secrets(namespace string) typedcorev1.SecretInterface {
 }
 
 type patchSecret struct {
-	typedcorev1.SecretInterface // nil: nothing else is called
+	typedcorev1.SecretInterface // nil: the validator calls only Patch
 	usedSecrets
 	namespace string
 }
 
-// Patch patches a Secret as the API server.
+// Patch patches a Secret as the API server's own user.
 func (p patchSecret) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions,
 	_ ...string) (*corev1.Secret, error) {
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})

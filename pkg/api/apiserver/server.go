@@ -45,11 +45,12 @@ type NodeClient interface {
 type Check struct {
 	// Name may have slashes, as upstream's: "poststarthook/rbac/bootstrap-roles".
 	Name string
-	// Check returns nil if the component is healthy. Its context has a timeout of two seconds.
+	// Check returns nil if the component is healthy. Its context times out after two seconds.
 	Check func(context.Context) error
-	// Live includes the check in /livez and /healthz: if it fails, the process should be restarted.
+	// Live includes the check in /livez and /healthz. A failure means that the process should be restarted.
 	Live bool
-	// Start includes the check in /healthz: it fails until the server has what its first clients rely on.
+	// Start includes the check in /healthz. It fails until the server has the objects that its first clients rely
+	// on.
 	Start bool
 }
 
@@ -59,83 +60,87 @@ type Config struct {
 	Cache    *cache.Cache
 	Kinds    *kind.Catalog
 
-	// Listener is served if set; otherwise the server listens on Address. With neither, it has no socket and only
-	// Handler can be used.
+	// Listener is the socket to serve; without one the server listens on Address. With neither it has no socket, and
+	// only Handler can be used.
 	Listener net.Listener
 	Address  string
-	// TLS is required with a socket. Client certificates are verified with its ClientCAs, or with the pool returned by
-	// ClientCAs if that is set. It is called for each request, and returns the same pool until the CAs change.
+	// TLS is required with a socket. Client certificates are verified with the pool that ClientCAs returns, or
+	// without it with TLS.ClientCAs. ClientCAs is called for each request and must return the same pool until the
+	// CAs change.
 	TLS       *tls.Config
 	ClientCAs func() *x509.CertPool
 
-	// ServiceAccountKeys returns the current public (or private) keys that verify service account tokens; tokens must
-	// have one of Issuers, the first of which is published, and one of Audiences. Nil disables service account tokens.
+	// ServiceAccountKeys returns the current public or private keys that verify service account tokens. A token must
+	// have one of Issuers (the first one is published) and one of Audiences. Nil disables service account tokens.
 	ServiceAccountKeys func() []any
 	Issuers, Audiences []string
-	// KeysURL is the published URL of the keys; empty means /openid/v1/jwks of the host that the client calls.
+	// KeysURL is the published URL of the keys. Empty means /openid/v1/jwks on the host that the client calls.
 	KeysURL string
-	// Tokens authenticates other bearer tokens, such as those for joining nodes. May be nil.
+	// Tokens authenticates other bearer tokens, such as join tokens of nodes. May be nil.
 	Tokens authenticator.Token
 
-	// Access, if set, authenticates further tokens and requests without credentials, and may list the authorizers.
+	// Access, if set, authenticates further tokens and anonymous requests, and may configure the authorizers.
 	Access *access.Access
 
-	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
+	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. If it is nil, these requests fail
+	// with 503.
 	Nodes NodeClient
-	// Policies gives nodes the rules of network policies. May be nil.
+	// Policies returns the network policy rules for nodes. May be nil.
 	Policies kind.Policies
-	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.
+	// Usage serves metrics.k8s.io. If it is nil, requests for that group fail with 503.
 	Usage   Usage
 	Version version.Info
 	Checks  []Check
-	// Components are the components of the control plane that ComponentStatus reports.
+	// Components are the control plane components that ComponentStatus reports.
 	Components []Check
 	Logger     *slog.Logger
 
-	// Metrics is the registry for the server's metrics. /metrics serves everything in it, and MoreMetrics. If nil, New
-	// creates one.
+	// Metrics is the registry of the server's metrics. /metrics serves its content and MoreMetrics. If it is nil,
+	// New creates one.
 	Metrics     *prometheus.Registry
 	MoreMetrics []prometheus.Gatherer
 
-	// Debug, if set, serves paths below /debug/ for authorized users.
+	// Debug, if set, serves the paths below /debug/ to authorized users.
 	Debug http.Handler
 
-	// Flags are the options of this process, which members of system:monitoring may read at /flagz. Nil serves none.
+	// Flags are the options of this process, which members of system:monitoring may read at /flagz. Nil disables the
+	// page.
 	Flags map[string]string
-	// Profiling serves Go's profiles at /debug/pprof/ for authorized users.
+	// Profiling serves Go's profiles at /debug/pprof/ to authorized users.
 	Profiling bool
 
-	// Audit, if set, receives the audit events of requests on the socket, according to its policy. Run writes and
-	// closes it.
+	// Audit, if set, receives the audit events of requests on the socket. Run writes and closes it.
 	Audit *auditlog.Log
 
-	// AlwaysAllow authorizes every request of any user.
+	// AlwaysAllow authorizes every request of every user.
 	AlwaysAllow bool
 
-	// CheckNode, if set, is called for each request with a node's client certificate, with the Node of that name or
-	// nil. An error refuses the certificate.
+	// CheckNode, if set, is called for each request with a node's client certificate. node is nil if no Node has the
+	// name. An error refuses the certificate.
 	CheckNode func(name string, node *corev1.Node, cert *x509.Certificate) error
 
-	// Wrap, if set, wraps the handler of the socket, to serve further public paths such as that for joining nodes. It
-	// must authenticate them itself.
+	// Wrap, if set, wraps the socket's handler to serve further public paths, such as the path for joining nodes. It
+	// must authenticate these itself.
 	Wrap func(http.Handler) http.Handler
 
 	// Fairness limits requests in flight by priority level, user and flow.
 	Fairness fairness.Config
-	// MaxConnections limits the connections of the socket (default 8,192), MaxConnectionsPerAddress the connections of
-	// one client address (default 1,024). Connections above a limit are closed immediately. See connections.
+	// MaxConnections limits the socket's connections (default 8,192), MaxConnectionsPerAddress those from one client
+	// address (default 1,024). Connections above a limit are closed at once.
 	MaxConnections, MaxConnectionsPerAddress int
-	// WriteStall is how long a client may leave a response unread before its connection or stream is closed. Default 30
-	// s.
+	// WriteStall is how long a client may leave a response unread before its connection or stream is closed. Default
+	// 30 s.
 	WriteStall time.Duration
-	// RequestTimeout limits requests other than watches and streams. Default 60 s.
+	// RequestTimeout limits all requests except watches and streams. Default 60 s.
 	RequestTimeout time.Duration
-	// MinWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that. Default 30 minutes,
-	// as upstream.
+	// MinWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice as long. Default
+	// 30 minutes, as upstream.
 	MinWatch time.Duration
-	// GoawayChance is the fraction of requests over HTTP/2 after which the client is asked to connect again.
+	// GoawayChance is the fraction of HTTP/2 requests after which the server sends GOAWAY, so that the client
+	// reconnects.
 	GoawayChance float64
-	// Drain is how long requests may continue after Run's context is done; negative: they are cut off. Default 5 s.
+	// Drain is how long requests may continue after Run's context is done. Negative means that they are aborted.
+	// Default 5 s.
 	Drain time.Duration
 }
 
@@ -154,27 +159,26 @@ func (c *Config) Validate() error {
 
 // Server serves the Kubernetes API.
 type Server struct {
-	cfg     Config
-	log     *slog.Logger
-	auth    *auth
-	info    *request.RequestInfoFactory
-	fair    *fairness.Set
-	metrics *metrics
-	health  *health
-	failed  *failures
-	about   func() http.Handler // /flagz and /statusz
-	// profiles serves /debug/pprof/.
+	cfg      Config
+	log      *slog.Logger
+	auth     *auth
+	info     *request.RequestInfoFactory
+	fair     *fairness.Set
+	metrics  *metrics
+	health   *health
+	failed   *failures
+	about    func() http.Handler // serves /flagz and /statusz
 	profiles http.Handler
-	openIDs  bool // the issuer of service account tokens is published
+	openIDs  bool // whether the issuer is published
 	disc     func() *discovery
-	remotes  atomic.Pointer[remotes] // nil without APIServices of other servers
+	remotes  atomic.Pointer[remotes] // nil if no APIService names a server
 	openapi  func() *openapi
 	handler  http.Handler
-	// rest is the handler after authentication, imp that after impersonation.
+	// rest is the handler after authentication, imp the handler after impersonation.
 	rest, imp http.Handler
 	// Ready is closed once the socket accepts connections.
 	run.Readiness
-	// leaving is true after Leave, ending is done when the server stops, which ends watches and streams.
+	// leaving is set by Leave. ending is done when the server stops, which ends watches and streams.
 	leaving atomic.Bool
 	ending  context.Context //nolint:containedctx // the server's own life
 	end     context.CancelFunc
@@ -243,28 +247,29 @@ func New(cfg Config) (*Server, error) {
 // Name is "apiserver".
 func (s *Server) Name() string { return "apiserver" }
 
-// Fairness returns the state of the priority levels, each with up to flows of its busiest flows.
+// Fairness returns the state of the priority levels. Each lists at most flows of its busiest flows.
 func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
 
-// ConfigureFairness replaces the configuration of priority and fairness. The objects are retained and must not change.
+// ConfigureFairness replaces the configuration of API Priority and Fairness. It keeps the objects: the caller must
+// not change them.
 func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfiguration,
 	schemas []*flowcontrolv1.FlowSchema) {
 	s.fair.Configure(levels, schemas)
 }
 
-// Handler serves the API without a socket. If the request's context carries a user
-// (k8s.io/apiserver/pkg/endpoints/request.WithUser), the request is that user's.
+// Handler serves the API without a socket. A user in the request's context
+// (k8s.io/apiserver/pkg/endpoints/request.WithUser) is taken as authenticated.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Leave makes /readyz fail, as if the server was stopping, so that load balancers send no more requests. Requests are
-// served as before.
+// Leave makes /readyz fail, as during a shutdown, so that load balancers send no more requests. Requests are still
+// served.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
-// maxHeader limits the header and path of a request, in bytes. Each of a connection's 1,000 streams may use that much.
+// maxHeader limits a request's header and path, in bytes. Each of a connection's 1,000 streams may use that much.
 const maxHeader = 64 << 10
 
-// Run serves until ctx is done, then refuses new connections, ends watches, and waits for other requests as long as
-// Config.Drain says.
+// Run serves until ctx is done. Then it refuses new connections, ends watches, and waits up to Config.Drain for
+// other requests.
 func (s *Server) Run(ctx context.Context) error {
 	stopGraph := make(chan struct{})
 	graphCtx, cancel := context.WithCancel(ctx)
@@ -289,7 +294,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if t.ClientAuth == tls.NoClientCert {
 		t.ClientAuth = tls.RequestClientCert
 	}
-	t.DynamicRecordSizingDisabled = true // small first records help distant browsers, not clients of this API
+	t.DynamicRecordSizingDisabled = true // small first records help distant browsers, not API clients
 	t.NextProtos = []string{"h2", "http/1.1"}
 	if t.MinVersion == 0 {
 		t.MinVersion = tls.VersionTLS12
@@ -321,12 +326,12 @@ func (s *Server) Run(ctx context.Context) error {
 		defer done()
 		_ = h.Shutdown(stop)
 	}
-	_ = h.Close() // what is left
+	_ = h.Close() // drop the remaining connections
 	<-failed
 	return nil
 }
 
-// httpServer returns the HTTP server of the API, for connections of any listener.
+// httpServer returns the API's HTTP server, for connections of any listener.
 func (s *Server) httpServer(t *tls.Config) *http.Server {
 	handler := s.handler
 	if s.cfg.Wrap != nil {
@@ -341,14 +346,14 @@ func (s *Server) httpServer(t *tls.Config) *http.Server {
 		MaxHeaderBytes:    maxHeader,
 		ConnContext:       withConnection,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		// 1,000 streams: client-go uses one connection for all informers of a process. The windows are sized for many
+		// client-go uses one connection for all informers of a process, hence 1,000 streams. The windows suit many
 		// small bodies.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 256 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20},
 	}
 }
 
-// audit writes audit events until the returned function is called, which waits for the last one.
+// audit writes audit events until the caller calls the returned function, which waits for the last event.
 func (s *Server) audit(ctx context.Context) func() {
 	if s.cfg.Audit == nil {
 		return func() {}
@@ -364,7 +369,7 @@ func (s *Server) audit(ctx context.Context) func() {
 	return func() { cancel(); <-done }
 }
 
-// living returns ctx, cancelled also when the server stops. The returned function must be called.
+// living returns a context that also ends when the server stops. The caller must call the returned function.
 func (s *Server) living(ctx context.Context) (context.Context, context.CancelFunc) {
 	both, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ending, cancel)

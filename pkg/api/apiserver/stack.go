@@ -1,10 +1,10 @@
 package apiserver
 
-// stackBytes is about what the deepest call of a write needs, which is upstream's validation.
+// stackBytes is about the stack that upstream's validation, the deepest call of a write, needs.
 const stackBytes = 12 << 10
 
-// growStack gives the goroutine a stack for a write at once. Every HTTP/2 request has a goroutine of its own, whose
-// stack begins with a few KiB and would be doubled, and copied, on the way down again and again.
+// growStack grows the goroutine's stack in one step. Each HTTP/2 request has a new goroutine, whose stack of a few
+// KiB would otherwise be doubled and copied repeatedly during a write.
 //
 //go:noinline
 func growStack() {

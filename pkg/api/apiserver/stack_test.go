@@ -10,15 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The compiler must not remove the room that growStack takes.
+// The compiler does not optimize away the array in growStack.
 func TestGrowStackGrows(t *testing.T) {
 	stacks := func() uint64 {
 		sample := []runtimemetrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}
 		runtimemetrics.Read(sample)
 		return sample[0].Value.Uint64()
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it shrinks stacks
-	runtime.GC()                                     // and none is under way
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // garbage collection shrinks stacks
+	runtime.GC()                                     // ends any running collection
 	const goroutines = 2000
 	before := stacks()
 	var grown, done sync.WaitGroup

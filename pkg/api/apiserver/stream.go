@@ -22,14 +22,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// stream serves a subresource that is a byte stream with the handler of its row.
+// stream serves a byte-stream subresource with the handler that its row provides.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, sub *kind.Subresource,
 	t registry.Target) {
 	if len(sub.Methods) > 0 && !slices.Contains(sub.Methods, req.Method) {
 		s.wrongMethod(w, req)
 		return
 	}
-	// A stream ends with the server.
+	// End the stream when the server stops.
 	ctx, cancel := s.living(req.Context())
 	defer cancel()
 	req = req.WithContext(ctx)
@@ -43,10 +43,9 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.
 
 // streamParent is the parent of a stream.
 type streamParent struct {
-	s    *Server
-	t    registry.Target
-	path []string
-	// ticket is the request's admission.
+	s      *Server
+	t      registry.Target
+	path   []string
 	ticket *fairness.Ticket
 }
 

@@ -26,7 +26,6 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// agent is a fake node agent with upstream's streaming servers.
 type agent struct {
 	*httptest.Server
 	transport *http.Transport

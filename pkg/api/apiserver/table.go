@@ -40,7 +40,7 @@ func tableOptions(req *http.Request) (*metav1.TableOptions, error) {
 	return &o, nil
 }
 
-// rows prints an object as table rows, each with the object or its metadata.
+// rows prints an object as table rows. Each row includes the object, its metadata or nothing, as o says.
 func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.Entry, o *metav1.TableOptions,
 	gv schema.GroupVersion) (*metav1.Table, error) {
 	shown := obj
@@ -82,7 +82,7 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 	return table, nil
 }
 
-// partialJSON encodes the object's metadata, from the encoding of its entry if there is one.
+// partialJSON encodes the object's metadata. It uses the entry's cached encoding if there is one.
 func partialJSON(obj runtime.Object, e *cache.Entry, gv schema.GroupVersion) ([]byte, error) {
 	if e != nil {
 		if raw := e.Metadata(); raw != nil {
@@ -100,7 +100,6 @@ func partialJSON(obj runtime.Object, e *cache.Entry, gv schema.GroupVersion) ([]
 	return json.Marshal(p)
 }
 
-// partial returns the object's metadata.
 func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectMetadata, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -154,7 +153,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 		s.fail(w, req, err)
 		return
 	}
-	// Get the columns from an empty object: printers return them for any object of the kind.
+	// Printers return the columns for any object of the kind, so an empty one will do.
 	columns, err := rows(req.Context(), t, t.Resource.New(), nil, &metav1.TableOptions{IncludeObject: metav1.IncludeNone},
 		n.as.GroupVersion())
 	if err != nil {
@@ -188,7 +187,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	_, _ = out.Write([]byte(`,"rows":[`))
 	first := true
 	each := *o
-	each.NoHeaders = true // those are written already
+	each.NoHeaders = true // the head has the column definitions
 	for _, e := range entries {
 		table, err := rows(req.Context(), t, e.Object, e, &each, n.as.GroupVersion())
 		if err != nil {
@@ -211,7 +210,6 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	}
 }
 
-// writeRow writes a row with its object's encoded bytes.
 func writeRow(out writer, row *metav1.TableRow) error {
 	cells, err := json.Marshal(struct {
 		Cells      []any                      `json:"cells"`

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// unstored checks the path and verb of a request for a kind that is not stored, but computed for each read. whole is
-// true for a list. If ok is false, the request has been answered.
+// unstored checks the path and verb of a request for a kind that is computed for each read. whole means a list. If
+// ok is false, it has already responded.
 func (s *Server) unstored(w http.ResponseWriter, req *http.Request, info *request.RequestInfo,
 	r *kind.Resource) (whole, ok bool) {
 	whole = len(info.Parts) < 2
@@ -30,7 +30,7 @@ func (s *Server) unstored(w http.ResponseWriter, req *http.Request, info *reques
 	return whole, false
 }
 
-// selection is the query of a list of such a kind. Errors are Status errors.
+// selection returns the query of a list of an unstored kind. Errors are Status errors.
 func selection(req *http.Request, t registry.Target) (cache.Query, error) {
 	q := cache.Query{Namespace: t.Namespace}
 	o, err := listOptions(req)

@@ -18,13 +18,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// Usage answers for metrics.k8s.io. What has no metrics yet is left out.
+// Usage provides the objects of metrics.k8s.io. It omits nodes and pods without metrics.
 type Usage interface {
 	Nodes(ctx context.Context, nodes []*corev1.Node) []*metricsv1beta1.NodeMetrics
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
 }
 
-// usage serves metrics.k8s.io, whose objects are stored nowhere: each read asks the nodes.
+// usage serves metrics.k8s.io. Nothing is stored: each read asks the nodes.
 func (s *Server) usage(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	t := registry.Target{Resource: r, Namespace: info.Namespace, Name: info.Name}
 	if s.cfg.Usage == nil {
@@ -48,7 +48,7 @@ func (s *Server) getUsage(w http.ResponseWriter, req *http.Request, t registry.T
 	}
 	name := t.Name
 	if t.Resource.Namespaced {
-		name = t.Namespace + "/" + t.Name // as metrics-server names it
+		name = t.Namespace + "/" + t.Name // metrics-server's format
 	}
 	found := s.used(req.Context(), t.Resource, cache.Query{
 		Namespace: t.Namespace, Fields: fields.OneTermEqualSelector("metadata.name", t.Name),
@@ -74,7 +74,7 @@ func (s *Server) listUsage(w http.ResponseWriter, req *http.Request, t registry.
 	s.writeList(w, req, n, t, &registry.List{Entries: s.used(req.Context(), t.Resource, q)})
 }
 
-// used is the usage of the nodes or pods that a query selects, by namespace and name.
+// used returns the usage of the nodes or pods that a query selects, sorted by namespace and name.
 func (s *Server) used(ctx context.Context, r *kind.Resource, q cache.Query) []*cache.Entry {
 	what := corev1.SchemeGroupVersion.WithKind("Pod")
 	if !r.Namespaced {

@@ -12,7 +12,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// fakeUsage knows each node and each pod.
+// fakeUsage has metrics for every node and pod.
 type fakeUsage struct{}
 
 func (fakeUsage) Nodes(_ context.Context, nodes []*corev1.Node) (out []*metricsv1beta1.NodeMetrics) {

@@ -25,10 +25,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// bookmarkEvery is the interval of bookmarks in a watch that allows them, as upstream.
+// bookmarkEvery is the interval of bookmarks, as upstream.
 const bookmarkEvery = time.Minute
 
-// watching is a watch by one client.
+// watching serves one client's watch.
 type watching struct {
 	s   *Server
 	t   registry.Target
@@ -37,21 +37,21 @@ type watching struct {
 	ctx context.Context //nolint:containedctx // the request's context
 	rc  *http.ResponseController
 	to  io.Writer
-	// out buffers writes to the connection. It is held only while a batch is written: an idle watch has none.
+	// out buffers writes to the connection. It is set only while a batch is written: an idle watch has no buffer.
 	out *bodyWriter
-	// packed compresses the stream, if set.
+	// packed, if set, compresses the stream.
 	packed *packer
 	table  *metav1.TableOptions
-	// message and send are set for a WebSocket: an event is buffered in message and sent by send.
+	// message and send are set for a WebSocket: an event is buffered in message, and send sends it.
 	message *bytes.Buffer
 	send    func() error
-	// columns is set once a Table event with column definitions has been sent.
+	// columns is true after the first Table event, which has the column definitions.
 	columns    bool
 	scratch    []byte
 	sentEvents prometheus.Counter
 	// rev is the revision up to which all events have been sent.
 	rev int64
-	// refused, if set, is the only event.
+	// refused, if set, is sent as the only event.
 	refused error
 }
 
@@ -69,7 +69,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	o.Watch = true
 	if o.SendInitialEvents == nil && o.ResourceVersionMatch == "" &&
 		(o.ResourceVersion == "" || o.ResourceVersion == "0") {
-		// As upstream, such a watch begins with all objects, and a client that accepts bookmarks gets one where these end.
+		// As upstream, such a watch begins with all objects, followed by a bookmark if the client allows bookmarks.
 		yes := true
 		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
 	}
@@ -110,7 +110,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	}
 	w.Header().Set("Content-Type", media)
 	v.to = w
-	// As upstream (WatchListCompression), a watch that replaces a list is compressed as a list would be.
+	// As upstream (WatchListCompression), compress a watch that replaces a list like a list.
 	if v.listing() && acceptsGzip(req) && !onLoopback(req) {
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Header().Add("Vary", "Accept-Encoding")
@@ -129,13 +129,13 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	}
 }
 
-// outOfReach reports whether an error says that a watch cannot start at its revision, which is too old or too new.
-// Upstream sends it as an event.
+// outOfReach reports whether err means that the watch's revision is too old or too new. Upstream sends it as an
+// event.
 func outOfReach(err error) bool {
 	return apierrors.IsResourceExpired(err) || storage.IsTooLargeResourceVersion(err)
 }
 
-// listing reports whether the watch begins with all objects and a bookmark where these end (KEP-3157).
+// listing reports whether the watch begins with all objects, followed by a bookmark (KEP-3157).
 func (v *watching) listing() bool {
 	return ptr.Deref(v.o.SendInitialEvents, false) && v.o.AllowWatchBookmarks
 }
@@ -181,7 +181,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 			if err := v.progress(watcher); err != nil {
 				return err
 			}
-		case errors.Is(err, cache.ErrRemoved): // the watch of a custom resource ends with its definition, as upstream
+		case errors.Is(err, cache.ErrRemoved): // as upstream, the watch of a custom resource ends with its definition
 			return v.flush()
 		default:
 			if errors.Is(err, cache.ErrExpired) {
@@ -217,7 +217,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 	}
 }
 
-// last sends an error, after which the watch ends.
+// last sends an error event. The caller then ends the watch.
 func (v *watching) last(err error) error {
 	if err := v.object(watch.Error, statusOf(err)); err != nil {
 		return err
@@ -236,7 +236,7 @@ func (v *watching) Write(p []byte) (int, error) {
 	return v.out.Write(p)
 }
 
-// flush sends buffered bytes. If nothing has been written, it sends the header.
+// flush sends buffered bytes, or the header if nothing has been written.
 func (v *watching) flush() error {
 	if v.message != nil {
 		return nil
@@ -321,7 +321,7 @@ func (v *watching) json(kind watch.EventType, raw []byte) error {
 	return v.sent()
 }
 
-// sent completes an event.
+// sent is called after each event. It sends the buffered message of a WebSocket.
 func (v *watching) sent() error {
 	if v.message == nil {
 		return nil
@@ -349,9 +349,9 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 	return v.sent()
 }
 
-// progress sends a bookmark up to which everything has been sent. Events may be waiting: a client that takes slowly, or
-// a kind that is written all the time, has some whenever a bookmark is due. The bookmark must not pass them, since a
-// client resumes after it. A watch from a revision of the future has none until it is reached.
+// progress sends a bookmark, unless events are waiting, as they may always be for a slow client or a busy kind. A
+// client resumes after the bookmark's revision, so it must not pass unsent events. A watch from a future revision
+// gets no bookmark before that revision.
 func (v *watching) progress(watcher *cache.Watcher) error {
 	if watcher.Ahead() {
 		return nil
@@ -360,7 +360,7 @@ func (v *watching) progress(watcher *cache.Watcher) error {
 	return v.bookmark(v.rev, false)
 }
 
-// bookmark sends a BOOKMARK event for a revision; end marks the one after the initial events (KEP-3157).
+// bookmark sends a BOOKMARK event for a revision. end marks the bookmark after the initial events (KEP-3157).
 func (v *watching) bookmark(rev int64, end bool) error {
 	obj := v.t.Resource.New()
 	obj.GetObjectKind().SetGroupVersionKind(v.t.Resource.GroupVersionKind)

@@ -63,7 +63,7 @@ func (w *world) watching(path string, headers ...string) func() (rawEvent, bool)
 	}
 }
 
-// onlyError returns the error that is a stream's only event.
+// onlyError returns the error event of a stream, which must have no other event.
 func onlyError(t *testing.T, stream []byte) (status metav1.Status) {
 	t.Helper()
 	var e struct {
@@ -132,7 +132,7 @@ func TestWatch(t *testing.T) {
 		e, _ = next()
 		require.Equal(t, "BOOKMARK", e.Type)
 		require.Equal(t, "true", e.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey])
-		e, _ = next() // after timeoutSeconds
+		e, _ = next() // ends after timeoutSeconds
 		require.Equal(t, "BOOKMARK", e.Type)
 		require.Empty(t, e.Object.Metadata.Annotations)
 		_, ok := next()
@@ -169,7 +169,7 @@ func TestWatch(t *testing.T) {
 			w.do(w.http, "PATCH", maps+"/a", fmt.Sprintf(`{"data":{"x":"%d"}}`, i), "Content-Type",
 				"application/merge-patch+json")
 		}
-		// An event, not the answer, as upstream.
+		// As upstream, the error is an event, not the response.
 		r := w.do(w.http, "GET", maps+"?watch=true&resourceVersion="+first.ResourceVersion+"&timeoutSeconds=5", "")
 		require.Equal(t, 200, r.code, "%s", r.body)
 		status := onlyError(t, r.body)
@@ -265,7 +265,7 @@ type distantConn struct{ net.Conn }
 
 func (distantConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
 
-// Each batch reaches the client at once, and an idle watch holds no compressor.
+// Each batch reaches the client at once. An idle watch holds no compressor.
 func TestWatchesOfDistantClientsThatListAreCompressed(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Listener = distant{c.Listener} })
 	w.namespace("d")
@@ -283,7 +283,7 @@ func TestWatchesOfDistantClientsThatListAreCompressed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+maps+query, nil)
 		require.NoError(t, err)
-		req.Header.Set("Accept-Encoding", "gzip") // by hand, so that the transport leaves it as it is
+		req.Header.Set("Accept-Encoding", "gzip") // keeps the transport from decompressing
 		res, err := w.http.Do(req)
 		require.NoError(t, err)
 		require.Equal(t, packed, res.Header.Get("Content-Encoding") == "gzip")
@@ -292,7 +292,7 @@ func TestWatchesOfDistantClientsThatListAreCompressed(t *testing.T) {
 		if !packed {
 			continue
 		}
-		next := w.watching(maps + query) // the transport unpacks, as client-go's
+		next := w.watching(maps + query) // the transport decompresses, as client-go's does
 		for _, want := range []string{"a", "", "b", "c"} {
 			if want > "a" {
 				write(want)
@@ -317,7 +317,8 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// A bookmark promises that everything up to it was sent, also when it is due, or the watch ends, while events wait.
+// All events up to a bookmark's revision have been sent, also if events wait when the bookmark is due or the watch
+// ends.
 func TestBookmarksDoNotPassEvents(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

@@ -24,7 +24,7 @@ func (v *watching) webSocket(w http.ResponseWriter, req *http.Request, cancel co
 		go func() {
 			defer close(gone)
 			defer cancel()
-			_, _ = io.Copy(io.Discard, ws) // only the end of the connection matters, not what the client sends
+			_, _ = io.Copy(io.Discard, ws) // detect the end of the connection; the client sends nothing of use
 		}()
 		v.message = &bytes.Buffer{}
 		v.send = func() error {

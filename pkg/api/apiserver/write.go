@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 )
 
-// empty returns a new object of the kind that is written to the target.
+// empty returns a new object of the kind that requests to the target carry.
 func empty(t registry.Target) (runtime.Object, schema.GroupVersionKind) {
 	if sub := t.Resource.Subresource(t.Subresource); sub != nil && sub.New != nil {
 		return sub.New(), sub.GroupVersionKind
@@ -30,7 +30,6 @@ func empty(t registry.Target) (runtime.Object, schema.GroupVersionKind) {
 	return t.Resource.New(), t.Resource.GroupVersionKind
 }
 
-// received decodes the object in a request body.
 func received(req *http.Request, t registry.Target, directive string) (runtime.Object, error) {
 	m, err := bodyMedia(req)
 	if err != nil {
@@ -111,7 +110,7 @@ func created(res registry.Result) int {
 	return http.StatusOK
 }
 
-// sameName refuses an object whose name or namespace differs from that in the path.
+// sameName refuses an object whose name or namespace differs from the path's.
 func sameName(obj runtime.Object, t registry.Target) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
@@ -128,8 +127,8 @@ func sameName(obj runtime.Object, t registry.Target) error {
 	return rest.EnsureObjectNamespaceMatchesRequestNamespace(t.Namespace, o)
 }
 
-// manager returns the field manager of a write: the given one, or the first part of the user agent, or upstream's
-// "unknown".
+// manager returns the field manager of a write: given, or else the first part of the user agent, or else "unknown",
+// as upstream.
 func manager(given string, req *http.Request) string {
 	if given != "" {
 		return given
@@ -197,7 +196,7 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	s.writeResult(w, req, n, created(res), t, res)
 }
 
-// deleteOptions reads the options from the body or, if that is empty, from the query.
+// deleteOptions reads the options from the body or, if it is empty, from the query.
 func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 	var o metav1.DeleteOptions
 	raw, err := readBody(req)
@@ -214,7 +213,7 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 		if err != nil {
 			return o, err
 		}
-		// Clients send DeleteOptions in any group and version, so only the kind is checked.
+		// Clients send DeleteOptions in any group and version, so check only the kind.
 		switch m {
 		case mediaProto:
 			u := runtime.Unknown{}

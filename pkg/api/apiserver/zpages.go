@@ -9,9 +9,9 @@ import (
 	"k8s.io/component-base/compatibility"
 )
 
-// zpages are the pages about this process that members of system:monitoring may read (KEP-4827 and KEP-4828).
+// zpages serves the pages about this process that members of system:monitoring may read (KEP-4827, KEP-4828).
 func (s *Server) zpages() http.Handler {
-	const name = "apiserver" // as upstream's
+	const name = "apiserver" // upstream's component name
 	mux := http.NewServeMux()
 	paths := s.paths()
 	if s.cfg.Flags != nil {
@@ -22,7 +22,8 @@ func (s *Server) zpages() http.Handler {
 	statusz.Install(mux, name,
 		statusz.NewRegistry(compatibility.NewEffectiveVersionFromString(s.cfg.Version.GitVersion, "", ""),
 			statusz.WithListedPaths(paths)))
-	// Upstream's handler writes to the client with a lock held that the next request needs.
+	// Upstream's handler writes to the client while it holds a lock that other requests need, so buffer its
+	// response.
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		p := &page{ResponseWriter: w, code: http.StatusOK}
 		mux.ServeHTTP(p, req)
@@ -31,7 +32,7 @@ func (s *Server) zpages() http.Handler {
 	})
 }
 
-// page keeps a response until it is complete.
+// page buffers a response.
 type page struct {
 	http.ResponseWriter
 	code int
@@ -42,7 +43,6 @@ func (p *page) WriteHeader(code int) { p.code = code }
 
 func (p *page) Write(text []byte) (int, error) { return p.text.Write(text) }
 
-// flags implements flagz.Reader.
 type flags map[string]string
 
 // GetFlagz implements flagz.Reader.

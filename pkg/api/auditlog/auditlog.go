@@ -1,8 +1,6 @@
-// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends
-// them to a webhook in batches.
-//
-// Its invariant: a request never waits for disk or webhook. Events that do not fit into the buffer of one of them are
-// dropped there, counted and logged; the buffers are bounded in events and bytes.
+// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one per line, and sends
+// them to a webhook in batches. Its invariant: a request never waits for the disk or the webhook. Each has a buffer,
+// limited in events and bytes. Events that do not fit are dropped, counted and logged.
 package auditlog
 
 import (
@@ -27,16 +25,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Config configures a Log, which has a file, a webhook or both. Names and meanings of the options are upstream's.
+// Config configures a Log with a file, a webhook or both. The options have upstream's names and meanings.
 type Config struct {
 	// PolicyFile is the path of an audit.k8s.io/v1 Policy.
 	PolicyFile string
-	// Path is the file to write; "-" is standard output, which is not rotated. Empty for none.
+	// Path is the file to write. "-" is standard output, which is not rotated. Empty for none.
 	Path string
-	// Format is JSON, which is the default, or Legacy, a line of text.
+	// Format is JSON (the default) or Legacy, a line of text.
 	Format string
 	// MaxSize is the size in MiB at which the file is rotated (default 100), MaxBackups the number of rotated files
-	// retained, and MaxAge their age in days; zero retains all. Compress compresses them with gzip.
+	// to keep, and MaxAge their age in days. Zero keeps all. Compress compresses rotated files with gzip.
 	MaxAge, MaxBackups, MaxSize int
 	Compress                    bool
 	Webhook                     Webhook
@@ -45,50 +43,50 @@ type Config struct {
 	out io.WriteCloser // for tests
 }
 
-// The formats of the file.
+// Formats of the file.
 const (
 	JSON   = "json"
 	Legacy = "legacy"
 )
 
 const (
-	// mostEvents and mostBytes limit the events waiting for the disk.
+	// mostEvents and mostBytes limit the events that wait for the disk.
 	mostEvents = 10_000
 	mostBytes  = 32 << 20
 	// ownBytes is the approximate size of an event without its objects.
 	ownBytes = 2 << 10
-	// fullWrite is the number of bytes combined into one write while more events wait; mostKept is the largest buffer
-	// retained.
+	// fullWrite is the number of bytes that are combined into one write while more events wait. mostKept is the
+	// largest buffer that is kept for reuse.
 	fullWrite = 64 << 10
 	mostKept  = 1 << 20
-	// reportEvery is how often dropped events are logged, with a reason of at most longestReason bytes.
+	// reportEvery is the minimum interval of logs about dropped events. longestReason limits the logged reason, in
+	// bytes.
 	reportEvery   = 10 * time.Second
 	longestReason = 1024
-	// stopped is the reason for what was not passed on in lastChance.
+	// stopped is the reason for events that could not be passed on within lastChance.
 	stopped = "the server has stopped"
 	// largestPolicy limits the policy, in bytes.
 	largestPolicy = 1 << 20
-	// lastChance is how long events that wait are passed on when the server has stopped.
+	// lastChance is how long waiting events are still passed on after the server has stopped.
 	lastChance = 2 * time.Second
 )
 
-// Log is an audit log. It accepts events as soon as it is open; Run writes them.
+// Log is an audit log. It accepts events once it is open. Run writes them.
 type Log struct {
 	audit.PolicyRuleEvaluator
 	sinks  []sink
 	events atomic.Int64
 }
 
-// sink is where events go.
+// sink is a destination of events: the file or the webhook.
 type sink interface {
 	add(e *auditinternal.Event)
-	// run passes events on until ctx is done, and then those in the buffer, for up to two seconds.
+	// run passes events on until ctx is done, and then for up to two seconds the buffered ones.
 	run(ctx context.Context) error
 	name() string
 	lost() int64
 }
 
-// file writes events to a file.
 type file struct {
 	*buffer
 	out    io.WriteCloser
@@ -125,11 +123,11 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Events returns the number of events of requests.
+// Events returns the number of audit events so far.
 func (l *Log) Events() int64 { return l.events.Load() }
 
-// Dropped returns the number of events that did not fit into the buffer of the sink "log" or "webhook", or could not be
-// written to it.
+// Dropped returns the number of events that the sink "log" or "webhook" dropped because its buffer was full or a
+// write failed.
 func (l *Log) Dropped(name string) (n int64) {
 	for _, s := range l.sinks {
 		if s.name() == name {
@@ -139,7 +137,8 @@ func (l *Log) Dropped(name string) (n int64) {
 	return n
 }
 
-// ProcessEvents buffers events or drops them. It never fails: a request is not refused because it cannot be logged.
+// ProcessEvents buffers or drops events. It always returns true: a request must not fail because it cannot be
+// logged.
 func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 	l.events.Add(int64(len(events)))
 	for _, e := range events {
@@ -151,7 +150,7 @@ func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// Run passes events on until ctx is done, and then those that wait, for up to two seconds.
+// Run passes events on until ctx is done, and then for up to two seconds the buffered ones.
 func (l *Log) Run(ctx context.Context) error {
 	errs := make([]error, len(l.sinks))
 	var all sync.WaitGroup
@@ -165,8 +164,8 @@ func (l *Log) Run(ctx context.Context) error {
 func openFile(cfg Config) (*file, error) {
 	f := &file{buffer: newBuffer("log", mostEvents, cfg.Logger), out: cfg.out}
 	encoder := audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion)
-	f.encode = func(e *auditinternal.Event, w io.Writer) error { // ends with a newline
-		own := *e // the encoder writes its type, and the other sinks have it as well
+	f.encode = func(e *auditinternal.Event, w io.Writer) error { // the encoding ends with a newline
+		own := *e // copy: encoding sets the type, and sinks share the event
 		return encoder.Encode(&own, w)
 	}
 	if cfg.Format == Legacy {
@@ -202,9 +201,9 @@ func openFile(cfg Config) (*file, error) {
 }
 
 func (f *file) run(ctx context.Context) error {
-	// Only whole lines are written, because the file may be rotated between two writes.
+	// Write only whole lines, because the file may be rotated between two writes.
 	var lines bytes.Buffer
-	n := 0 // of lines
+	n := 0 // number of lines
 	flush := func() {
 		f.write(lines.Bytes(), n)
 		lines.Reset()
@@ -221,7 +220,7 @@ func (f *file) run(ctx context.Context) error {
 			f.drop(1, err.Error())
 			return
 		}
-		if lines.Len()-before > fullWrite { // it is written alone, since it may be longer than a file may be
+		if lines.Len()-before > fullWrite { // write a long line alone, since it may exceed the file's maximum size
 			f.write(lines.Next(before), n)
 			n = 0
 		}
@@ -252,7 +251,7 @@ func (f *file) run(ctx context.Context) error {
 	return f.out.Close()
 }
 
-// write writes n lines.
+// write writes n lines, or drops them if that fails.
 func (f *file) write(lines []byte, n int) {
 	if n == 0 {
 		return

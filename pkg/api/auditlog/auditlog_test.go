@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // it never ends
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // never ends
 }
 
 const all = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
@@ -91,7 +91,7 @@ func TestLinesOfTheFile(t *testing.T) {
 	require.EqualValues(t, 3, l.Events())
 }
 
-// stuck is a disk on which writes block until free is closed.
+// stuck is a disk whose writes block until free is closed.
 type stuck struct{ free chan struct{} }
 
 func (s stuck) Write(p []byte) (int, error) { <-s.free; return len(p), nil }
@@ -105,7 +105,7 @@ func TestAFullBufferDropsEvents(t *testing.T) {
 		require.NoError(t, err)
 		stop := run(t, l)
 		l.ProcessEvents(event("first"))
-		synctest.Wait() // it is being written
+		synctest.Wait() // the event is being written
 		for range mostEvents + 10 {
 			require.True(t, l.ProcessEvents(event("more")))
 		}
@@ -130,7 +130,8 @@ func TestAFullBufferDropsEvents(t *testing.T) {
 	})
 }
 
-// What clients say about themselves counts as well: a header of 64 KiB in each of 10,000 events would be 640 MiB.
+// All parts of an event count, also those that clients control: a header of 64 KiB in each of 10,000 events would
+// take 640 MiB.
 func TestAllOfAnEventIsCounted(t *testing.T) {
 	long := strings.Repeat("x", 60<<10)
 	many := slices.Repeat([]string{"192.0.2.1"}, 8<<10)
@@ -175,7 +176,7 @@ func (b *broken) Write(p []byte) (int, error) {
 
 func (b *broken) Close() error { return nil }
 
-// A line that is too long takes no other one with it, and all lines that could not be written are counted.
+// A line that is too long does not take others with it, and each line that could not be written is counted.
 func TestLinesThatCannotBeWritten(t *testing.T) {
 	for most, want := range map[int]struct{ written, dropped int }{200 << 10: {20, 1}, 0: {0, 21}} {
 		disk := &broken{most: most}

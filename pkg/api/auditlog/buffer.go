@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// buffer has the events that wait for a sink.
+// buffer holds the events that wait for a sink.
 type buffer struct {
 	sink    string
 	log     *slog.Logger
@@ -34,8 +34,7 @@ func (b *buffer) name() string { return b.sink }
 
 func (b *buffer) lost() int64 { return b.dropped.Load() }
 
-// size is the approximate memory of an event, in bytes: of what requests say about themselves as well as of their
-// objects.
+// size returns the approximate memory of an event in bytes, including its objects and all client-controlled strings.
 func size(e *auditinternal.Event) int64 {
 	n := ownBytes + len(e.RequestURI) + len(e.UserAgent) + texts(e.SourceIPs) + userSize(&e.User)
 	if e.ImpersonatedUser != nil {
@@ -69,7 +68,7 @@ func userSize(u *authenticationv1.UserInfo) int {
 	return n
 }
 
-// perText is what a text takes beside its bytes.
+// perText is the memory of a string besides its bytes.
 const perText = 32
 
 func texts(all []string) (n int) {
@@ -79,7 +78,7 @@ func texts(all []string) (n int) {
 	return n
 }
 
-// add queues an event, or drops it. All sinks share the event, so it must not be modified afterwards.
+// add queues or drops an event. All sinks share the event, so it must not be modified afterwards.
 func (b *buffer) add(e *auditinternal.Event) {
 	n := size(e)
 	if b.bytes.Add(n) > mostBytes {
@@ -95,10 +94,10 @@ func (b *buffer) add(e *auditinternal.Event) {
 	}
 }
 
-// took makes room for what an event has taken.
+// took releases the bytes of an event that has left the buffer.
 func (b *buffer) took(e *auditinternal.Event) { b.bytes.Add(-size(e)) }
 
-// drop counts dropped events. It logs at most once in reportEvery, with the total.
+// drop counts dropped events. It logs the total at most once per reportEvery.
 func (b *buffer) drop(n int, why string) {
 	all := b.dropped.Add(int64(n))
 	if _, ok := b.reports.Allow(); ok {

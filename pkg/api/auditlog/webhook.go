@@ -17,22 +17,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/webhook"
 )
 
-// Webhook is a server that is sent audit events.
+// Webhook is a server that receives audit events.
 type Webhook struct {
-	// Kubeconfig is the path of a file that says how to reach it; empty for none.
+	// Kubeconfig is the path of the kubeconfig for the server. Empty disables the webhook.
 	Kubeconfig string
-	// InitialBackoff is how long after a first failure a batch is sent again; it grows by half until the fifth attempt.
+	// InitialBackoff is the pause before a failed batch is sent again. It grows by half with each of five attempts.
 	InitialBackoff time.Duration
-	// BufferSize limits the number of events that wait, in addition to their bytes. MaxBatch limits the events of one
-	// request, which waits at most MaxWait for more.
+	// BufferSize limits the number of waiting events, in addition to their bytes. MaxBatch limits the events of a
+	// batch, which waits at most MaxWait to fill up.
 	BufferSize, MaxBatch int
 	MaxWait              time.Duration
 }
 
-// attempts is how often a batch is sent before its events are dropped.
+// attempts is the number of times a batch is sent before its events are dropped.
 const attempts = 5
 
-// hook sends events to a webhook, one batch after the other.
+// hook sends events to a webhook, one batch at a time.
 type hook struct {
 	*buffer
 	cfg    Webhook
@@ -57,7 +57,7 @@ func newHook(cfg Config) (*hook, error) {
 }
 
 func (h *hook) run(ctx context.Context) error {
-	// Requests end lastChance after ctx, so that what is being sent need not be sent again.
+	// Requests end lastChance after ctx, so that a request in flight need not be repeated.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastChance, cancel) })()
@@ -85,7 +85,7 @@ func (h *hook) run(ctx context.Context) error {
 	return nil
 }
 
-// collect adds events to batch until it is full, MaxWait after the first one, or ctx is done.
+// collect adds events to batch until it is full, MaxWait after the first added one, or until ctx is done.
 func (h *hook) collect(ctx context.Context, batch []auditinternal.Event) []auditinternal.Event {
 	var late <-chan time.Time
 	for len(batch) < h.cfg.MaxBatch {
@@ -106,8 +106,8 @@ func (h *hook) collect(ctx context.Context, batch []auditinternal.Event) []audit
 	return batch
 }
 
-// send sends a batch, or drops its events after the last attempt. It reports whether it is done with them: not if ctx
-// is done before.
+// send sends a batch, or drops its events after the last attempt. It returns false if ctx is done before: the caller
+// still owns the batch.
 func (h *hook) send(ctx, requests context.Context, batch []auditinternal.Event) bool {
 	pause := h.cfg.InitialBackoff
 	for attempt := 1; ; attempt++ {
@@ -123,7 +123,7 @@ func (h *hook) send(ctx, requests context.Context, batch []auditinternal.Event) 
 			return true
 		}
 		h.log.Debug("could not send audit events, retrying", "after", pause, "error", err)
-		timer := time.NewTimer(pause + rand.N(pause/5+1)) // as upstream's, which servers that failed together need
+		timer := time.NewTimer(pause + rand.N(pause/5+1)) // jitter, as upstream, for servers that failed together
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -138,7 +138,7 @@ func (h *hook) post(ctx context.Context, batch []auditinternal.Event) error {
 	return h.client.Post().Body(&auditinternal.EventList{Items: batch}).Do(ctx).Error()
 }
 
-// sent makes room for what the events have taken, and returns an empty batch.
+// sent releases the events' bytes and returns an empty batch.
 func (h *hook) sent(batch []auditinternal.Event) []auditinternal.Event {
 	for i := range batch {
 		h.took(&batch[i])

@@ -25,7 +25,7 @@ contexts: [{name: sink, context: {cluster: sink}}]
 current-context: sink
 `
 
-// receiver is a server that gets batches of events, and answers with the codes that the test gives, then with 200.
+// receiver is a server that receives batches. It responds with the queued codes, then with 200.
 type receiver struct {
 	batches chan []string
 	codes   chan int
@@ -120,7 +120,7 @@ func TestBatchesAreSentAgain(t *testing.T) {
 	require.Zero(t, l.sinks[0].(*hook).bytes.Load())
 }
 
-// A webhook that is away holds up neither requests nor the end, and what waits for it is bounded.
+// An unreachable webhook delays neither requests nor the shutdown, and the waiting events are limited.
 func TestAWebhookThatIsAway(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sink.kubeconfig")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, kubeconfig, "127.0.0.1:1"), 0o600))

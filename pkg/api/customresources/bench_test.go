@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// largeDefinition returns a definition with a schema of about that many bytes, in the style of controller-gen's.
+// largeDefinition returns the n-th definition, with a schema of about size bytes in controller-gen's style.
 func largeDefinition(t testing.TB, n, size int) *apiextensionsv1.CustomResourceDefinition {
 	properties := map[string]any{}
 	for i, used := 0, 0; used < size; i++ {
@@ -49,8 +49,8 @@ spec:
 	return &crd
 }
 
-// BenchmarkEstablish creates definitions of 24 KB with 16 writers, until all are established. An operation is one
-// definition; compare its time with few and with many (-benchtime 200x, 1000x).
+// BenchmarkEstablish creates definitions of 24 KB from 16 goroutines until all are established. An operation is one
+// definition. Compare few and many (-benchtime 200x, 1000x).
 func BenchmarkEstablish(b *testing.B) {
 	w := newWorld(b, b.TempDir())
 	all := make([]*apiextensionsv1.CustomResourceDefinition, b.N)
@@ -88,14 +88,15 @@ func BenchmarkEstablish(b *testing.B) {
 	b.ReportMetric(float64((processor(b)-cpu).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }
 
-// processor is the processor time that this process has used.
+// processor returns the CPU time that this process has used.
 func processor(t testing.TB) time.Duration {
 	var u syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkCreate creates custom resources over HTTP, one after the other, and beside them objects of a built-in kind.
+// BenchmarkCreate creates custom resources, and for comparison objects of a built-in kind, over HTTP and one at a
+// time.
 func BenchmarkCreate(b *testing.B) {
 	w := newWorld(b, b.TempDir())
 	w.namespace("default")

@@ -12,8 +12,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A definition of a kind that the server has without one is told so, also one that an earlier version served. The kind
-// stays as it is, and its objects outlive the definition.
+// A definition of a built-in kind is refused in its status, even if an earlier version served it. The kind does not
+// change, and its objects outlive the definition.
 func TestDefinitionOfBuiltinKind(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.namespace("default")
@@ -38,7 +38,7 @@ func TestDefinitionOfBuiltinKind(t *testing.T) {
 	}
 	w.wait(name, refused)
 
-	// As an earlier version left it.
+	// Give it the status that an earlier version wrote.
 	require.NoError(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := w.client.Get(t.Context(), ctrl.ObjectKey{Name: name}, &crd); err != nil {
@@ -59,7 +59,7 @@ func TestDefinitionOfBuiltinKind(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.do("GET", path+"/s", "").code)
 }
 
-// establish gives a definition the status of one that is served.
+// establish gives a definition the status of a served one.
 func establish(crd *apiextensionsv1.CustomResourceDefinition) {
 	crd.Status.AcceptedNames = crd.Spec.Names
 	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{

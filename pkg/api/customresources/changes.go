@@ -7,11 +7,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// changes makes changes of a catalog. Each costs time for all kinds there are, so those that are wanted while one is
-// under way are made together. It is safe for concurrent use.
+// changes changes a catalog. Each change takes time for all existing kinds, so changes that are requested during
+// another one are combined. It is safe for concurrent use.
 type changes struct {
 	kinds *kind.Catalog
-	turn  chan struct{} // capacity 1: full while the catalog is changed
+	turn  chan struct{} // capacity 1: held while the catalog changes
 
 	mu     sync.Mutex
 	wanted []*change
@@ -21,14 +21,15 @@ func newChanges(kinds *kind.Catalog) *changes {
 	return &changes{kinds: kinds, turn: make(chan struct{}, 1)}
 }
 
-// change is what one caller wants. made and err are read and written in turn.
+// change is one caller's request. made and err are guarded by changes.turn.
 type change struct {
 	remove, add []*kind.Resource
 	made        bool
 	err         error
 }
 
-// make removes and adds rows as kind.Catalog.Change, which a failure of another caller's change does not affect.
+// make removes and adds rows like kind.Catalog.Change. If a combined change fails, each request is tried alone, so
+// that one caller's failure does not affect others.
 func (c *changes) make(ctx context.Context, remove, add []*kind.Resource) error {
 	own := &change{remove: remove, add: add}
 	c.mu.Lock()

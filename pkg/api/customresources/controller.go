@@ -1,5 +1,5 @@
-// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status
-// of the definitions, and deletes the objects of definitions that are being deleted.
+// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the
+// definitions' status, and deletes the objects of definitions that are being deleted.
 //
 // It is part of the server rather than a reconciler because it changes the catalog. Its invariants: a definition is
 // Established only once its kind is served, and no definition blocks another.
@@ -25,13 +25,13 @@ import (
 
 // Config configures a Controller.
 type Config struct {
-	// Client may read and write everything. Required.
+	// Client has all permissions. Required.
 	Client client.Interface
-	// Kinds is the catalog to which the kinds are added. Required.
+	// Kinds is the catalog to which kinds are added. Required.
 	Kinds *kind.Catalog
-	// Webhooks resolves the services of conversion webhooks; if nil, only webhooks with URLs can be called.
+	// Webhooks resolves the services of conversion webhooks. If it is nil, only webhooks with URLs can be called.
 	Webhooks custom.Webhooks
-	// Log is slog.Default() if nil.
+	// Log defaults to slog.Default().
 	Log *slog.Logger
 }
 
@@ -43,7 +43,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controller is the component "customresources". It is ready once the kinds of all stored definitions are served.
+// Controller is the component "customresources". It is ready once it serves the kinds of all stored definitions.
 type Controller struct {
 	cfg   Config
 	maker *custom.Maker
@@ -53,10 +53,10 @@ type Controller struct {
 	changes *changes
 
 	mu sync.Mutex
-	// the served definitions, by name; each is changed by the worker that has the definition
+	// sets has the served definitions by name. Only the worker that reconciles a definition changes its entry.
 	sets     map[string]*custom.Set
-	emptying map[string]bool   // definitions waiting for the deletion of their objects
-	settled  map[string]string // the resourceVersions of definitions with which there is nothing to do
+	emptying map[string]bool   // definitions whose objects are being deleted
+	settled  map[string]string // by name, the resourceVersion at which a definition needs no work
 	watching sync.WaitGroup
 }
 
@@ -90,7 +90,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	follow := func(f func(context.Context)) { c.watching.Go(func() { f(ctx) }) }
 	r := &engine.Reconciler{
 		Name: "customresourcedefinition", Workers: workers,
-		Watches: []engine.Watch{{Object: metadata()}}, // each of its events would otherwise be a definition as Go types
+		Watches: []engine.Watch{{Object: metadata()}}, // metadata only: a definition as Go types is large
 		Reads:   []ctrl.Object{&apiextensionsv1.CustomResourceDefinition{}},
 		Writes: []engine.Write{
 			{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}},
@@ -101,14 +101,14 @@ func (c *Controller) Run(ctx context.Context) error {
 		[]*engine.Reconciler{r}, func() {})
 }
 
-// workers is how many definitions are established at once, which share changes of the catalog and syncs of the store.
-// As Go types, each may take many megabytes.
+// workers is the number of definitions that are established concurrently, sharing catalog changes and the store's
+// fsyncs. It is small because a definition as Go types may take many megabytes.
 const workers = 4
 
-// loadPage is how many definitions are read at once: as Go types, a large one takes many megabytes.
+// loadPage is the page size for reading definitions. A large one takes many megabytes as Go types.
 const loadPage = 25
 
-// load serves all stored definitions that were accepted earlier, in one change of the catalog.
+// load serves all stored definitions that were accepted before, in one change of the catalog.
 func (c *Controller) load(ctx context.Context) error {
 	var add []*kind.Resource
 	sets := map[string]*custom.Set{}
@@ -143,7 +143,7 @@ func (c *Controller) load(ctx context.Context) error {
 		c.sets = sets
 		return nil
 	}
-	// One of them cannot be served: add them one by one.
+	// At least one cannot be served, so add them one by one.
 	c.cfg.Log.Warn("could not serve all custom resource definitions at once", "definitions", len(sets), "error", err)
 	for name, set := range sets {
 		if err := c.cfg.Kinds.Change(ctx, nil, set.Rows); err != nil {
@@ -165,7 +165,7 @@ func metadata() *metav1.PartialObjectMetadata {
 	return m
 }
 
-// settle records that a definition at this resourceVersion is as it should be; empty: that it is gone.
+// settle records that a definition needs no work at this resourceVersion. An empty version removes the record.
 func (c *Controller) settle(name, version string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,14 +182,14 @@ func (c *Controller) isSettled(name, version string) bool {
 	return version != "" && c.settled[name] == version
 }
 
-// set returns the rows of a definition that is served, or nil.
+// set returns the rows of a served definition, or nil.
 func (c *Controller) set(name string) *custom.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sets[name]
 }
 
-// serve updates the catalog with the rows of a definition, or removes its rows if crd is nil.
+// serve replaces a definition's rows in the catalog, or removes them if crd is nil.
 func (c *Controller) serve(ctx context.Context, name string, crd *apiextensionsv1.CustomResourceDefinition) error {
 	was := c.set(name)
 	if was != nil && crd != nil && was.Same(crd) {

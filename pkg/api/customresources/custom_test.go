@@ -136,7 +136,7 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, broken.message(t),
 		`the object provided is unrecognized (must be of type Widget): couldn't get version/kind; json parse error: unexpected end of JSON input ({)`)
 
-	// The status is written separately, and the generation changes with the rest only.
+	// The status is written separately, and does not change the generation.
 	patch := func(path, body string, kind types.PatchType, query string) reply {
 		return w.do("PATCH", path+query, body, "Content-Type", string(kind))
 	}
@@ -184,7 +184,7 @@ func TestCustomResources(t *testing.T) {
 		"?fieldManager=scaler")
 	require.Equal(t, http.StatusOK, scale.code, scale.body)
 
-	// Server-side apply merges according to the schema.
+	// Server-side apply merges by the schema.
 	apply := func(spec, manager string) reply {
 		return patch(widgetsPath+"/b", widget("b", spec), types.ApplyPatchType, "?fieldManager="+manager)
 	}
@@ -210,14 +210,14 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, v3, `"org.example.v1.WidgetList"`)
 	require.Contains(t, w.do("GET", "/openapi/v2", "").body, "Spec says what the widget is.")
 
-	// Everything is served again after a restart, before the server is ready.
+	// After a restart, all kinds are served before the server is ready.
 	w.end()
 	w = newWorld(t, dir)
 	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"phase":"Ready"`)
 	require.Equal(t, http.StatusOK,
 		patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`, types.MergePatchType).code)
 
-	// Deleting the definition first deletes its objects.
+	// Deleting the definition deletes its objects first.
 	gone := w.do("DELETE", definitionsPath+"/widgets.example.org", "")
 	require.Equal(t, http.StatusOK, gone.code, gone.body)
 	require.Contains(t, gone.body, `"customresourcecleanup.apiextensions.k8s.io"`)
@@ -244,7 +244,7 @@ func patchIn(w *world, path, body string, kind types.PatchType) reply {
 	return w.do("PATCH", path, body, "Content-Type", string(kind))
 }
 
-// Names held by another definition of the group are not accepted until they are released.
+// A name that another definition of the group holds is not accepted until that definition releases it.
 func TestNamesConflict(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.namespace("default")
@@ -267,8 +267,8 @@ func TestNamesConflict(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.do("GET", "/apis/example.org/v1/gadgets", "").code)
 }
 
-// A cluster has a limited number of definitions. Those that it has can be changed and applied at the limit, and one can
-// take the place of another.
+// The number of definitions is limited. At the limit, existing ones can be updated and applied, and one can replace
+// another that is deleted.
 func TestTooManyDefinitions(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	row := w.kinds.Table().ByGVK(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))

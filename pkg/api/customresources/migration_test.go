@@ -23,9 +23,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/kinds"
 )
 
-// TestStorageVersionMigration: objects in an old version are written in the storage version, after which the old
-// version can be removed from the definition. A migration that was interrupted goes on, and one of an unknown resource
-// fails.
+// A migration rewrites objects in the storage version, after which the old version can be removed from the
+// definition. An interrupted migration continues. A migration of an unknown resource fails.
 func TestStorageVersionMigration(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.define(boats)
@@ -44,7 +43,7 @@ func TestStorageVersionMigration(t *testing.T) {
 		require.NoError(t, w.client.Create(t.Context(), m))
 		return m
 	}
-	// As if the process had been killed after it began.
+	// The status of a migration whose process was killed.
 	m := migration("boats", "boats")
 	m.Status.Conditions = []metav1.Condition{
 		{Type: "Running", Status: metav1.ConditionTrue, Reason: "MigrationRunning", LastTransitionTime: metav1.Now()},
@@ -74,7 +73,8 @@ func TestStorageVersionMigration(t *testing.T) {
 		require.Equal(t, "example.org/v1beta1", w.stored(fmt.Sprintf("boats/b%d", i)))
 	}
 
-	// The interrupted one had not marked the definition. Another one does, and the old version is forgotten.
+	// The interrupted migration could not mark the definition. After another migration, the old version is dropped
+	// from the stored versions.
 	again := migration("again", "boats")
 	require.Eventually(t, func() bool {
 		return w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(again), again) == nil && is(again, "Succeeded") &&

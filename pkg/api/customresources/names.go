@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// names are the names that built-in kinds and definitions hold, by group. It is safe for concurrent use. Its methods
-// take time for the names of one definition, and for the definitions that wait for names of others.
+// names holds the names of built-in kinds and definitions by group. It is safe for concurrent use. A call takes time
+// for the names of one definition and for the definitions that wait for names.
 type names struct {
 	builtin map[schema.GroupResource]bool
 
@@ -25,10 +25,10 @@ type names struct {
 
 type group struct {
 	held custom.Names
-	// claims are what held has of each definition: the names in its status, and until they are written there, those that
-	// it was given.
+	// claims has each definition's part of held: the names in its status and, until the status is written, its newly
+	// accepted names.
 	claims map[string][]apiextensionsv1.CustomResourceDefinitionNames
-	// waiting are the definitions that want a name that is taken. One of a built-in kind never becomes free.
+	// waiting has the definitions that want a name in use. Names of built-in kinds are never released.
 	waiting map[string]bool
 }
 
@@ -42,13 +42,13 @@ func newNames(builtin []*kind.Resource) *names {
 	return n
 }
 
-// isBuiltin reports whether a definition is of a kind that this server has without one. An earlier version may have
-// served it.
+// isBuiltin reports whether a definition's kind is built in. An earlier version of the server may have served the
+// definition.
 func (n *names) isBuiltin(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return n.builtin[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}]
 }
 
-// group returns a group, which it makes if necessary. mu is held, but by newNames.
+// group returns a group and creates it if necessary. The caller holds mu, except for newNames.
 func (n *names) group(name string) *group {
 	g := n.groups[name]
 	if g == nil {
@@ -58,7 +58,7 @@ func (n *names) group(name string) *group {
 	return g
 }
 
-// claim replaces the names of a definition, and reports whether others became free.
+// claim replaces a definition's names and reports whether it released any.
 func (g *group) claim(name string, now ...apiextensionsv1.CustomResourceDefinitionNames) (released bool) {
 	for _, was := range g.claims[name] {
 		g.held.Remove(was)
@@ -76,8 +76,8 @@ func (g *group) claim(name string, now ...apiextensionsv1.CustomResourceDefiniti
 	return released
 }
 
-// accept gives a definition the names that are free, as custom.Accept, and keeps them from others. Of definitions that
-// want a name at the same moment, any may get it. It returns the definitions that may get names that this one was given
+// accept calls custom.Accept and reserves the accepted names. If several definitions want a name at the same time,
+// any of them may get it. It also returns the definitions to retry because crd released names that it was given
 // earlier, in a status that could not be written.
 func (n *names) accept(crd *apiextensionsv1.CustomResourceDefinition) (served bool, retry []string) {
 	n.mu.Lock()
@@ -100,8 +100,8 @@ func (g *group) wait(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// written records that a definition's status is stored, and returns the definitions that may get names that it no
-// longer has.
+// written records that a definition's status is stored. It returns the definitions to retry because crd released
+// names.
 func (n *names) written(crd *apiextensionsv1.CustomResourceDefinition) (retry []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -113,7 +113,7 @@ func (n *names) written(crd *apiextensionsv1.CustomResourceDefinition) (retry []
 	return retry
 }
 
-// gone forgets a definition, and returns the definitions that may get its names.
+// gone removes a definition. It returns the definitions to retry.
 func (n *names) gone(name string) (retry []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -31,8 +31,8 @@ func wanting(plural, shortName string) *apiextensionsv1.CustomResourceDefinition
 	}
 }
 
-// A name is one definition's from the moment it is given, before that is stored, until it is gone or has another name;
-// then those that waited get their turn.
+// A definition holds a name from its acceptance, even before the status is stored, until it is deleted or has
+// another name. Then waiting definitions are retried.
 func TestNamesAreOneDefinitions(t *testing.T) {
 	n := newNames(nil)
 	a, b := wanting("apples", "x"), wanting("berries", "x")
@@ -74,7 +74,7 @@ func rowOf(plural string) *kind.Resource {
 	}.Row()
 }
 
-// slow is a subscriber that holds up a change of the catalog.
+// slow is a subscriber that blocks changes of the catalog.
 type slow struct{ begun, goOn chan struct{} }
 
 func (s slow) Prepare(context.Context, *kind.Table) error {
@@ -84,7 +84,7 @@ func (s slow) Prepare(context.Context, *kind.Table) error {
 }
 func (slow) Settle(*kind.Table) {}
 
-// Changes that are wanted while one is under way are made together, and one that is impossible fails alone.
+// Changes that are requested during another one are combined. An invalid one fails alone.
 func TestChangesAreMadeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := kind.NewCatalog(kind.MustTable())

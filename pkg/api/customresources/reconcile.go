@@ -18,17 +18,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// emptyWait bounds one watch for the deletion of a definition's objects. After it the objects are counted again.
+// emptyWait limits one watch for the deletion of a definition's objects. Afterwards the objects are counted again.
 const emptyWait = time.Minute
 
 type reconciler struct {
 	*Controller
 	env engine.Env
-	// follow runs a function until the controller stops.
+	// follow runs a function in a goroutine that ends with the controller.
 	follow func(func(context.Context))
 }
 
-// accepted reports whether a definition is to be served: its names have been accepted at some time.
+// accepted reports whether a definition must be served: its names were accepted, now or earlier.
 func accepted(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
 		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
@@ -49,7 +49,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	} else if err != nil {
 		return engine.Result{}, err
 	}
-	if set := r.set(req.Name); set != nil && !set.Of(stored.UID) { // deleted and recreated
+	if set := r.set(req.Name); set != nil && !set.Of(stored.UID) { // the definition was deleted and recreated
 		if err := r.gone(ctx, req.Name); err != nil {
 			return engine.Result{}, err
 		}
@@ -84,7 +84,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, nil
 }
 
-// withOwnStatus copies a definition, except for its spec, which may be large.
+// withOwnStatus copies a definition, but shares its spec, which may be large.
 func withOwnStatus(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	out := *crd
 	crd.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -92,7 +92,7 @@ func withOwnStatus(crd *apiextensionsv1.CustomResourceDefinition) *apiextensions
 	return &out
 }
 
-// write writes the status if it changed, and enqueues the definitions that may be waiting for released names.
+// write stores the status if it changed, and retries definitions that wait for names released by it.
 func (r *reconciler) write(ctx context.Context, was, is *apiextensionsv1.CustomResourceDefinition) error {
 	if !equality.Semantic.DeepEqual(was.Status, is.Status) {
 		if err := r.env.Client.Status().Update(ctx, is); err != nil {
@@ -113,14 +113,14 @@ func (r *reconciler) gone(ctx context.Context, name string) error {
 	return nil
 }
 
-// retry enqueues definitions that are waiting for names.
+// retry enqueues definitions that wait for names.
 func (r *reconciler) retry(waiting []string) {
 	for _, name := range waiting {
 		r.env.Enqueue(engine.RequestFor("", name), 0)
 	}
 }
 
-// empty deletes a definition's objects, and removes its finalizer once there are none.
+// empty deletes a definition's objects, and removes its finalizer once none are left.
 func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	before := withOwnStatus(crd)
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || r.set(crd.Name) == nil {
@@ -159,8 +159,8 @@ func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResou
 	return nil
 }
 
-// release removes the finalizer. It does not use the reconciler's own client, which would wait for the cache to show
-// the definition, deleted by then.
+// release removes the finalizer. It bypasses the reconciler's client, which would wait until the cache shows the
+// definition, and that is deleted by this write.
 func (r *reconciler) release(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
 	return ctrl.IgnoreNotFound(r.cfg.Client.Status().Update(ctx, crd))
@@ -178,14 +178,13 @@ func metadataListOf(row *kind.Resource) *metav1.PartialObjectMetadataList {
 	return l
 }
 
-// count returns the number of objects of a kind.
 func (r *reconciler) count(ctx context.Context, row *kind.Resource) (int, error) {
 	l := metadataListOf(row)
 	err := r.cfg.Client.List(ctx, l)
 	return len(l.Items), err
 }
 
-// await enqueues a definition when its objects are deleted, or after emptyWait.
+// await enqueues a definition after the deletion of its objects, or after emptyWait.
 func (r *reconciler) await(name string, row *kind.Resource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +201,7 @@ func (r *reconciler) await(name string, row *kind.Resource) {
 	})
 }
 
-// untilEmpty returns when a kind has no objects, or after emptyWait.
+// untilEmpty returns when no objects of a kind are left, or after emptyWait.
 func (r *reconciler) untilEmpty(ctx context.Context, row *kind.Resource) {
 	ctx, cancel := context.WithTimeout(ctx, emptyWait)
 	defer cancel()

@@ -70,8 +70,7 @@ func TestVersionsWithoutConversion(t *testing.T) {
 		`"responseKind":{"group":"example.org","version":"v1beta1","kind":"Boat"}`,
 		"as upstream, which says it for custom resources")
 
-	// Another version becomes the storage version: existing objects are read as before, and converted when they are
-	// written.
+	// After the storage version changes, existing objects can be read, and each is converted when it is written.
 	got := patchIn(w, definitionsPath+"/boats.example.org",
 		`[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
@@ -99,10 +98,10 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusOK, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).code)
 }
 
-// What is read has the defaults of the stored version, whichever version it was written in.
+// Objects have the defaults of the stored version, whichever version they were written in.
 func TestDefaultsOfTheStoredVersion(t *testing.T) {
 	w := newWorld(t, t.TempDir())
-	w.define(strings.Replace(boats, "host: {type: string}", "host: {type: string, default: here}", 1)) // of v1
+	w.define(strings.Replace(boats, "host: {type: string}", "host: {type: string, default: here}", 1)) // a default in v1
 	made := w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "a", `{hostPort: p}`))
 	require.Equal(t, http.StatusCreated, made.code, made.body)
 	require.Contains(t, made.body, `"host":"here"`)
@@ -116,11 +115,11 @@ func TestDefaultsOfTheStoredVersion(t *testing.T) {
 	require.NotContains(t, w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "b", `{host: away}`)).body, "here")
 }
 
-// An apply that changes nothing writes nothing, also in a version with defaults that the stored one does not have: who
-// applies again and again must not make a new generation each time.
+// An apply that changes nothing writes nothing, even in a version with defaults that the stored version lacks.
+// Otherwise each repetition would increment the generation.
 func TestAppliesThatChangeNothing(t *testing.T) {
 	w := newWorld(t, t.TempDir())
-	// of v1beta1 alone
+	// A default in v1beta1 only.
 	w.define(strings.Replace(boats, "hostPort: {type: string}", "hostPort: {type: string, default: p}", 1))
 	apply := func(path, query string) *unstructured.Unstructured {
 		got := patchIn(w, boatsPath("v1beta1", path)+query, boat("v1beta1", "a", `{host: h}`), types.ApplyPatchType)
@@ -150,7 +149,7 @@ func (w *world) stored(key string) string {
 	return meta.APIVersion
 }
 
-// converter is a conversion webhook that splits and joins host and port. lie may change its responses.
+// converter is a conversion webhook that splits and joins host and port. lie may corrupt its responses.
 type converter struct {
 	*httptest.Server
 	calls, objects atomic.Int64
@@ -231,7 +230,7 @@ func TestConversionByWebhook(t *testing.T) {
 		"Content-Type", string(types.ApplyPatchType))
 	require.Equal(t, http.StatusOK, got.code, got.body)
 
-	// A list is converted with one call, and a server starts while the webhook is down.
+	// A list is converted with one call. A server can start while the webhook is down.
 	w.end()
 	before := hook.calls.Load()
 	w = newWorld(t, dir)
@@ -276,7 +275,7 @@ func TestConversionByWebhook(t *testing.T) {
 	w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
 }
 
-// Definitions that upstream rejects are rejected with its messages.
+// Definitions that upstream rejects are rejected with the same messages.
 func TestBadDefinitions(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	with := func(s string) string {
@@ -316,7 +315,7 @@ func TestBadDefinitions(t *testing.T) {
 	}
 }
 
-// A stored definition that cannot be used affects neither the server nor other definitions.
+// An invalid stored definition affects neither the server nor other definitions.
 func TestStoredDefinitionThatIsBroken(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, dir)

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
-// world is a server with custom resources and without a socket.
+// world is a server with custom resources, without a socket.
 type world struct {
 	t      testing.TB
 	store  *store.Store
@@ -89,7 +89,7 @@ func newWorld(t testing.TB, dir string) *world {
 	return w
 }
 
-// end stops the server, so that another one can be started on the same directory.
+// end stops the server, so that another one can use the same directory.
 func (w *world) end() {
 	w.http.CloseClientConnections()
 	for i := len(w.stop) - 1; i >= 0; i-- {
@@ -139,7 +139,7 @@ func (w *world) define(text string) *apiextensionsv1.CustomResourceDefinition {
 	return w.until(crd.Name, apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
 }
 
-// until waits for a condition of a definition.
+// until waits until a definition's condition has the status.
 func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefinitionConditionType,
 	status apiextensionsv1.ConditionStatus) *apiextensionsv1.CustomResourceDefinition {
 	w.t.Helper()
@@ -153,7 +153,7 @@ func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefin
 	})
 }
 
-// wait waits until a definition satisfies ok; a deleted definition is nil.
+// wait waits until ok accepts the definition. It passes nil for a deleted definition.
 func (w *world) wait(name string,
 	ok func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	w.t.Helper()
@@ -161,7 +161,7 @@ func (w *world) wait(name string,
 		ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(w.t, err)
 	defer events.Stop()
-	// A watch does not show what was deleted before it began.
+	// A watch does not report deletions before its start.
 	var now apiextensionsv1.CustomResourceDefinition
 	if err := w.client.Get(w.t.Context(), ctrl.ObjectKey{Name: name}, &now); apierrors.IsNotFound(err) && ok(nil) {
 		return nil

@@ -11,19 +11,19 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// schema is a flow schema as it is configured at present. It is immutable except for its counters.
+// schema is a configured flow schema. It is immutable except for its counters.
 type schema struct {
 	*counters
 	precedence int32
 	by         flowcontrol.FlowDistinguisherMethodType
 	rules      []flowcontrol.PolicyRulesWithSubjects
 	level      *level
-	// uids are the values of the headers that name the flow schema and its priority level to clients; nil without
-	// objects.
+	// uid and levelUID are the response headers' values: the UIDs of the flow schema and of its priority level. Nil
+	// if they are not stored objects.
 	uid, levelUID []string
 }
 
-// counters are what a flow schema, by name, has admitted and rejected over all its configurations.
+// counters counts the requests of a flow schema, by name and over all its configurations.
 type counters struct {
 	name               string
 	executing, waiting int
@@ -36,7 +36,7 @@ func (c *counters) reject(reason string) error {
 	return &Rejected{reason}
 }
 
-// Class is the flow schema of a request and its flow in that schema.
+// Class is a request's flow schema and its flow in that schema.
 type Class struct {
 	schema *schema
 	flow   string
@@ -48,13 +48,14 @@ func (c Class) Schema() string { return c.schema.name }
 // Level returns the name of the request's priority level.
 func (c Class) Level() string { return c.schema.level.name }
 
-// Headers of responses that name the FlowSchema and PriorityLevelConfiguration of a request, as upstream's.
+// Upstream's response headers with the UIDs of the request's FlowSchema and PriorityLevelConfiguration.
 const (
 	schemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
 	levelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
 )
 
-// WriteHeader adds the headers that name the request's FlowSchema and PriorityLevelConfiguration, if those are objects.
+// WriteHeader adds the headers with the UIDs of the request's FlowSchema and PriorityLevelConfiguration, unless
+// these are built in.
 func (c Class) WriteHeader(h http.Header) {
 	if c.schema != nil && c.schema.uid != nil {
 		h[schemaHeader], h[levelHeader] = c.schema.uid, c.schema.levelUID
@@ -144,7 +145,7 @@ func matchesResource(r *flowcontrol.ResourcePolicyRule, info *request.RequestInf
 	return contains(r.Namespaces, info.Namespace)
 }
 
-// contains reports whether a list has the value or "*", which is the wildcard of verbs, groups and namespaces alike.
+// contains reports whether a list has the value or only "*", the wildcard of verbs, groups and namespaces.
 func contains(list []string, value string) bool {
 	return slices.Contains(list, value) || len(list) == 1 && list[0] == "*"
 }

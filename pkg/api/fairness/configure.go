@@ -9,10 +9,10 @@ import (
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 )
 
-// Configure replaces the priority levels and flow schemas. Requests in flight stay in their level, which keeps its
-// seats until they end if it is no longer configured. As upstream, malformed levels and schemas that refer to a level
-// that is missing are ignored, and the mandatory objects exist even if they are not given. The objects are retained and
-// must not change.
+// Configure replaces the priority levels and flow schemas. Requests in flight stay in their level. A level that is
+// no longer configured keeps its seats until its requests end. As upstream, malformed levels and schemas with a
+// missing level are ignored, and mandatory objects exist even if they are not given. Configure keeps the objects:
+// the caller must not change them.
 func (s *Set) Configure(levels []*flowcontrol.PriorityLevelConfiguration, schemas []*flowcontrol.FlowSchema) {
 	levels = withMandatory(slices.DeleteFunc(slices.Clone(levels), malformed),
 		bootstrap.MandatoryPriorityLevelConfigurations,
@@ -46,7 +46,7 @@ func (s *Set) Configure(levels []*flowcontrol.PriorityLevelConfiguration, schema
 	s.share()
 }
 
-// withMandatory returns the objects without duplicate names, and the mandatory ones among those that are missing.
+// withMandatory returns objects without duplicate names, plus the missing mandatory ones.
 func withMandatory[T any](objects, mandatory []T, name func(T) string) (all []T) {
 	seen := map[string]bool{}
 	for _, o := range append(slices.Clone(objects), mandatory...) {
@@ -58,7 +58,7 @@ func withMandatory[T any](objects, mandatory []T, name func(T) string) (all []T)
 	return all
 }
 
-// malformed reports whether upstream ignores a priority level. Validation lets none of them pass.
+// malformed reports whether upstream ignores a priority level. Validation accepts no such level.
 func malformed(c *flowcontrol.PriorityLevelConfiguration) bool {
 	exempt := c.Spec.Type == flowcontrol.PriorityLevelEnablementExempt
 	if exempt != (c.Name == flowcontrol.PriorityLevelConfigurationNameExempt) {
@@ -69,7 +69,7 @@ func malformed(c *flowcontrol.PriorityLevelConfiguration) bool {
 		(l == nil || (l.LimitResponse.Type == flowcontrol.LimitResponseTypeQueue) != (l.LimitResponse.Queuing != nil))
 }
 
-// matching is the flow schemas in the order in which they are matched, and the one for what none matches.
+// matching contains the flow schemas in matching order, and catch-all, which gets all other requests.
 type matching struct {
 	schemas  []*schema
 	catchAll *schema
@@ -112,14 +112,14 @@ func (s *Set) matchers(byName map[string]*level, all []*flowcontrol.FlowSchema) 
 	return &matching{made, catchAll}
 }
 
-// remove removes a retired level, whose seats the others get.
+// remove removes a retired level and redistributes its seats.
 func (s *Set) remove(l *level) {
 	s.levels = slices.DeleteFunc(s.levels, func(o *level) bool { return o == l })
 	s.share()
 }
 
-// share divides the seats among the levels by their shares, rounded up as upstream does, and hands out those that
-// became free.
+// share divides the seats among the levels by their shares, rounded up as upstream, and dispatches seats that became
+// free.
 func (s *Set) share() {
 	total := 0
 	for _, l := range s.levels {
@@ -151,8 +151,8 @@ func (s *Set) share() {
 	s.dispatch()
 }
 
-// shares returns the level's shares, the percentage of its seats that it lends, and the percentage that it may borrow;
-// nil: no limit.
+// shares returns the level's shares, the percentage of its seats that it lends, and the percentage that it may
+// borrow (nil: unlimited).
 func (l *level) shares() (shares, lendable int, borrowable *int32) {
 	number := func(p *int32, otherwise int) int {
 		if p == nil {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// levelOf is a priority level that neither lends nor borrows seats.
+// levelOf returns a priority level that neither lends nor borrows seats.
 func levelOf(name string, shares int32,
 	queuing *flowcontrol.QueuingConfiguration) *flowcontrol.PriorityLevelConfiguration {
 	response := flowcontrol.LimitResponse{Type: flowcontrol.LimitResponseTypeReject}
@@ -27,7 +27,7 @@ func levelOf(name string, shares int32,
 		}}
 }
 
-// schemaOf sends everything of a user to a level.
+// schemaOf returns a flow schema that sends all requests of a user to a level.
 func schemaOf(name, user, level string, precedence int32) *flowcontrol.FlowSchema {
 	return &flowcontrol.FlowSchema{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-schema"}, Spec: flowcontrol.FlowSchemaSpec{
@@ -74,7 +74,7 @@ func TestObjectsConfigureLevelsAndSchemas(t *testing.T) {
 	require.Equal(t, http.CanonicalHeaderKey(flowcontrol.ResponseHeaderMatchedFlowSchemaUID), schemaHeader)
 	require.Equal(t, http.CanonicalHeaderKey(flowcontrol.ResponseHeaderMatchedPriorityLevelConfigurationUID), levelHeader)
 
-	// A level that may not borrow has no more than its own seats.
+	// A level that may not borrow has only its own seats.
 	require.Len(t, fill(t, s, who("jane")), 3, "three quarters of them for one flow")
 	other := resource("list", "", "e", "pods", "")
 	k, err := s.Begin(s.Classify(who("jane"), other), false)
@@ -103,7 +103,7 @@ func TestALevelIsReplacedWhileRequestsRun(t *testing.T) {
 		}
 		require.Equal(t, "queue-full", reason(<-results), "the queue has the configured length")
 
-		// The level goes. What waits in it is still served, and then its seats are others'.
+		// After a level is removed, its waiting requests are still served. Then other levels get its seats.
 		s.Configure([]*flowcontrol.PriorityLevelConfiguration{levelOf("rest", 99, nil)}, schemas)
 		require.Equal(t, "catch-all", s.Classify(who("jane"), pods).Level())
 		require.Contains(t, s.Limits(), "narrow")

@@ -27,7 +27,7 @@ func (s *Set) unseat(f *flow) {
 	s.dispatch()
 }
 
-// next returns the waiting flow with the fewest seats, or nil if no flow may have another one.
+// next returns the waiting flow with the fewest seats, or nil if all are at their limit.
 func (l *level) next() (f *flow) {
 	for _, g := range l.queued {
 		if g.executing < l.most &&
@@ -38,7 +38,7 @@ func (l *level) next() (f *flow) {
 	return f
 }
 
-// dispatch grants free seats to waiters.
+// dispatch gives free seats to waiting requests.
 func (s *Set) dispatch() {
 	for {
 		var f *flow

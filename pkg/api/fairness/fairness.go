@@ -1,23 +1,15 @@
-// Package fairness decides which requests are executed now, which wait and which are rejected, so that no user can keep
-// others from using the API. It follows API Priority and Fairness (KEP-1040). FlowSchema and PriorityLevelConfiguration
-// objects configure it; until they are read, it uses the mandatory and suggested ones of upstream's library.
+// Package fairness decides which requests are executed, wait or are rejected, so that no user can keep others from
+// using the API. It implements API Priority and Fairness (KEP-1040). FlowSchemas and PriorityLevelConfigurations
+// configure it. Until they are read, it uses upstream's mandatory and suggested ones. Its invariant: the seats in
+// use exceed Config.Seats by at most one per level (shares are rounded up), and every queue, wait and map has a
+// limit, above which a *Rejected is returned.
 //
-// Its invariant: the seats in use never exceed Config.Seats by more than one for each level, whose share is rounded
-// up, and every queue, wait and map has a bound, above which a *Rejected is returned.
-//
-// # Decisions
-//
-// Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) grants a seat for the duration of a
-// function. Here a seat is released when the response begins: from then on the client determines the pace, and a client
-// that does not read its response must not hold a seat. So this package has queues of its own: one per flow, instead of
-// shuffle sharding over a fixed number, and the flow with the fewest seats is served first. The length of a queue
-// limits a flow, and that times the number of queues limits a level. The hand size, which says how many queues flows
-// share, has no meaning.
-//
-// A flow has at most three quarters of the seats that its level can reach, so that other flows need not wait for it.
-//
-// Seats that upstream calls lendable are in a shared pool, from which any level takes free ones. When a seat of the
-// pool is released, the waiting level with the smallest fraction of its nominal seats gets it.
+// It differs from upstream's queue sets (fairqueuing). A seat is released when the response begins, because from
+// then on the client determines the pace. Each flow has its own queue instead of shuffle sharding, and the flow with
+// the fewest seats is served first. The queue length limits a flow, and that length times the number of queues a
+// level; the hand size is ignored. A flow gets at most three quarters of the seats that its level can reach, so that
+// other flows need not wait for it. All levels share a pool of lendable seats, and the waiting level with the
+// smallest fraction of its nominal seats gets a released one.
 package fairness
 
 import (
@@ -29,21 +21,21 @@ import (
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 )
 
-// Config configures the limits of a Set. Zero values mean the defaults.
+// Config configures the limits of a Set. Zero values mean defaults.
 type Config struct {
-	// Seats is the number of concurrent requests, not counting exempt ones. Default 600, as upstream.
+	// Seats is the number of concurrent requests, excluding exempt ones. Default 600, as upstream.
 	Seats int
-	// QueueLength limits the waiting requests of a flow, Queued the waiting requests of a priority level (default 1,000
-	// each); a level's configuration may set lower limits. When Queued is reached, a request of a flow with a shorter
-	// queue replaces the last one in the longest queue.
+	// QueueLength limits a flow's waiting requests, Queued a priority level's (default 1,000 each). A level's
+	// configuration may set lower limits. When Queued is reached, a request of a flow with a shorter queue displaces
+	// the last one in the longest queue.
 	QueueLength, Queued int
 	// Wait is how long a request may wait for a seat. Default 15 s.
 	Wait time.Duration
-	// Outstanding limits the requests of a flow that wait, execute or are sending their response (default 500), Streams
-	// its watches and other long-running requests (default 4,000).
+	// Outstanding limits a flow's requests that wait, execute or send their response (default 500), Streams its
+	// watches and other long-running requests (default 4,000).
 	Outstanding, Streams int
-	// BodyBytes limits the request bodies in memory for all flows (default 32 MiB), FlowBodyBytes the bodies of a flow
-	// (default 8 MiB). A flow with at most 64 KiB may also use a reserve of the size of BodyBytes.
+	// BodyBytes limits the request bodies in memory of all flows (default 32 MiB), FlowBodyBytes those of one flow
+	// (default 8 MiB). A flow with at most 64 KiB may also use a reserve as large as BodyBytes.
 	BodyBytes, FlowBodyBytes int
 }
 
@@ -68,13 +60,13 @@ func (c *Config) defaults() {
 // smallBodies is the size of bodies, in bytes, up to which a flow may use the reserve.
 const smallBodies = 64 << 10
 
-// idleFlows is the approximate number of flows without requests that a level remembers.
+// idleFlows is the approximate number of idle flows that a level keeps.
 const idleFlows = 256
 
-// Rejected is the error for requests that are not served. The client may retry.
+// Rejected is the error for a rejected request. The client may retry.
 type Rejected struct {
-	// Reason is upstream's where it has one: queue-full, concurrency-limit, time-out, cancelled, outstanding, streams,
-	// body-bytes.
+	// Reason is one of upstream's reasons queue-full, concurrency-limit, time-out and cancelled, or outstanding,
+	// streams or body-bytes.
 	Reason string
 }
 
@@ -84,16 +76,16 @@ func (r *Rejected) Error() string { return "too many requests: " + r.Reason }
 type level struct {
 	name    string
 	exempt  bool
-	queues  bool // if false, requests are rejected when no seat is free
+	queues  bool // if false, reject requests when no seat is free
 	nominal int
-	// guaranteed is the number of seats that no other level borrows, limit the maximum with borrowed ones, most the
-	// maximum for one flow.
+	// guaranteed is the number of seats that other levels cannot borrow, limit the maximum including borrowed ones,
+	// most the maximum for one flow.
 	guaranteed, limit, most int
-	// queueLength limits the waiting requests of a flow, queueable the level's.
+	// queueLength limits a flow's waiting requests, queueable the level's.
 	queueLength, queueable int
 	executing, waiting     int
-	// requests is the number of requests between Begin and End. A retired level is no longer configured, and removed when
-	// it has none.
+	// requests is the number of requests between Begin and End. A retired level is no longer configured; it is
+	// removed when requests becomes 0.
 	requests int
 	retired  bool
 	spec     *flowcontrol.PriorityLevelConfiguration
@@ -108,7 +100,7 @@ type flowKey struct {
 	name   string
 }
 
-// flow is the requests of a user, or of a namespace, in a flow schema.
+// flow contains the requests of a user or namespace in a flow schema.
 type flow struct {
 	key         flowKey
 	level       *level
@@ -122,21 +114,20 @@ type flow struct {
 
 type waiter struct {
 	done chan struct{}
-	// ok is true if the waiter got a seat, false if it was displaced by another flow's. It is valid once done is
+	// ok is true if the waiter got a seat, false if another flow's waiter displaced it. It may be read once done is
 	// closed.
 	ok bool
 }
 
-// Set is the priority levels of a server.
+// Set contains a server's priority levels and flow schemas.
 type Set struct {
-	cfg Config
-	// schemas are the configured flow schemas.
+	cfg     Config
 	schemas atomic.Pointer[matching]
 
 	mu     sync.Mutex
 	levels []*level
-	counts map[string]*counters // by name of the flow schema
-	// pool is the number of seats that are shared by all levels, pooled the number of them in use.
+	counts map[string]*counters // by flow schema name
+	// pool is the number of seats that the levels share, pooled the number of these in use.
 	pool, pooled int
 	held         int
 	served       uint64
@@ -168,7 +159,7 @@ func (l *level) flow(k flowKey) *flow {
 	return f
 }
 
-// Stat is the current state and the counters of a flow schema.
+// Stat is the current state of a flow schema and its counters.
 type Stat struct {
 	Schema, Level      string
 	Executing, Waiting int
@@ -176,7 +167,7 @@ type Stat struct {
 	Rejected           map[string]uint64 // by reason
 }
 
-// Stats returns all flow schemas except exempt ones, whose requests are not counted.
+// Stats returns all flow schemas except those of exempt levels, whose requests are not counted.
 func (s *Set) Stats() []Stat {
 	s.mu.Lock()
 	defer s.mu.Unlock()

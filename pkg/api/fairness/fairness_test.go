@@ -82,7 +82,7 @@ func TestClassify(t *testing.T) {
 		require.Equal(t, []string{c.schema, c.level, c.flow}, []string{got.Schema(), got.Level(), got.flow}, "%s %+v",
 			c.user.GetName(), c.info)
 	}
-	// Upstream's concurrency limits of 600 seats over 245 shares.
+	// Upstream's concurrency limits: 600 seats over 245 shares.
 	require.Equal(t,
 		map[string]int{
 			"system":          74,
@@ -97,7 +97,7 @@ func TestClassify(t *testing.T) {
 
 var pods = resource("list", "", "d", "pods", "")
 
-// seated begins a request of the user and acquires a seat, which must be free.
+// seated begins a request of the user and takes a seat, which must be free.
 func seated(t *testing.T, s *Set, u user.Info) *Ticket {
 	t.Helper()
 	k, err := s.Begin(s.Classify(u, pods), false)
@@ -133,7 +133,7 @@ func reason(err error) string {
 	return fmt.Sprint(err)
 }
 
-// A user may take idle seats, but never the guaranteed ones of other levels.
+// A user may take idle seats, but not the guaranteed seats of other levels.
 func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	s := New(Config{Seats: 100})
 	hog := fill(t, s, account("d", "hog"))
@@ -147,8 +147,8 @@ func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	}
 }
 
-// However few seats there are, each level that has a share of them serves somebody: of one seat, all levels have one
-// each, as upstream.
+// However few seats exist, each level with shares serves at least one request: with one seat, each level has one, as
+// upstream.
 func TestFewSeatsAreForEverybody(t *testing.T) {
 	all := []user.Info{
 		account("d", "a"),
@@ -194,7 +194,7 @@ func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Equal(t, []string{"one", "two", "one"}, order)
-		time.Sleep(time.Minute) // of the bubble's clock: the other waiters time out
+		time.Sleep(time.Minute) // fake time: the other waiters time out
 		synctest.Wait()
 		require.Len(t, order, 3)
 	})
@@ -284,7 +284,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestSeatsAreCounted checks that seats add up after any sequence of operations.
+// Seats add up after any sequence of operations.
 func TestSeatsAreCounted(t *testing.T) {
 	users := []user.Info{
 		account("d", "a"), account("d", "b"), who("jane"), who("system:node:n", user.NodesGroup), account("kube-system", "x"),
@@ -315,7 +315,7 @@ func TestSeatsAreCounted(t *testing.T) {
 					}
 				}
 				s.Configure(levels, bootstrap.SuggestedFlowSchemas)
-				configured = true // seats in use may now be more than the new configuration allows
+				configured = true // more seats may be in use than the new configuration allows
 			case 0, 1:
 				k, err := s.Begin(s.Classify(rapid.SampledFrom(users).Draw(rt, "user"), pods), false)
 				require.NoError(rt, err)
@@ -363,7 +363,7 @@ func TestSeatsAreCounted(t *testing.T) {
 	})
 }
 
-// Flows of users that come and go are removed.
+// Idle flows are removed.
 func TestIdleFlowsAreForgotten(t *testing.T) {
 	s := New(Config{})
 	for i := range 10_000 {

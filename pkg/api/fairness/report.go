@@ -9,23 +9,24 @@ import (
 type Level struct {
 	Name   string
 	Exempt bool
-	// Seats is the number of nominal seats, Guaranteed of those that no other level borrows, FlowLimit the maximum for
-	// one flow.
+	// Seats is the number of nominal seats, Guaranteed the number of seats that other levels cannot borrow,
+	// FlowLimit the maximum for one flow.
 	Seats, Guaranteed, FlowLimit int
 	Executing, Waiting           int
 	Dispatched, Rejected         uint64
-	// FlowCount is the number of known flows; Flows are the busiest of them.
+	// FlowCount is the number of known flows. Flows contains the busiest ones.
 	FlowCount int
 	Flows     []Flow
 }
 
-// Flow is the requests of a user or namespace in a flow schema. BodyBytes is the size of their bodies in memory.
+// Flow contains the requests of a user or namespace in a flow schema. BodyBytes is the size of their bodies in
+// memory.
 type Flow struct {
 	Schema, Name                           string
 	Executing, Waiting, Streams, BodyBytes int
 }
 
-// Report returns all levels, each with up to flows of its active flows.
+// Report returns all levels, each with at most flows of its busiest flows.
 func (s *Set) Report(flows int) []Level {
 	s.mu.Lock()
 	defer s.mu.Unlock()

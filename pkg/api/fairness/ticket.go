@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Ticket is an admitted request. The zero value is an exempt request's: its methods do nothing.
+// Ticket is an admitted request. The zero value belongs to an exempt request, for which all methods do nothing.
 type Ticket struct {
 	set    *Set
 	flow   *flow
@@ -14,7 +14,7 @@ type Ticket struct {
 	held   int
 }
 
-// Begin admits a request to its flow. stream is set for long-running requests. If it succeeds, End must be called.
+// Begin admits a request to its flow. stream means long-running. After success, the caller must call End.
 func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
 	if c.schema == nil || c.schema.level.exempt {
 		return Ticket{}, nil
@@ -37,7 +37,7 @@ func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
 	return Ticket{set: s, flow: f, stream: stream}, nil
 }
 
-// Hold counts n bytes of the request's body until End.
+// Hold adds n bytes to the request's body until End. It returns a *Rejected above the limit.
 func (t *Ticket) Hold(n int) error {
 	s := t.set
 	if s == nil {
@@ -53,7 +53,7 @@ func (t *Ticket) Hold(n int) error {
 	return nil
 }
 
-// Drop ends the counting of n of these bytes before End does.
+// Drop subtracts n of the held bytes before End.
 func (t *Ticket) Drop(n int) {
 	s := t.set
 	if s == nil {
@@ -65,7 +65,7 @@ func (t *Ticket) Drop(n int) {
 	t.flow.held, s.held, t.held = t.flow.held-n, s.held-n, t.held-n
 }
 
-// Acquire waits for a seat until ctx is done or Config.Wait has passed. Release releases it.
+// Acquire waits for a seat until ctx is done or Config.Wait has passed. Release frees the seat.
 func (t *Ticket) Acquire(ctx context.Context) error {
 	s := t.set
 	if s == nil {
@@ -74,7 +74,7 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	f := t.flow
 	l := f.level
-	// Waiters found no free seat or are at their flow's limit, so taking a free seat passes nobody over.
+	// All waiters lack a free seat or are at their flow's limit, so this request does not overtake them.
 	if len(f.waiters) == 0 && f.executing < l.most && s.free(l) {
 		s.seat(f)
 		t.seated = true
@@ -99,7 +99,7 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-w.done: // possibly at the same time
+	case <-w.done: // may happen at the same time
 		if t.seated = w.ok; w.ok {
 			return nil
 		}

@@ -54,7 +54,7 @@ func BenchmarkClientList3000(b *testing.B) {
 	}
 }
 
-// BenchmarkClientEvent measures the time from the return of a create to the call of an informer's handler.
+// BenchmarkClientEvent measures the time from the return of a create until an informer's handler is called.
 func BenchmarkClientEvent(b *testing.B) {
 	c := admin(b)
 	ctx := context.Background()

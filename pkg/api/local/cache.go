@@ -13,8 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clientCache implements controller-runtime's cache on the shared cache. When Start returns, event handlers added
-// through it are removed.
+// clientCache implements controller-runtime's cache on the shared cache. When Start returns, it removes the event
+// handlers that were added through it.
 type clientCache struct {
 	*userClient
 
@@ -54,10 +54,10 @@ func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVe
 	return c.GetInformer(ctx, row.New(), opts...)
 }
 
-// RemoveInformer does nothing: the data belongs to the server.
+// RemoveInformer does nothing: the server owns the data.
 func (c *clientCache) RemoveInformer(context.Context, ctrl.Object) error { return nil }
 
-// Start blocks until ctx is done, and then removes the event handlers added through this cache.
+// Start blocks until ctx is done. Then it removes the event handlers that were added through this cache.
 func (c *clientCache) Start(ctx context.Context) error {
 	<-ctx.Done()
 	c.mu.Lock()
@@ -79,8 +79,8 @@ func (c *clientCache) WaitForCacheSync(ctx context.Context) bool {
 	return c.cache.WaitFor(ctx, 1) == nil
 }
 
-// IndexField indexes a field for List with an exact field selector. Fields that the kind's field selectors support need
-// no index. Indexes are shared by all clients, so a name must mean the same to all.
+// IndexField indexes a field for List with an exact field selector. Fields that the kind's field selectors support
+// need no index. All clients share indexes, so a name must have the same meaning for all of them.
 func (c *clientCache) IndexField(_ context.Context, obj ctrl.Object, field string, values ctrl.IndexerFunc) error {
 	row, _, err := c.row(obj)
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *clientCache) IndexField(_ context.Context, obj ctrl.Object, field strin
 	return c.addIndex(row, fieldIndex(field), values)
 }
 
-// clientInformer is the shared informer; handlers added through it are removed with the client's cache.
+// clientInformer is the shared informer. Its handlers are removed when the client's cache ends.
 type clientInformer struct {
 	*informer
 	owner *clientCache

@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// userClient is the in-process client of one identity. Reads come from the cache without authorization: its users are
-// part of the server.
+// userClient is the in-process client of one identity. It reads from the cache without authorization, because its
+// users are part of the server.
 type userClient struct {
 	*Clients
 	user user.Info
@@ -52,7 +52,6 @@ func (c *userClient) IsObjectNamespaced(obj runtime.Object) (bool, error) {
 	return err == nil && row.Namespaced, err
 }
 
-// as returns a context with the client's user.
 func (c *userClient) as(ctx context.Context) context.Context { return request.WithUser(ctx, c.user) }
 
 // target returns the target for an object and a subresource.
@@ -139,7 +138,7 @@ func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...c
 	return err
 }
 
-// applied is implemented by client-go's apply configurations and by those made from unstructured objects.
+// applied is implemented by client-go's apply configurations, including those of unstructured objects.
 type applied interface {
 	GetName() *string
 	GetNamespace() *string
@@ -162,7 +161,7 @@ func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfigura
 			return apierrors.NewBadRequest(err.Error())
 		}
 		gvk, t.Namespace, t.Name = gv.WithKind(deref(a.GetKind())), deref(a.GetNamespace()), deref(a.GetName())
-	case ctrl.Object: // an apply configuration made from an unstructured object
+	case ctrl.Object: // the apply configuration of an unstructured object
 		gvk, t.Namespace, t.Name = a.GetObjectKind().GroupVersionKind(), a.GetNamespace(), a.GetName()
 	default:
 		return fmt.Errorf("%T has no kind or name", obj)
@@ -195,7 +194,7 @@ func deref(s *string) string {
 	return *s
 }
 
-// Watch reports changes. The objects belong to the cache and are immutable.
+// Watch watches objects. They belong to the cache and are immutable.
 func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList,
 	opts ...ctrl.ListOption) (watch.Interface, error) {
 	row, as, err := c.row(list)

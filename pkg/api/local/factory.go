@@ -22,9 +22,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// factory is a client-go informer factory with our informers, for the groups that admission plugins use. client-go's
-// own factory would link generated informers, listers and wrappers for some 150 kinds: a tenth of the binary. The
-// embedded interface is nil, so a plugin that uses another group panics when it is initialized: add the group here.
+// factory is a client-go informer factory on the shared cache, for the groups that admission plugins use.
+// client-go's own factory would link code for some 150 kinds: a tenth of the binary. The embedded interface is nil,
+// so a plugin that uses another group panics when it is initialized: add the group here.
 type factory struct {
 	informers.SharedInformerFactory
 	clients *Clients
@@ -48,8 +48,8 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	return f
 }
 
-// InformerFor returns our informer of a kind in the table. For other kinds it returns an informer without objects,
-// which has no client and cannot be started.
+// InformerFor returns the shared informer of a kind in the table. For other kinds it returns an informer without
+// objects and without a client, which cannot be started.
 func (f *factory) InformerFor(obj runtime.Object,
 	make internalinterfaces.NewInformerFunc) toolscache.SharedIndexInformer {
 	t := reflect.TypeOf(obj)
@@ -66,7 +66,7 @@ func (f *factory) InformerFor(obj runtime.Object,
 	return i
 }
 
-// InformerName returns nil: the informers have no metrics of their own.
+// InformerName returns nil: the informers have no metrics.
 func (f *factory) InformerName() *toolscache.InformerName { return nil }
 
 // Start does nothing: the server maintains the cache.
@@ -75,7 +75,7 @@ func (f *factory) Start(<-chan struct{}) {}
 // StartWithContext does nothing, like Start.
 func (f *factory) StartWithContext(context.Context) {}
 
-// ForResource returns the informer of any kind that is served at the time of the call.
+// ForResource returns the informer of any kind that is served now.
 func (f *factory) ForResource(gvr schema.GroupVersionResource) (informers.GenericInformer, error) {
 	r := f.clients.kinds.Table().ByGVR(gvr)
 	if r == nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// form is the representation of objects that a caller uses.
+// form is the Go representation of objects.
 type form int
 
 const (
-	native   form = iota // the kind's Go type, or unstructured for kinds without one
+	native   form = iota // the kind's Go type, or unstructured if it has none
 	metadata             // metadata only
-	untyped              // unstructured, of a kind with a Go type
+	untyped              // unstructured, although the kind has a Go type
 )
 
-// row returns the row of an object or list, and the form it is in.
+// row returns the row of an object or list, and its form.
 func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	t := s.kinds.Table()
 	if r := t.ByType(obj); r != nil {
@@ -58,14 +58,14 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	return r, as, nil
 }
 
-// view returns the conversion of cached objects to row in a form; nil if none is needed. Results share memory with the
-// cache.
+// view returns a function that converts cached objects to the row's version and a form, or nil if no conversion is
+// needed. Results share memory with the cache.
 func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	version := func(o ctrl.Object) (ctrl.Object, error) {
 		if row.Unpack != nil {
 			o = row.Unpack(o)
 		}
-		// the registry's own answers are converted already
+		// The registry's results are already converted.
 		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind {
 			return o, nil
 		}
@@ -88,7 +88,7 @@ func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	return nil
 }
 
-// metadataOf returns an object's metadata, sharing memory with it.
+// metadataOf returns an object's metadata. It shares memory with the object.
 func metadataOf(row *kind.Resource, o ctrl.Object) (*metav1.PartialObjectMetadata, error) {
 	p := &metav1.PartialObjectMetadata{}
 	switch o := o.(type) {
@@ -115,8 +115,8 @@ func unstructuredOf(o runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: m}, nil
 }
 
-// apart returns an object whose outermost level the caller may modify. For unstructured objects that is a map, which
-// must be copied.
+// apart returns an object whose outermost level may be modified. An unstructured object is a map, so it must be
+// copied.
 func apart(o ctrl.Object) ctrl.Object {
 	if u, ok := o.(*unstructured.Unstructured); ok {
 		return u.DeepCopy()
@@ -124,11 +124,11 @@ func apart(o ctrl.Object) ctrl.Object {
 	return o
 }
 
-// body returns a copy of the caller's object to write to the target, converted to the kind's Go type if there is one.
+// body returns a copy of the caller's object to write to the target, as the kind's Go type if there is one.
 func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 	switch o := obj.(type) {
 	case *metav1.PartialObjectMetadata:
-		// It would clear everything else.
+		// A write of metadata alone would clear all other fields.
 		return nil, apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use " +
 			"the kind's own type")
 	case *unstructured.Unstructured:
@@ -155,7 +155,7 @@ func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 	return obj.DeepCopyObject(), nil
 }
 
-// answer copies the result of a write into the caller's object, so that the caller may modify it.
+// answer copies the result of a write into the caller's object, which the caller may then modify.
 func (c *userClient) answer(into runtime.Object, res registry.Result, err error) error {
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (c *userClient) answer(into runtime.Object, res registry.Result, err error)
 		return err
 	}
 	if _, ok := out.(*metav1.Status); ok {
-		return nil // binding and eviction return only a Status
+		return nil // bindings and evictions return only a Status
 	}
 	o, ok := out.(ctrl.Object)
 	if !ok {

@@ -79,12 +79,12 @@ func (x indexer) get(ns, name string) (any, bool, error) {
 	return o, err == nil, err
 }
 
-// informerIndex returns the cache's name for an index made by AddIndexers.
+// informerIndex returns the cache's name for an index of AddIndexers.
 func informerIndex(k informerKey, name string) string {
 	return fmt.Sprintf("informer:%d:%s:%s", k.form, k.gvk.GroupVersion(), name)
 }
 
-// AddIndexers adds indexes; as in client-go, names must be new.
+// AddIndexers adds indexes. As in client-go, their names must be new.
 func (x indexer) AddIndexers(add toolscache.Indexers) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

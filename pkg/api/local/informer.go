@@ -16,18 +16,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// informerKey identifies an informer: a kind that was removed and added again gets a new one.
+// informerKey identifies an informer. A kind that is removed and added again gets a new one.
 type informerKey struct {
 	storage *kind.Storage
 	gvk     schema.GroupVersionKind
 	form    form
 }
 
-// maxUnheld limits the informers, and the indexes, that are retained for kinds that were removed.
+// maxUnheld limits the informers and indexes that are kept for removed kinds.
 const maxUnheld = 64
 
-// informer is client-go's shared informer of a kind on the shared cache: it stores no objects. Each handler has a
-// goroutine that reads a watcher of the cache, so a slow handler delays no other.
+// informer is client-go's shared informer of a kind, on the shared cache: it stores no objects. Each handler has a
+// goroutine with its own watcher, so a slow handler does not delay others.
 type informer struct {
 	*Clients
 	row  *kind.Resource
@@ -42,7 +42,7 @@ type informer struct {
 
 var _ toolscache.SharedIndexInformer = (*informer)(nil)
 
-// informer returns the informer of a kind, creating it if necessary.
+// informer returns the informer of a kind and creates it if necessary.
 func (s *Clients) informer(row *kind.Resource, as form) *informer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,15 +79,15 @@ func (i *informer) HasSyncedChecker() toolscache.DoneChecker {
 	return synced{i.name, i.cache.Ready()}
 }
 
-// SetTransform is refused: the objects are shared.
+// SetTransform always fails: the objects are shared.
 func (i *informer) SetTransform(toolscache.TransformFunc) error {
 	return errors.New("objects of the shared cache cannot be transformed")
 }
 
-// AddIndexers adds indexes for the indexer's ByIndex; as in client-go, names must be new.
+// AddIndexers adds indexes for the indexer's ByIndex. As in client-go, their names must be new.
 func (i *informer) AddIndexers(add toolscache.Indexers) error { return indexer{i}.AddIndexers(add) }
 
-// Run only waits: the server maintains the cache.
+// Run only blocks until stop: the server maintains the cache.
 func (i *informer) Run(stop <-chan struct{})           { <-stop }
 func (i *informer) RunWithContext(ctx context.Context) { <-ctx.Done() }
 
@@ -122,12 +122,12 @@ func (i *informer) RemoveEventHandler(handle toolscache.ResourceEventHandlerRegi
 	return nil
 }
 
-// registration is a handler's position in the stream of changes.
+// registration runs one event handler.
 type registration struct {
 	i      *informer
 	h      toolscache.ResourceEventHandler
 	cancel context.CancelFunc
-	synced chan struct{} // closed once the initial objects have been handled
+	synced chan struct{} // closed after the initial objects
 	done   chan struct{}
 }
 
@@ -186,7 +186,7 @@ func (g *registration) run(ctx context.Context) {
 	}
 }
 
-// deliver delivers an event. Objects that cannot be converted to the informer's form are skipped.
+// deliver delivers an event. It skips objects that cannot be converted to the informer's form.
 func (g *registration) deliver(e cache.Event, initial bool) {
 	obj, err := g.i.view.of(e.Entry)
 	if err != nil {

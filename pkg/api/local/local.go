@@ -1,8 +1,6 @@
-// Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads
-// share the server's cache by pointer and whose writes use no socket.
-//
-// Its invariants: objects from the cache are immutable below the outermost struct, the result of a write is the
-// caller's own copy, and a write returns only once the cache shows it.
+// Package local implements client.Interface in process: its clients read the server's cache by pointer, and write to
+// the Registry without a socket. Its invariants: objects from the cache are immutable below the outermost struct,
+// the result of a write is the caller's own copy, and a write returns only once the cache shows it.
 package local
 
 import (
@@ -25,7 +23,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// Clients makes the in-process clients of a Registry, which share informers and indexes. Safe for concurrent use.
+// Clients creates in-process clients of a Registry, which share informers and indexes. It is safe for concurrent
+// use.
 type Clients struct {
 	registry *registry.Registry
 	cache    *cache.Cache
@@ -56,23 +55,23 @@ func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
 	return s
 }
 
-// For returns the client of one identity. Objects from the cache are immutable below the first level; the result of a
-// write is the caller's own copy.
+// For returns the client of one identity. Objects from the cache are immutable below the outermost struct. The
+// result of a write is the caller's own copy.
 func (s *Clients) For(u user.Info) client.Interface {
 	c := &userClient{Clients: s, user: u}
 	c.own = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
 	return c
 }
 
-// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has
-// the groups core, discovery, scheduling, storage and admissionregistration, and need not be started. Informers of
-// kinds that are not served deliver no events.
+// Informers returns client-go's factory on the shared cache, for the listers of admission plugins. It has the groups
+// core, discovery, scheduling, storage and admissionregistration, and need not be started. Informers of kinds that
+// are not served deliver no events.
 func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
 
-// Done is closed when the cache has ended, and with it all informers.
+// Done is closed when the cache, and with it every informer, has ended.
 func (s *Clients) Done() <-chan struct{} { return s.cache.Done() }
 
-// addIndex adds an index unless it exists: a name means the same to all clients.
+// addIndex adds an index unless it exists. A name has the same meaning for all clients.
 func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +101,7 @@ func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []str
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
 
-// schemeOf returns a scheme with the Go types of a Table. Kinds that come later have none.
+// schemeOf returns a scheme with the Go types of a Table. Kinds that are added later have no Go type.
 func schemeOf(t *kind.Table) *runtime.Scheme {
 	known := client.Scheme()
 	var more *runtime.Scheme
@@ -123,7 +122,7 @@ func schemeOf(t *kind.Table) *runtime.Scheme {
 	return more
 }
 
-// mapperOf maps between the kinds and resources of a Table.
+// mapperOf returns the REST mapper of a Table.
 func mapperOf(t *kind.Table) meta.RESTMapper {
 	var versions []schema.GroupVersion
 	for _, r := range t.All() {

@@ -73,7 +73,7 @@ func TestClientConforms(t *testing.T) {
 	clienttest.Run(t, admin(t), "work")
 }
 
-// Unstructured objects work for kinds with and without a Go type, and share nothing with the cache.
+// Unstructured objects work for kinds with and without a Go type, and share no memory with the cache.
 func TestClientTakesUnstructuredObjects(t *testing.T) {
 	e, c := start(t, 0)
 	ctx := t.Context()
@@ -251,7 +251,7 @@ func TestListersReadTheCache(t *testing.T) {
 	require.Empty(t, nothing)
 }
 
-// A handler so slow that its watcher expires gets the differences, and ends with the current state.
+// A handler whose watcher expires because it is slow gets the differences, and ends with the current state.
 func TestInformerOfASlowHandler(t *testing.T) {
 	_, c := start(t, 64)
 	ctx := context.Background()
@@ -293,7 +293,7 @@ func TestInformerOfASlowHandler(t *testing.T) {
 		return m
 	}
 	changed := create("changed", "1")
-	<-entered // the handler is blocked now
+	<-entered // the handler is now blocked
 	gone := create("gone", "1")
 	for n := range 200 {
 		changed.Data["k"] = fmt.Sprint(n)
@@ -306,7 +306,7 @@ func TestInformerOfASlowHandler(t *testing.T) {
 	require.Equal(t, map[string]string{"changed": "199", "end": ""}, state)
 }
 
-// Controller-runtime's manager runs a controller on our cache and client.
+// controller-runtime's manager can run a controller on this cache and client.
 func TestManagerRunsAController(t *testing.T) {
 	c := admin(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -318,7 +318,7 @@ func TestManagerRunsAController(t *testing.T) {
 		Metrics:   metricsserver.Options{BindAddress: "0"},
 	})
 	require.NoError(t, err)
-	// with -count
+	// Names repeat with -count.
 	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).WithOptions(controller.Options{
 		SkipNameValidation: new(true),
 	}).Complete(
@@ -355,7 +355,7 @@ func (l label) Reconcile(ctx context.Context, m *corev1.ConfigMap) (reconcile.Re
 	return reconcile.Result{}, l.Update(ctx, m)
 }
 
-// Objects that cannot be read from the store do not disappear silently: as upstream, reads by reconcilers fail.
+// As upstream, reads fail if an object cannot be decoded, so that it does not disappear silently.
 func TestClientTellsOfUnreadableObjects(t *testing.T) {
 	e, c := start(t, 0)
 	ctx := t.Context()

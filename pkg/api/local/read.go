@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// query returns what a list selects, using an index made by IndexField if the field selector names one.
+// query returns the entries that a list selects. It uses the indexes of IndexField that the field selector names.
 func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry, int64, error) {
 	if broken := s.cache.Unreadable(stored(row).Prefix(o.Namespace)); len(broken) > 0 {
 		return nil, 0, registry.StoreReadError(row.GR(), broken)
@@ -82,7 +82,7 @@ func fieldIndex(field string) string { return "field:" + field }
 // stored returns the row whose objects are in the cache.
 func stored(row *kind.Resource) *kind.Resource { return row.Stored() }
 
-// Get reads from the cache. obj shares everything but its outermost struct with the cache.
+// Get reads from the cache. obj shares everything except its outermost struct with the cache.
 func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Object, opts ...ctrl.GetOption) error {
 	row, as, err := c.row(obj)
 	if err != nil {
@@ -108,8 +108,8 @@ func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Objec
 	return set(obj, apart(o))
 }
 
-// List reads from the cache, or through the registry if there is a limit or a continue token. Items share everything
-// but their outermost struct with the cache.
+// List reads from the cache, or from the registry if there is a limit or a continue token. Items share everything
+// except their outermost struct with the cache.
 func (c *userClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) error {
 	row, as, err := c.row(list)
 	if err != nil {
@@ -135,7 +135,6 @@ func (c *userClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ctr
 	return c.fill(list, entries, rev, row, as)
 }
 
-// fill sets the items of a list.
 func (c *userClient) fill(list ctrl.ObjectList, entries []*cache.Entry, rev int64, row *kind.Resource, as form) error {
 	items, err := meta.GetItemsPtr(list)
 	if err != nil {

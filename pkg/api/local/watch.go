@@ -30,8 +30,8 @@ func (v viewFunc) of(e *cache.Entry) (ctrl.Object, error) {
 	return v(e.Object)
 }
 
-// newWatch delivers initial, a bookmark at sync if mark is set, and then the watcher's events, until Stop is called or
-// ctx is done. If the watcher ends first, the last event is an error.
+// newWatch sends initial, a bookmark at sync if mark is set, and then the watcher's events, until Stop is called or
+// ctx is done. If the watcher ends before, the last event is an error.
 func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watcher, initial []*cache.Entry, sync int64,
 	mark bool, view viewFunc) *clientWatch {
 	w := &clientWatch{results: make(chan watch.Event), cancel: cancel}
@@ -87,7 +87,7 @@ func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watche
 	return w
 }
 
-// failure returns the Status that ends a watch.
+// failure returns the Status of a watch's final error event.
 func failure(err error) *metav1.Status {
 	if errors.Is(err, cache.ErrExpired) {
 		return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone,

@@ -38,7 +38,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// value scans a value; ok is false for invalid JSON.
+// value scans a value. ok is false for invalid JSON.
 func (s *scanner) value(p *plan, depth int) (ok bool, err error) {
 	s.Memory += p.extra
 	switch c := s.peek(); c {
@@ -144,7 +144,7 @@ func (s *scanner) object(p *plan, depth int) (bool, error) {
 	}
 }
 
-// keyed counts the n-th entry of an object and returns the plan of its value.
+// keyed counts an object's n-th entry and returns the plan of its value.
 func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 	switch p.class {
 	case message:
@@ -169,7 +169,7 @@ func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 		s.Memory += int64(len(key))
 		return p, s.entry(n)
 	case list:
-		// A union: JSONSchemaPropsOrArray is a list or one of its items.
+		// A union: JSONSchemaPropsOrArray is a list or a single item.
 		return s.plans.of(p.elem), nil
 	case opaque:
 		s.Memory += int64(len(key)) + 3

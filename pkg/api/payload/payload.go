@@ -1,11 +1,10 @@
-// Package payload checks the shape of encoded objects before they are decoded: a request is at most a few megabytes,
-// but its size in memory, and the cost to validate or merge it, depend on its shape. Three megabytes of "[{},{}, ...]"
-// decode to a gigabyte of containers, a YAML document with aliases can expand without limit, and the cost of patching a
-// list is quadratic in its length.
+// Package payload checks the shape of encoded objects before they are decoded. A request is at most a few megabytes,
+// but its memory, and the cost to validate or merge it, depend on its shape: three megabytes of "[{},{}, ...]"
+// decode to a gigabyte of containers, YAML aliases can expand without limit, and the cost of patching a list is
+// quadratic in its length.
 //
-// Its invariant: whatever passes a check of this package takes at most a small multiple of MaxMemory to decode and
-// about a second of one core to process. The checks themselves take time linear in the input, negligible memory, and a
-// bounded stack.
+// Its invariant: input that passes a check takes at most a small multiple of MaxMemory to decode, and about a second
+// of one core to process. The checks take time linear in the input, negligible memory and a bounded stack.
 package payload
 
 import (
@@ -13,32 +12,33 @@ import (
 	"reflect"
 )
 
-// The limits. All are far above what real objects need: the largest custom resource definitions in use nest about 60
-// deep and decode to about 10 MiB.
+// Limits. All are far above the needs of real objects: the largest custom resource definitions in use nest about 60
+// levels deep and decode to about 10 MiB.
 const (
 	// MaxDepth is the maximum nesting of objects and lists.
 	MaxDepth = 128
 	// MaxMemory is the maximum estimated size of a decoded object, in bytes.
 	MaxMemory = 32 << 20
-	// MaxSquares limits the sum of the squared lengths of all lists: validation compares the items of a list with each
-	// other.
+	// MaxSquares limits the sum of the squared lengths of all lists, because validation compares the items of a list
+	// with each other.
 	MaxSquares = 20_000 * 20_000
-	// MaxMapSquares is the same for maps: comparing managed fields inserts their keys into a sorted list.
+	// MaxMapSquares limits the sum of the squared lengths of all maps, because comparing managed fields inserts
+	// their keys into a sorted list.
 	MaxMapSquares = 50_000 * 50_000
 	// MaxKey is the maximum length of an object's key, in bytes.
 	MaxKey = 64 << 10
-	// MaxQuantity is the maximum length of a resource quantity, in bytes: the cost of parsing one is quadratic.
+	// MaxQuantity is the maximum length of a resource quantity, in bytes. The cost of parsing it is quadratic.
 	MaxQuantity = 256
-	// MaxNested limits the sum of the lengths, in bytes, of all objects and lists including their content: the cost of
-	// decoders that read an object level by level.
+	// MaxNested limits the sum of the lengths in bytes of all objects and lists, including their content: the cost
+	// of decoders that read an object level by level.
 	MaxNested = 64 << 20
-	// MaxYAMLNodes is the maximum number of nodes in a YAML document, as estimated from its punctuation.
+	// MaxYAMLNodes is the maximum number of nodes in a YAML document, estimated from its punctuation.
 	MaxYAMLNodes = 200_000
-	// MaxYAML is the maximum size of a YAML document with aliases expanded, in bytes.
+	// MaxYAML is the maximum size of a YAML document in bytes, with aliases expanded.
 	MaxYAML = 3 << 20
 )
 
-// Small is the size, in bytes, below which a body need not be checked: even the worst one is cheap.
+// Small is the size in bytes below which bodies are not checked, because even the worst one is cheap.
 const Small = 16 << 10
 
 // ShapeError means that a body exceeds a limit.
@@ -75,7 +75,7 @@ func (s *Shape) check() error {
 	return nil
 }
 
-// list and entry count another item of a list, or key of a map, that already has n.
+// list counts another item of a list that already has n. entry does the same for keys of a map.
 func (s *Shape) list(n int64) error {
 	s.Items++
 	s.Squares += 2*n + 1
@@ -88,8 +88,8 @@ func (s *Shape) entry(n int64) error {
 	return s.check()
 }
 
-// Check measures a JSON body to be decoded into obj, a pointer to a struct or map, and returns a *ShapeError if it
-// exceeds a limit. Invalid JSON passes: its decoder reports the error.
+// Check measures a JSON body that will be decoded into obj, a pointer to a struct or map. It returns a *ShapeError
+// if the body exceeds a limit. Invalid JSON passes: its decoder reports the error.
 func Check(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil
@@ -98,7 +98,7 @@ func Check(data []byte, obj any) error {
 	return err
 }
 
-// Measure is Check with the result, for bodies of any size.
+// Measure is Check for bodies of any size. It also returns the measurement.
 func Measure(data []byte, obj any) (Shape, error) {
 	s := &scanner{data: data, plans: plans{}}
 	var t reflect.Type

@@ -18,7 +18,7 @@ import (
 
 const most = 3 << 20
 
-// full repeats unit, separated by commas, to make a body of the maximum size between head and tail.
+// full returns a body of the maximum size: head, comma-separated repetitions of unit, tail.
 func full(head, unit, tail string) []byte {
 	n := (most - len(head) - len(tail)) / (len(unit) + 1)
 	return []byte(head + strings.TrimSuffix(strings.Repeat(unit+",", n), ",") + tail)
@@ -131,7 +131,7 @@ func TestHostileProtobufIsRefusedBeforeItIsDecoded(t *testing.T) {
 	}
 }
 
-// The estimate is at least half of the memory that the decoder really uses.
+// The estimate is at least half of the memory that the decoder uses.
 func TestTheEstimateIsTrue(t *testing.T) {
 	for name, c := range map[string]struct {
 		body []byte
@@ -157,7 +157,7 @@ func TestTheEstimateIsTrue(t *testing.T) {
 			require.NoError(t, err)
 			var before, after runtime.MemStats
 			runtime.GC()
-			runtime.GC() // the first only marks what pools hold
+			runtime.GC() // the first collection only marks pooled memory
 			runtime.ReadMemStats(&before)
 			require.NoError(t, json.Unmarshal(c.body, c.obj))
 			runtime.GC()

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// class is how values of a type are built from encoded ones.
+// class says how values of a type are built from encoded ones.
 type class int
 
 const (
-	scalar class = iota // of fixed size, counted by its parent
+	scalar class = iota // fixed size, counted in its parent
 	text                // a string or bytes
 	number              // a resource quantity
 	message
@@ -22,7 +22,7 @@ const (
 	opaque // raw bytes of any shape
 )
 
-// plan is what a Go type implies for its encoded form.
+// plan describes how a Go type is built from its encoded form.
 type plan struct {
 	class class
 	size  int64        // size of a value in its parent
@@ -30,13 +30,13 @@ type plan struct {
 	elem  reflect.Type // element of a list or map
 	key   int64        // size of a map's keys
 	typ   reflect.Type // the struct
-	named reflect.Type // the struct whose JSON names apply: typ, except for unions
+	named reflect.Type // the struct with the JSON names: typ, except for unions
 
-	json  map[string]reflect.Type // both made on first use
+	json  map[string]reflect.Type // json and proto are made on first use
 	proto map[int]reflect.Type
 }
 
-// plans are the plans made for one measurement, each on first use, since types may be recursive.
+// plans caches the plans of one measurement. Each is made on first use, because types may be recursive.
 type plans map[reflect.Type]*plan
 
 var (
@@ -72,7 +72,7 @@ func (ps plans) build(t reflect.Type) *plan {
 			raw.Type.Elem().Kind() == reflect.Uint8 {
 			p.class = opaque // FieldsV1, RawExtension, JSON
 		} else if one, ok := t.FieldByName("Schema"); ok && one.Tag.Get("json") == "" && one.Type.Kind() == reflect.Pointer {
-			p.named = one.Type.Elem() // JSONSchemaPropsOrBool, JSONSchemaPropsOrArray: a schema without a name of its own
+			p.named = one.Type.Elem() // JSONSchemaPropsOrBool and JSONSchemaPropsOrArray: a schema without a field name
 			p.extra += int64(p.named.Size())
 		}
 	case reflect.Slice:

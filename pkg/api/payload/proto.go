@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// CheckProto measures a protobuf message to be decoded into obj, a pointer to a struct of the Kubernetes API, and
-// returns a *ShapeError if it exceeds a limit. Invalid messages pass: their decoder reports the error.
+// CheckProto measures a protobuf message that will be decoded into obj, a pointer to a Kubernetes API struct. It
+// returns a *ShapeError if the message exceeds a limit. An invalid message passes: its decoder reports the error.
 func CheckProto(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil
@@ -15,7 +15,7 @@ func CheckProto(data []byte, obj any) error {
 	return err
 }
 
-// MeasureProto is CheckProto with the result, for bodies of any size.
+// MeasureProto is CheckProto for messages of any size. It also returns the measurement.
 func MeasureProto(data []byte, obj any) (Shape, error) {
 	w := &walker{plans: plans{}}
 	err := w.message(data, w.plans.of(reflect.TypeOf(obj)), 1)
@@ -27,10 +27,10 @@ type walker struct {
 	plans plans
 }
 
-// fields is the number of field numbers of a message whose items are counted separately. Types have fewer.
+// fields is the number of fields of a message whose items are counted separately. No type has more.
 const fields = 64
 
-// uvarint decodes a number as the generated decoders do, which drop overflowing bits of the tenth byte.
+// uvarint decodes a varint like the generated decoders, which drop overflowing bits of the tenth byte.
 func uvarint(data []byte) (v uint64, n int) {
 	for shift := uint(0); shift < 64 && n < len(data); shift += 7 {
 		b := data[n]
@@ -43,7 +43,7 @@ func uvarint(data []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// tag returns a field's number, truncated to 32 bits as by the generated decoders, and its wire type.
+// tag returns a field's number, truncated to 32 bits like in the generated decoders, and its wire type.
 func tag(data []byte) (number int32, wire, n int) {
 	v, n := uvarint(data)
 	return int32(v >> 3), int(v & 7), n
@@ -58,7 +58,7 @@ func delimited(data []byte) (in, rest []byte, ok bool) {
 	return data[n : n+int(size)], data[n+int(size):], true
 }
 
-// skip removes a field that is not length-delimited from the front of data; a group with its content.
+// skip removes a field from the front of data, including the content of a group.
 func skip(data []byte, wire int) (rest []byte, ok bool) {
 	groups := 0
 	for {
@@ -135,7 +135,7 @@ func (w *walker) message(data []byte, p *plan, depth int) error {
 	return w.check()
 }
 
-// field measures a length-delimited field, the n-th of its number in the message.
+// field measures a length-delimited field, the n-th with its number in the message.
 func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 	switch p.class {
 	case list:
@@ -159,7 +159,7 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 		*n++
 		return w.pair(data, in, depth+1)
 	case message:
-		// Decoders merge the parts of a message that occurs several times; no encoder writes that.
+		// Decoders merge repeated occurrences of a singular message. No encoder writes them.
 		if *n++; *n > 1 {
 			return &ShapeError{"a part of the object occurs twice"}
 		}
@@ -178,14 +178,14 @@ func (w *walker) one(data []byte, p *plan, depth int) error {
 		}
 	case message:
 		return w.message(data, p, depth+1)
-	case list: // a type whose message contains only the items
+	case list: // a message type whose only field is the list
 		return w.message(data, &plan{class: message, typ: p.typ, proto: map[int]reflect.Type{1: reflect.SliceOf(p.elem)}},
 			depth+1)
 	}
 	return w.check()
 }
 
-// pair measures an entry of a map: a message of key and value. The generated decoders ignore the wire types of both.
+// pair measures a map entry: a message of key and value, whose wire types the generated decoders ignore.
 func (w *walker) pair(data []byte, value *plan, depth int) error {
 	for len(data) > 0 {
 		number, wire, n := tag(data)

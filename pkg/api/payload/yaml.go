@@ -7,8 +7,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// CheckYAML returns a *ShapeError for a YAML document with too many nodes, or whose aliases expand to more than
-// MaxYAML. Invalid YAML passes: its decoder reports the error.
+// CheckYAML returns a *ShapeError for a YAML document with more than MaxYAMLNodes nodes, or whose aliases expand to
+// more than MaxYAML. Invalid YAML passes: its decoder reports the error.
 func CheckYAML(data []byte) error {
 	nodes := 0
 	for i, c := range data {
@@ -45,7 +45,7 @@ func CheckYAML(data []byte) error {
 	return nil
 }
 
-// expansion measures a document with aliases expanded; each anchor is measured once.
+// expansion measures a document with aliases expanded. It measures each anchor once.
 type expansion struct {
 	known   map[*yamlv3.Node]size
 	aliases int
@@ -76,8 +76,8 @@ func (e *expansion) of(n *yamlv3.Node, depth int) (size, error) {
 		if err != nil {
 			return size{}, err
 		}
-		// Each sum is at most a constant times the square of the document's length; the growth of a chain of aliases is
-		// cut off early.
+		// Without aliases, a sum is at most a constant times the square of the document's length. Cap it early for
+		// chains of aliases.
 		if s.bytes += in.bytes; s.bytes > 1<<40 {
 			s.bytes = 1 << 40
 		}

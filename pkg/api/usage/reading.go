@@ -15,12 +15,11 @@ const maxSeries = 16 << 10
 // Sample is the usage of a container or a node at one time.
 type Sample struct {
 	At      time.Time
-	CPU     float64 // seconds of processor time since Started
+	CPU     float64 // CPU seconds since Started
 	Memory  float64 // working set, in bytes
 	Started time.Time
 }
 
-// container names a container of a pod.
 type container struct{ namespace, pod, name string }
 
 // Reading is one reading of a node's usage.
@@ -31,8 +30,8 @@ type Reading struct {
 
 var errTooMany = fmt.Errorf("more than %d containers", maxSeries)
 
-// Parse parses a node's /metrics/resource (KEP-727). Unknown metrics are ignored; values that no usage can have are an
-// error. A sample without a timestamp gets the time now.
+// Parse parses a node's /metrics/resource (KEP-727). Unknown metrics are ignored. Impossible values are an error. A
+// sample without a timestamp gets now.
 func Parse(text []byte, now time.Time) (*Reading, error) {
 	r := &Reading{Containers: map[container]Sample{}}
 	for line := range strings.Lines(string(text)) {
@@ -105,7 +104,7 @@ func series(line string,
 	return name, labels, value, at, nil
 }
 
-// clip bounds the text that an error quotes.
+// clip limits the text that an error quotes to 64 bytes.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strconv.Quote(s[:64]) + "..."

@@ -1,8 +1,6 @@
 // Package usage computes the CPU and memory usage of nodes and containers, like metrics-server, from two readings of
-// each node's counters.
-//
-// Its invariants: a node is read only on request, at most every 15 seconds, and its readings count only for pods that
-// are bound to it.
+// each node's counters. Its invariants: it reads a node only on request and at most every 15 seconds, and a node's
+// readings count only for pods that are bound to it.
 package usage
 
 import (
@@ -21,21 +19,21 @@ import (
 const (
 	// resolution is the minimum time between two readings of a node, once there are two.
 	resolution = 15 * time.Second
-	// stale is the age at which a reading is too old to use: two new ones are made, glance apart.
+	// stale is the age at which a reading is discarded. Two new readings are then made, glance apart.
 	stale = time.Minute
-	// glance is the time between two readings of a node that has none, or only stale ones.
+	// glance is the time between the two readings of a node that has none, or only stale ones.
 	glance = time.Second
-	// readTimeout bounds one reading.
+	// readTimeout limits one reading.
 	readTimeout = 5 * time.Second
 	// readers is the maximum number of nodes read concurrently.
 	readers = 32
 	// maxNodes is the maximum number of nodes whose readings are kept.
 	maxNodes = 16 << 10
-	// forget is the time after which the readings of a node without requests, such as a deleted one, are dropped.
+	// forget is the time after which the readings of a node without requests, such as a deleted node, are dropped.
 	forget = 10 * time.Minute
 )
 
-// Reader reads a node's /metrics/resource. It bounds the response.
+// Reader reads a node's /metrics/resource. It must limit the size of the response.
 type Reader func(ctx context.Context, node string) ([]byte, error)
 
 // Collector keeps the latest two readings of each requested node.
@@ -45,7 +43,7 @@ type Collector struct {
 
 	mu     sync.Mutex
 	nodes  map[string]*state
-	pruned time.Time // time of the last search for forgotten nodes
+	pruned time.Time // when forgotten nodes were last dropped
 }
 
 // New creates a Collector.
@@ -55,10 +53,10 @@ func New(read Reader, log *slog.Logger) *Collector {
 
 // state holds the readings of one node.
 type state struct {
-	turn      chan struct{} // a token: its holder may read the node
+	turn      chan struct{} // holds a token while a goroutine reads the node
 	mu        sync.Mutex    // guards the fields below
 	was, is   *Reading
-	at, tried time.Time // of is, and of the last attempt
+	at, tried time.Time // the times of is and of the last attempt
 }
 
 func (c *Collector) state(node string) *state {
@@ -79,14 +77,14 @@ func (c *Collector) state(node string) *state {
 	return s
 }
 
-// forgotten reports whether the node has not been read for a long time.
+// forgotten reports whether the last attempt to read the node is longer ago than forget.
 func (s *state) forgotten(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.tried.IsZero() && now.Sub(s.tried) > forget
 }
 
-// pair returns the latest two readings, nil where there are none.
+// pair returns the latest two readings. Either may be nil.
 func (s *state) pair(now time.Time) (was, is *Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +102,7 @@ func (s *state) fresh(now time.Time) bool {
 		now.Sub(s.tried) < resolution && (s.is == nil || now.Sub(s.at) > resolution)
 }
 
-// refresh reads the nodes whose readings are older than the resolution. It returns once all have responded or failed,
-// or ctx is done.
+// refresh reads all nodes without a fresh reading. It returns when each has responded or failed, or ctx is done.
 func (c *Collector) refresh(ctx context.Context, nodes []string) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, readers)
@@ -178,7 +175,7 @@ func (c *Collector) once(ctx context.Context, name string) (*Reading, error) {
 	return Parse(text, time.Now())
 }
 
-// Nodes returns the usage of those nodes that have been read twice.
+// Nodes returns the usage of the nodes that have two readings.
 func (c *Collector) Nodes(ctx context.Context, nodes []*corev1.Node) []*metrics.NodeMetrics {
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
@@ -205,7 +202,7 @@ func (c *Collector) Nodes(ctx context.Context, nodes []*corev1.Node) []*metrics.
 	return out
 }
 
-// Pods returns the usage of those pods whose running containers all have been read twice.
+// Pods returns the usage of the pods all of whose running containers have two readings.
 func (c *Collector) Pods(ctx context.Context, pods []*corev1.Pod) []*metrics.PodMetrics {
 	seen := map[string]bool{}
 	var names []string
@@ -252,7 +249,7 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 		first, ok := was.Containers[key]
 		if started := last.Started; !ok && !started.IsZero() && last.At.Sub(started) >= glance &&
 			last.At.Sub(started) < stale {
-			first, ok = Sample{At: started, Started: started}, true // its usage was zero when it started
+			first, ok = Sample{At: started, Started: started}, true // at its start, the usage was zero
 		}
 		if !ok || !first.Started.Equal(last.Started) {
 			return false
@@ -284,8 +281,8 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 	return m
 }
 
-// between returns the CPU usage between two samples and the memory at the second. The result is false if the counter
-// did not grow over time.
+// between returns the average CPU usage between two samples and the memory of the second. It returns false if the
+// values are implausible: no time passed, the CPU counter decreased, or the usage exceeds maxCores.
 func between(was, is Sample) (corev1.ResourceList, time.Duration, bool) {
 	window := is.At.Sub(was.At)
 	if window <= 0 || is.CPU < was.CPU || is.Memory < 0 {

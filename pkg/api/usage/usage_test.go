@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fake is a node that uses half a core, with containers that use a tenth.
+// fake is a node that uses half a core, with containers that use a tenth of a core.
 type fake struct {
 	reads int
 	start time.Time
@@ -82,7 +82,7 @@ func TestRates(t *testing.T) {
 	})
 }
 
-// TestANodeSpeaksForItsOwnPods: readings of other nodes' pods are ignored.
+// A node's readings of pods that are bound to other nodes are ignored.
 func TestANodeSpeaksForItsOwnPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{start: time.Now()}
@@ -134,7 +134,7 @@ func TestARestartedContainerIsAbsent(t *testing.T) {
 	})
 }
 
-// TestHostileAnswers: whatever a node reports, no usage is negative, infinite or unbounded.
+// Whatever a node reports, no usage is negative, infinite or unbounded.
 func TestHostileAnswers(t *testing.T) {
 	for name, text := range map[string]string{
 		"negative":          "node_cpu_usage_seconds_total -1\n",

@@ -1,7 +1,5 @@
-// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds
-// their responses.
-//
-// Its invariant: no response takes more memory than maxResponse, whichever server sends it.
+// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and limits
+// their responses. Its invariant: no response takes more memory than maxResponse.
 package webhook
 
 import (
@@ -21,11 +19,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and some
-// warnings.
+// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and
+// some warnings.
 const maxResponse = 8 << 20
 
-// Services resolves the services of webhooks to addresses. It implements webhook.ServiceResolver of k8s.io/apiserver.
+// Services resolves the services of webhooks to URLs. It implements webhook.ServiceResolver of k8s.io/apiserver.
 type Services struct {
 	services corelisters.ServiceLister
 	slices   discoverylisters.EndpointSliceLister
@@ -36,8 +34,8 @@ func NewServices(f informers.SharedInformerFactory) Services {
 	return Services{f.Core().V1().Services().Lister(), f.Discovery().V1().EndpointSlices().Lister()}
 }
 
-// ResolveEndpoint returns a random ready endpoint. Pods are called directly, because the API server's host may not
-// route cluster IPs.
+// ResolveEndpoint returns the URL of a random ready endpoint. Webhooks in pods are called directly, because the API
+// server's host may not route cluster IPs.
 func (s Services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	return proxy.ResolveEndpoint(s.services, s, namespace, name, port)
 }
@@ -80,7 +78,7 @@ func Bound(c *rest.Config) *rest.Config {
 
 type boundedTransport struct{ http.RoundTripper }
 
-// WrappedRoundTripper lets those who close idle connections find them.
+// WrappedRoundTripper lets client-go find the transport whose idle connections it closes.
 func (t boundedTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {

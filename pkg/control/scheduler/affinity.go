@@ -10,21 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// term is one affinity or anti-affinity term, parsed.
+// term is a parsed affinity or anti-affinity term.
 type term struct {
 	selector   labels.Selector
-	namespaces []string        // matched by name
-	selected   labels.Selector // or by label; nil: none
+	namespaces []string        // namespaces by name
+	selected   labels.Selector // namespaces by label; nil: none
 	key        string
-	weight     int64 // of preferences
-	// id is the same for terms that differ in nothing but their weight.
+	weight     int64 // of preferred terms
+	// id is equal for terms that differ only in weight.
 	id string
 }
 
-// fixed reports whether what the term selects depends on pods only, and not on the labels of namespaces.
+// fixed reports whether the selected pods do not depend on the labels of namespaces.
 func (t *term) fixed() bool { return t.selected == nil || t.selected.Empty() }
 
-// podAffinity is a pod's parsed affinity and anti-affinity; nil if it has none.
+// podAffinity is a pod's parsed affinity and anti-affinity. It is nil if the pod has neither.
 type podAffinity struct {
 	required, requiredAnti   []term
 	preferred, preferredAnti []term
@@ -82,7 +82,7 @@ func newTerm(p *corev1.Pod, in *corev1.PodAffinityTerm) term {
 	return t
 }
 
-// selectorID is the same for equal selectors. It also tells apart those that select nothing and everything.
+// selectorID is equal for equal selectors. Selectors of nothing and of everything have different IDs.
 func selectorID(s labels.Selector) string {
 	switch {
 	case s == nil:
@@ -93,7 +93,7 @@ func selectorID(s labels.Selector) string {
 	return s.String()
 }
 
-// selectorOf parses a selector; an invalid one, which validation rejects, selects nothing.
+// selectorOf parses a selector. An invalid one, which validation rejects, selects nothing.
 func selectorOf(s *metav1.LabelSelector) labels.Selector {
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -102,8 +102,8 @@ func selectorOf(s *metav1.LabelSelector) labels.Selector {
 	return out
 }
 
-// withLabelKeys narrows a selector to pods with the same (or other) values of some labels (KEP-3243, KEP-3633).
-// The API server does this on admission too; repeating it has no effect.
+// withLabelKeys narrows a selector to pods with the same or different values of some labels (KEP-3243, KEP-3633).
+// The API server does so on admission, too; doing it twice has no effect.
 func withLabelKeys(s *metav1.LabelSelector, l map[string]string, same, other []string) *metav1.LabelSelector {
 	if s == nil || len(same)+len(other) == 0 {
 		return s
@@ -131,16 +131,16 @@ func (t *term) matches(s *state, p *corev1.Pod) bool {
 	return in && t.selector.Matches(labels.Set(p.Labels))
 }
 
-// podAffinityCounts counts the pods that are relevant to one cycle's inter-pod affinity.
+// podAffinityCounts holds the pod counts of one cycle for required inter-pod affinity.
 type podAffinityCounts struct {
-	affinity     []*tally // per required term: the pods that match all of them, as upstream
+	affinity     []*tally // per required term: pods that match all required terms, as upstream
 	antiAffinity []*tally // per required term
-	// forbidden are the existing pods' terms that the pod matches.
+	// forbidden contains the terms of existing pods' anti-affinity that match the pod.
 	forbidden []*termGroup
 	anyNear   bool
 }
 
-// preparePodAffinity computes the counts.
+// preparePodAffinity computes the counts. It returns false if no required term concerns the pod.
 func preparePodAffinity(c *cycle) bool {
 	a := c.affinity
 	b := &podAffinityCounts{}
@@ -168,7 +168,7 @@ func preparePodAffinity(c *cycle) bool {
 	return true
 }
 
-// tallyOf counts the pods that match all of the terms by the values of a topology key.
+// tallyOf counts, by the values of a topology key, the pods that match all terms.
 func (c *cycle) tallyOf(key string, all ...term) *tally {
 	var name strings.Builder
 	name.WriteString("affinity " + key)
@@ -194,7 +194,7 @@ func (c *cycle) tallyOf(key string, all ...term) *tally {
 	return s.tally(name.String(), of)
 }
 
-// own copies the counts for this cycle, so that it can change them.
+// own copies the counts, so that preemption can change them in this cycle.
 func (b *podAffinityCounts) own() {
 	for _, all := range [][]*tally{b.affinity, b.antiAffinity} {
 		for i := range all {
@@ -212,7 +212,7 @@ func affinityMet(c *cycle, n *nodeInfo) bool { return violatedRule(c, n) == "" }
 
 func explainPodAffinity(c *cycle, n *nodeInfo) []string { return []string{violatedRule(c, n)} }
 
-// violatedRule is upstream's message for the affinity rule that the node violates, or "".
+// violatedRule returns upstream's message for the affinity rule that the node violates, or "".
 func violatedRule(c *cycle, n *nodeInfo) string {
 	b := c.podAffinity
 	if !c.affinitySatisfied(n) {
@@ -244,7 +244,7 @@ func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 	if met || b.anyNear {
 		return met
 	}
-	// The first pod of a group with affinity to itself may be placed anywhere.
+	// The first pod of a group with affinity to itself may run anywhere.
 	for i := range c.affinity.required {
 		if !c.affinity.required[i].matches(c.state, c.pod) {
 			return false
@@ -253,14 +253,14 @@ func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 	return true
 }
 
-// preference is what a node's score gets for each pod that is near by one term.
+// preference adds weight to a node's score for each matching pod in the node's domain.
 type preference struct {
 	domains *domains
 	weight  int64
 	pods    map[domain]int
 }
 
-// preparePodPreferences collects the preferred pod affinity of this pod and of the existing pods.
+// preparePodPreferences collects the preferred affinity of the pod, and of existing pods towards it.
 func preparePodPreferences(c *cycle) bool {
 	prefer := func(d *domains, weight int64, pods map[domain]int) {
 		if len(pods) > 0 {
@@ -290,7 +290,7 @@ func preparePodPreferences(c *cycle) bool {
 	return len(c.preferences) > 0
 }
 
-// podPreferences sums the pod preferences for the node's topology values.
+// podPreferences returns the sum of the preferences for the node's domains.
 func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
 	for i := range c.preferences {
 		p := &c.preferences[i]

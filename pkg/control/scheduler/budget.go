@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// budget is a disruption budget that selects pods.
+// budget is a disruption budget with a selector that selects pods.
 type budget struct {
 	*policyv1.PodDisruptionBudget
 	selector labels.Selector
 }
 
-// newBudget is nil for budgets whose selector is invalid or empty: preemption does not consider those, as in upstream.
+// newBudget returns nil for budgets with an invalid or empty selector, which preemption ignores, as upstream.
 func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 	s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil || s.Empty() {
@@ -23,7 +23,8 @@ func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 	return &budget{b, s}
 }
 
-// budgets lists the disruption budgets; none if they cannot be read, since budgets do not prevent preemption.
+// budgets lists the disruption budgets. If they cannot be read it returns none, because budgets do not prevent
+// preemption.
 func (s *Scheduler) budgets() []*budget {
 	var list policyv1.PodDisruptionBudgetList
 	if err := s.client.Cache().List(context.Background(), &list); err != nil {
@@ -39,8 +40,8 @@ func (s *Scheduler) budgets() []*budget {
 	return out
 }
 
-// violations finds the pods whose eviction, after the eviction of the more important ones, violates a budget. Pods are
-// ordered by importance, the most important last.
+// violations returns the pods whose eviction violates a budget if more important pods are evicted before. pods is
+// sorted by importance, the most important last.
 func violations(pods []*podInfo, budgets []*budget) map[*podInfo]bool {
 	if len(budgets) == 0 {
 		return nil
@@ -57,7 +58,7 @@ func violations(pods []*podInfo, budgets []*budget) map[*podInfo]bool {
 				continue
 			}
 			if _, evicted := b.Status.DisruptedPods[p.pod.Name]; evicted {
-				continue // counted by the API server already
+				continue // the API server has already counted it
 			}
 			if spent[j]++; spent[j] > b.Status.DisruptionsAllowed {
 				out[p] = true

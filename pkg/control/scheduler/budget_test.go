@@ -75,7 +75,7 @@ func TestPreemptionPrefersVictimsThatViolateNoBudget(t *testing.T) {
 	}
 }
 
-// TestEmptyBudgetsAreIgnoredByPreemption: upstream's preemption considers only selectors that name something.
+// As upstream, preemption ignores budgets with an empty selector.
 func TestEmptyBudgetsAreIgnoredByPreemption(t *testing.T) {
 	require.Nil(t,
 		newBudget(&policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}))

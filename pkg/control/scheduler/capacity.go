@@ -15,14 +15,14 @@ import (
 
 const notEnoughSpace = "node(s) did not have enough free storage"
 
-// pool is storage of a driver that nodes have access to, in bytes (KEP-1472).
+// pool is storage of a driver for some nodes, in bytes (KEP-1472).
 type pool struct {
 	nodes    labels.Selector
 	capacity int64
 }
 
-// pools returns the pools in which a claim's volume fits. A driver that does not publish its capacity is taken to have
-// enough.
+// pools returns the pools that are large enough for a claim's volume. published is false if the driver does not
+// publish its capacity; it then counts as unlimited.
 func (v *volumes) pools(claim *corev1.PersistentVolumeClaim,
 	class *storagev1.StorageClass) (fitting []pool, published bool) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -54,7 +54,7 @@ func (v *volumes) pools(claim *corev1.PersistentVolumeClaim,
 	return fitting, true
 }
 
-// pool returns a pool in which the claim's volume can be made for a node.
+// pool returns a pool in which the claim's volume can be provisioned for a node, or nil.
 func (d *delayedClaim) pool(n *nodeInfo) *pool {
 	for i := range d.pools {
 		if d.pools[i].nodes.Matches(labels.Set(n.node.Labels)) {
@@ -66,14 +66,14 @@ func (d *delayedClaim) pool(n *nodeInfo) *pool {
 
 func prepareSpace(c *cycle) bool { return prepareVolumes(c) && len(c.volumes.delayed) > 0 }
 
-// space prefers nodes where most remains free (StorageCapacityScoring): of the volumes to bind, or else of the pools of
-// those to make. Classes count alike.
+// space prefers nodes with the largest fraction of free storage (StorageCapacityScoring), in the volumes to bind or,
+// without any, in the pools to provision from. All classes have the same weight.
 func space(c *cycle, n *nodeInfo) int64 {
 	chosen := &choice{static: map[types.NamespacedName]string{}}
 	if len(c.volumesUnfit(n, chosen)) > 0 {
 		return 0
 	}
-	type use struct{ requested, capacity float64 } // large numbers, which any author of a claim may write
+	type use struct{ requested, capacity float64 } // floats: a claim may request any amount
 	classes := map[string]use{}
 	for i := range c.volumes.delayed {
 		d := &c.volumes.delayed[i]
@@ -89,7 +89,7 @@ func space(c *cycle, n *nodeInfo) int64 {
 			if p == nil {
 				continue
 			}
-			u.capacity = float64(p.capacity) // of all of the class's claims
+			u.capacity = float64(p.capacity) // shared by all claims of the class
 		}
 		u.requested += d.Spec.Resources.Requests.Storage().AsApproximateFloat64()
 		classes[d.class.Name] = u
@@ -106,7 +106,7 @@ func space(c *cycle, n *nodeInfo) int64 {
 	return int64(math.Round(sum / float64(len(classes))))
 }
 
-// candidate returns one of the claim's candidates by its name.
+// candidate returns the claim's candidate with the name, or nil.
 func (d *delayedClaim) candidate(name string) *corev1.PersistentVolume {
 	for _, pv := range d.candidates {
 		if pv.Name == name {

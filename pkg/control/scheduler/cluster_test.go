@@ -43,7 +43,7 @@ func start(t testing.TB) *cluster {
 	return c
 }
 
-// schedule runs a scheduler until the returned function is called.
+// schedule starts a scheduler, which the returned function stops.
 func (c *cluster) schedule() (stop func()) {
 	s, err := scheduler.New(scheduler.Config{Client: c.engine.Clients.For(&user.DefaultInfo{Name: scheduler.Identity})})
 	require.NoError(c, err)
@@ -69,7 +69,7 @@ func (c *cluster) node(name, cpu string, zone ...string) {
 	}
 	n.Status.Capacity = n.Status.Allocatable
 	require.NoError(c, c.Create(c.ctx, n))
-	n.Spec.Taints = nil // as the node life cycle does when the node is ready
+	n.Spec.Taints = nil // the node life cycle controller does so once the node is ready
 	require.NoError(c, c.Update(c.ctx, n))
 }
 
@@ -89,10 +89,10 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
-// patience is the timeout for what should happen immediately.
+// patience is the timeout for changes that should happen at once.
 const patience = 5 * time.Minute
 
-// wait waits until as many pods as n are so.
+// wait waits until ok accepts n pods.
 func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
@@ -119,7 +119,7 @@ func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {
 
 func isBound(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 
-// event waits for an event with that reason and text.
+// event waits for an event with the reason and text.
 func (c *cluster) event(reason, text string) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
@@ -165,7 +165,7 @@ func TestPodsAreBoundAndItIsSaidWhyNot(t *testing.T) {
 	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 	require.NoError(t, c.Create(c.ctx, gated))
 	require.NoError(t, c.Create(c.ctx, pod("later")))
-	defer c.schedule()() // a new one takes up what the old one left
+	defer c.schedule()() // a new scheduler continues the old one's work
 	c.wait(2, isBound)
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(gated), gated))
 	require.Empty(t, gated.Spec.NodeName)
@@ -197,8 +197,8 @@ func TestHigherPriorityPreempts(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && isBound(p) })
 }
 
-// BenchmarkBind is how many pods a second are bound: pods that are there already, of several workloads, to 1,000 and
-// 5,000 nodes in three zones, and pods that 32 writers create meanwhile.
+// BenchmarkBind measures the pods bound per second, on 1,000 and 5,000 nodes in three zones: existing pods of
+// several workloads, and pods that 32 writers create meanwhile.
 func BenchmarkBind(b *testing.B) {
 	app := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
 	wants := map[string]func(spec *corev1.PodSpec, pod int){
@@ -219,7 +219,7 @@ func BenchmarkBind(b *testing.B) {
 			}
 		},
 		"selector": func(s *corev1.PodSpec, _ int) { s.NodeSelector = map[string]string{corev1.LabelTopologyZone: "z1"} },
-		"named": func(s *corev1.PodSpec, pod int) { // as a DaemonSet's
+		"named": func(s *corev1.PodSpec, pod int) { // like a DaemonSet
 			s.Affinity = &corev1.Affinity{
 				NodeAffinity: &corev1.NodeAffinity{
 					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
@@ -287,7 +287,7 @@ func BenchmarkBind(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency is the time from a pod's creation to its binding.
+// BenchmarkLatency measures the time from a pod's creation to its binding.
 func BenchmarkLatency(b *testing.B) {
 	c := start(b)
 	for i := range 10 {
@@ -315,13 +315,13 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
 }
 
-// TestTasks: pods of the profile "task" go to where the heartbeat was last heard, and the profile is named in events.
+// Pods of the profile "task" run on the node with the latest heartbeat. Events name the profile.
 func TestTasks(t *testing.T) {
 	c := start(t)
 	require.NoError(t, c.Create(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
 	for i, name := range []string{"a", "b", "c"} {
 		c.node(name, "4")
-		renewed := metav1.NewMicroTime(time.Unix(int64(i%2), 0)) // b was heard of last
+		renewed := metav1.NewMicroTime(time.Unix(int64(i%2), 0)) // b has the latest heartbeat
 		require.NoError(t,
 			c.Create(c.ctx, &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name},

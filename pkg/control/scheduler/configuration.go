@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Configuration is what upstream's KubeSchedulerConfiguration says. The zero value is the default.
+// Configuration holds the settings of a KubeSchedulerConfiguration. The zero value is the default.
 type Configuration struct {
 	// SamplePercent is percentageOfNodesToScore.
 	SamplePercent int
 	profiles      []*profile
 }
 
-// The parts of a KubeSchedulerConfiguration that are honoured. Others are unknown fields, and refused.
+// Supported parts of a KubeSchedulerConfiguration. Other fields are unknown, and refused.
 type configuration struct {
 	APIVersion               string              `json:"apiVersion"`
 	Kind                     string              `json:"kind"`
@@ -61,9 +61,9 @@ const (
 	resourcesFit         = "NodeResourcesFit"
 )
 
-// ParseConfiguration reads a KubeSchedulerConfiguration in YAML or JSON: its profiles with the weights of scores, and
-// the scoring strategy of NodeResourcesFit. What would not be honoured is an error. As upstream, pods that name none of
-// the profiles are left to other schedulers, but the profile of tasks is always there.
+// ParseConfiguration reads a KubeSchedulerConfiguration in YAML or JSON: profiles with the weights of scores, and
+// the scoring strategy of NodeResourcesFit. Unsupported settings are an error. As upstream, pods that name no
+// configured profile are left to other schedulers. The task profile always exists.
 func ParseConfiguration(data []byte) (out Configuration, err error) {
 	var c configuration
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -149,7 +149,7 @@ func unknownScore(where, name string) error {
 	return fmt.Errorf("%s: there is no score %q; there are %s", where, name, strings.Join(names, ", "))
 }
 
-// fitBy returns the score by a strategy, nil for the default one.
+// fitBy returns the score of a scoring strategy, nil for the default.
 func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 	if len(args) == 0 {
 		return nil, nil //nolint:nilnil // nothing is said
@@ -173,8 +173,8 @@ func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 	return a.ScoringStrategy.score, nil
 }
 
-// strategy scores a node by how much of its resources is requested once the pod is there. Its fields and numbers are
-// upstream's.
+// strategy scores a node by the fraction of its resources that is requested once the pod runs there. Its fields and
+// numbers are upstream's.
 type strategy struct {
 	Type      string `json:"type"`
 	Resources []struct {
@@ -186,7 +186,7 @@ type strategy struct {
 	} `json:"requestedToCapacityRatio"`
 }
 
-// point of a curve: Score, from 0 to 10, for a node that is used by Utilization percent.
+// point is a point of a curve: the Score, from 0 to 10, of a node at a Utilization in percent.
 type point struct {
 	Utilization int64 `json:"utilization"`
 	Score       int64 `json:"score"`
@@ -196,11 +196,11 @@ const (
 	leastAllocated = "LeastAllocated"
 	mostAllocated  = "MostAllocated"
 	byRatio        = "RequestedToCapacityRatio"
-	// mostPoint is the highest Score of a point.
+	// mostPoint is the maximum Score of a point.
 	mostPoint = 10
 )
 
-// validate also fills in defaults.
+// validate checks the strategy and sets defaults.
 func (s *strategy) validate() error {
 	switch s.Type {
 	case "":
@@ -270,7 +270,7 @@ func (s *strategy) score(c *cycle, n *nodeInfo) int64 {
 	return sum / weights
 }
 
-// of returns the score of one resource; requested is at most most.
+// of returns the score of one resource. requested must not exceed most.
 func (s *strategy) of(requested, most int64) int64 {
 	switch s.Type {
 	case leastAllocated:
@@ -291,8 +291,8 @@ func (s *strategy) of(requested, most int64) int64 {
 		(to.Score-from.Score)*(mostScore/mostPoint)*(used-from.Utilization)/(to.Utilization-from.Utilization))
 }
 
-// allocation returns what is requested of a node's resource once the pod is there, and what the node has. An extended
-// resource that the pod does not want does not count.
+// allocation returns the requested amount of a node's resource once the pod runs there, and the node's amount. Both
+// are 0 for an extended resource that the pod does not request.
 func (c *cycle) allocation(n *nodeInfo, name corev1.ResourceName) (requested, most int64) {
 	switch name {
 	case corev1.ResourceCPU:

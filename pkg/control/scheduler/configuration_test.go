@@ -11,7 +11,7 @@ import (
 
 const configurationHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
-// fitProfile is a configuration with a profile "packed" that has a strategy only.
+// fitProfile returns a configuration with a profile "packed" that has only the given strategy.
 func fitProfile(strategy string) string {
 	return configurationHead + `
 profiles:
@@ -21,7 +21,7 @@ profiles:
 `
 }
 
-// TestScoringStrategies: the numbers are upstream's for the same nodes and pod.
+// Scores equal upstream's for the same nodes and pod.
 func TestScoringStrategies(t *testing.T) {
 	gpus := func(n *corev1.Node) { n.Status.Allocatable["example.com/gpu"] = resource.MustParse("4") }
 	wantsGPU := func(p *corev1.Pod) {

@@ -17,18 +17,19 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Inventory is what devices are allocated from.
+// Inventory contains the available devices and their allocations.
 type Inventory struct {
-	// Slices describe the devices, with the taints of DeviceTaintRules added.
+	// Slices describe the devices, including the taints of DeviceTaintRules.
 	Slices []*resourcev1.ResourceSlice
 	// Class returns a device class by name, or a not-found error.
 	Class func(name string) (*resourcev1.DeviceClass, error)
-	// Allocated are all allocations, including those that are not written yet.
+	// Allocated contains all allocations, including those that are not written yet.
 	Allocated []*resourcev1.AllocationResult
 }
 
-// Allocate finds devices for claims on a node: an allocation for each claim, or none if they cannot all be had there.
-// An error that wraps ErrNotOnNode is about this node alone; any other means that a claim or class is wrong.
+// Allocate allocates devices to claims on a node. It returns one allocation per claim, or an error if not all claims
+// can be allocated there. An error that wraps ErrNotOnNode concerns only this node. Others mean that a claim or
+// class is invalid.
 type Allocate func(ctx context.Context, node *corev1.Node,
 	claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error)
 
@@ -38,32 +39,33 @@ var ErrNotOnNode = errors.New("")
 // allocationWait limits the search for devices on one node, as upstream.
 const allocationWait = 10 * time.Second
 
-// devices are the resource claims of waiting pods (KEP-4381), and what was allocated to them but is not yet to be seen
-// in the cache. It is guarded by the scheduler's lock.
+// devices tracks the resource claims of waiting pods (KEP-4381), and the allocations that the cache does not show
+// yet. It is guarded by the scheduler's lock.
 type devices struct {
 	read ctrlclient.Reader
 	// allocator is Config.Devices.
 	allocator func(context.Context, Inventory) (Allocate, error)
-	// start begins to watch claims, slices, classes and taint rules, and synced reports whether all are known. Nil: they
-	// are.
+	// start starts the watches of claims, slices, classes and taint rules. synced reports whether all objects are
+	// known. If start is nil, they are.
 	start  func()
 	synced func() bool
 	// timeout is Config.DeviceTimeout.
 	timeout time.Duration
-	// pending are allocations that are being written, by claim; chosen are the claims of each reserved pod.
+	// pending contains the allocations that are being written, by claim. chosen contains the claims of each reserved
+	// pod.
 	pending map[types.UID]*resourcev1.AllocationResult
 	chosen  map[types.UID][]chosenClaim
-	// classes are those that serve extended resources, by resource; nil: to be read.
+	// classes maps extended resources to the classes that serve them. Nil means that it must be read again.
 	classes map[corev1.ResourceName]string
 }
 
-// chosenClaim is a claim to be reserved for a pod, and allocated if allocation is not nil.
+// chosenClaim is a claim to reserve for a pod, and to allocate if allocation is not nil.
 type chosenClaim struct {
 	key        types.NamespacedName // without a name until it is stored
 	uid        types.UID
 	allocation *resourcev1.AllocationResult
-	extended   *extendedClaim // nil if it is not for extended resources
-	shown      bool           // the cache has shown it with its allocation
+	extended   *extendedClaim // nil unless the claim is for extended resources
+	shown      bool           // the cache has shown the claim with its allocation
 }
 
 func newDevices(read ctrlclient.Reader) *devices {
@@ -74,15 +76,15 @@ func newDevices(read ctrlclient.Reader) *devices {
 	}
 }
 
-// deviceCycle is what one attempt knows about the resource claims of its pod.
+// deviceCycle is the state of one attempt for the resource claims of a pod.
 type deviceCycle struct {
 	pod   *corev1.Pod
 	wrong string // why no node can be used, "" if there is no such reason
 	held  []heldClaim
-	// wanted are the claims to be allocated with allocate.
+	// wanted are the claims that allocate must allocate.
 	wanted []*resourcev1.ResourceClaim
-	// served are the classes of extended resources that devices can serve, stale the claim that an earlier attempt has
-	// left for them.
+	// served maps extended resources to classes of devices that can serve them. stale is the claim for them that an
+	// earlier attempt left behind.
 	served   map[corev1.ResourceName]string
 	stale    *resourcev1.ResourceClaim
 	allocate Allocate
@@ -90,23 +92,23 @@ type deviceCycle struct {
 	evicts   evictions
 }
 
-// heldClaim is a claim that has devices, and the nodes where they can be used; nil is all nodes.
+// heldClaim is a claim that has devices. nodes selects the nodes that can use them; nil means all nodes.
 type heldClaim struct {
 	*resourcev1.ResourceClaim
 	nodes  *nodeaffinity.NodeSelector
-	failed bool // they did not become ready in time, or will not be
+	failed bool // the devices did not become ready in time, or never will
 }
 
 type deviceResult struct {
-	allocations []resourcev1.AllocationResult // of the wanted claims, and of extended
-	extended    *extendedClaim                // nil if none is needed
+	allocations []resourcev1.AllocationResult // for wanted, followed by extended
+	extended    *extendedClaim                // nil if not needed
 	reason      string
 }
 
 // dynamicResources is the name of the steps that allocate devices.
 const dynamicResources = "DynamicResources"
 
-// The reasons of DynamicResources.
+// Messages of DynamicResources.
 const (
 	devicesElsewhere = "resourceclaim not available on the node"
 	devicesLacking   = "cannot allocate all claims"
@@ -114,7 +116,7 @@ const (
 	devicesTainted   = "the devices have taints that their claims do not tolerate any longer"
 )
 
-// prepareDevices reads the pod's resource claims.
+// prepareDevices reads the pod's resource claims. It returns false if the pod needs no devices.
 func prepareDevices(c *cycle) bool {
 	if len(c.pod.Spec.ResourceClaims) == 0 && len(c.served) == 0 {
 		return false
@@ -125,7 +127,7 @@ func prepareDevices(c *cycle) bool {
 	return true
 }
 
-// look reads the claims of a pod, and of its extended resources that classes serve. The reasons are upstream's.
+// look reads the claims of a pod, and prepares the claim for its extended resources. The reasons are upstream's.
 func (d *devices) look(pod *corev1.Pod, served map[corev1.ResourceName]string) *deviceCycle {
 	out := &deviceCycle{pod: pod, served: served, found: map[string]deviceResult{}, evicts: evictions{}}
 	if d.start != nil {
@@ -175,7 +177,7 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 		return err
 	}
 	if name == nil {
-		return nil // none was needed
+		return nil // the pod needs no claim
 	}
 	claim := &resourcev1.ResourceClaim{}
 	if err := d.read.Get(context.Background(), types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); err !=
@@ -215,8 +217,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 	return nil
 }
 
-// inventory reads what devices are allocated from for the wanted claims of a pod, and adds the taints that evict pods.
-// Its time is proportional to the number of claims and devices.
+// inventory reads the devices and allocations for the wanted claims of a pod, and adds the devices' evicting taints
+// to evicts. Its time is proportional to the number of claims and devices.
 func (d *devices) inventory(wanted []*resourcev1.ResourceClaim, evicts evictions) (Inventory, error) {
 	ctx := context.Background()
 	var slices resourcev1.ResourceSliceList
@@ -238,7 +240,7 @@ func (d *devices) inventory(wanted []*resourcev1.ResourceClaim, evicts evictions
 			written[claims.Items[i].UID] = true
 		}
 	}
-	for uid, a := range d.pending { // also of claims that are not stored yet
+	for uid, a := range d.pending { // includes claims that are not stored yet
 		if !written[uid] {
 			in.Allocated = append(in.Allocated, a)
 		}
@@ -256,7 +258,7 @@ func devicesFit(c *cycle, n *nodeInfo) bool { return c.devices.unfit(n) == "" }
 
 func explainDevices(c *cycle, n *nodeInfo) []string { return []string{c.devices.unfit(n)} }
 
-// unfit returns why a node cannot have the pod's devices.
+// unfit returns why a node cannot provide the pod's devices, or "".
 func (d *deviceCycle) unfit(n *nodeInfo) string {
 	if d.wrong != "" {
 		return d.wrong
@@ -278,7 +280,7 @@ func (d *deviceCycle) unfit(n *nodeInfo) string {
 	return r.reason
 }
 
-// extended returns the classes of the extended resources that devices are to serve on a node.
+// extended returns the classes of the extended resources that devices must serve on a node.
 func (d *deviceCycle) extended(n *nodeInfo) map[corev1.ResourceName]string {
 	var out map[corev1.ResourceName]string
 	for name, class := range d.served {
@@ -292,7 +294,7 @@ func (d *deviceCycle) extended(n *nodeInfo) map[corev1.ResourceName]string {
 	return out
 }
 
-// find allocates devices on a node, also for the extended resources whose classes are given.
+// find allocates devices on a node for the wanted claims, and for the extended resources of classes.
 func (d *deviceCycle) find(n *nodeInfo, classes map[corev1.ResourceName]string) deviceResult {
 	ctx, cancel := context.WithTimeout(context.Background(), allocationWait)
 	defer cancel()
@@ -311,7 +313,7 @@ func (d *deviceCycle) find(n *nodeInfo, classes map[corev1.ResourceName]string) 
 	case errors.Is(err, ErrNotOnNode):
 		return deviceResult{reason: strings.TrimSpace(err.Error())}
 	case err != nil:
-		d.wrong = err.Error() // no other node helps
+		d.wrong = err.Error() // the same on every node
 		return deviceResult{reason: d.wrong}
 	case len(found) != len(wanted):
 		return deviceResult{reason: devicesLacking}
@@ -334,7 +336,7 @@ func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
 		return errors.New(reason)
 	}
 	chosen := make([]chosenClaim, 0, len(c.held)+len(c.wanted)+1)
-	at := new(metav1.NewTime(now().Truncate(time.Second))) // as it is stored
+	at := new(metav1.NewTime(now().Truncate(time.Second))) // truncate, as the store does
 	for _, h := range c.held {
 		chosen = append(chosen, chosenClaim{key: ctrlclient.ObjectKeyFromObject(h.ResourceClaim), uid: h.UID})
 	}
@@ -365,7 +367,7 @@ func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
 	return nil
 }
 
-// releaseDevices forgets what takeDevices chose; what is in the cache by now stays.
+// releaseDevices drops the choice of takeDevices. Allocations that are already written stay.
 func releaseDevices(s *state, p *podInfo, _ *nodeInfo) { s.devices.release(p.pod.UID) }
 
 func (d *devices) release(pod types.UID) {
@@ -377,8 +379,8 @@ func (d *devices) release(pod types.UID) {
 	delete(d.chosen, pod)
 }
 
-// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere or did not become
-// ready, and that no pod uses.
+// idle returns the unused claims that keep the pod from being scheduled, because their devices are on other nodes or
+// did not become ready.
 func (d *deviceCycle) idle(pod *corev1.Pod, nodes []*nodeInfo) []types.NamespacedName {
 	var out []types.NamespacedName
 	for _, h := range d.held {

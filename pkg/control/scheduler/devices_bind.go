@@ -20,11 +20,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// claimWrites is how often a claim that others change at the same time is written before the pod goes into back-off.
+// claimWrites is the number of attempts to write a claim that other clients change concurrently, before the pod goes
+// into back-off.
 const claimWrites = 5
 
-// bindDevices writes the allocations of the pod's claims, and reserves them for the pod. It returns errNotReady if
-// devices are not ready yet; calling it again then is safe.
+// bindDevices writes the allocations of the pod's claims and reserves the claims for the pod. It returns errNotReady
+// if devices are not ready yet. It may be called again.
 func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *corev1.Pod, _ string) error {
 	s.mu.Lock()
 	chosen := slices.Clone(s.state.devices.chosen[pod.UID])
@@ -51,10 +52,10 @@ func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *co
 	return nil
 }
 
-// reserveClaim allocates a claim if that is chosen, reserves it for the pod, and returns it as it is stored.
+// reserveClaim allocates a claim if an allocation was chosen, reserves it for the pod, and returns the stored claim.
 func reserveClaim(ctx context.Context, c client.Interface, pod *corev1.Pod,
 	chosen chosenClaim) (stored *resourcev1.ResourceClaim, err error) {
-	for range claimWrites { // others change it, too
+	for range claimWrites { // other clients change the claim, too
 		if stored, err = bindClaim(ctx, c, pod, chosen); !apierrors.IsConflict(err) {
 			break
 		}
@@ -71,7 +72,7 @@ func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod,
 	return writeClaim(ctx, c, pod, chosen, &stored)
 }
 
-// writeClaim is bindClaim from the version that was stored last.
+// writeClaim does the work of reserveClaim for one stored version of the claim.
 func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim,
 	stored *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 	claim := stored.DeepCopy()
@@ -87,7 +88,7 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 		return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", claim.Name)
 	}
 	if chosen.allocation != nil && claim.Status.Allocation == nil {
-		// Before the allocation, so that an allocated claim is never deleted.
+		// Add the finalizer before the allocation, so that an allocated claim cannot be deleted.
 		if !slices.Contains(claim.Finalizers, resourcev1.Finalizer) {
 			claim.Finalizers = append(claim.Finalizers, resourcev1.Finalizer)
 			if err := c.Update(ctx, claim); err != nil {
@@ -96,7 +97,7 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 		}
 		claim.Status.Allocation = chosen.allocation.DeepCopy()
 	}
-	if a := claim.Status.Allocation; a.AllocationTimestamp == nil && hasConditions(a) { // of another scheduler
+	if a := claim.Status.Allocation; a.AllocationTimestamp == nil && hasConditions(a) { // by another scheduler
 		a.AllocationTimestamp = new(metav1.Now())
 	}
 	if resourceclaim.IsReservedForPod(pod, claim, false) {
@@ -111,7 +112,7 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 	return claim, c.Status().Update(ctx, claim)
 }
 
-// unusable returns a function that releases devices that keep a pod from being scheduled although no pod uses them.
+// unusable returns a function that releases the devices of unused claims that keep the pod from being scheduled.
 func (s *Scheduler) unusable(f *failure) func(context.Context) {
 	d, pod := f.cycle.devices, f.cycle.pod
 	if d == nil {
@@ -127,12 +128,12 @@ func (s *Scheduler) unusable(f *failure) func(context.Context) {
 	return func(ctx context.Context) {
 		s.deallocate(ctx, pod, idle)
 		if d.stale != nil && s.deleteExtended(ctx, pod, d.stale) != nil {
-			s.retrySoon(pod) // no event will
+			s.retrySoon(pod) // no event will retry it
 		}
 	}
 }
 
-// deallocate releases the devices of claims that no pod uses, so that a pod can have others.
+// deallocate releases the devices of unused claims, so that the pod can get others.
 func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []types.NamespacedName) {
 	for _, key := range claims {
 		var stored resourcev1.ResourceClaim
@@ -151,7 +152,7 @@ func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []ty
 	}
 }
 
-// watchDevices watches what pods with resource claims depend on. It runs once there is such a pod.
+// watchDevices watches the objects that pods with resource claims depend on. It starts with the first such pod.
 func (s *Scheduler) watchDevices(ctx context.Context, synced func()) error {
 	var wait []toolscache.ResourceEventHandlerRegistration
 	for _, o := range []ctrlclient.Object{
@@ -168,7 +169,7 @@ func (s *Scheduler) watchDevices(ctx context.Context, synced func()) error {
 		if err != nil {
 			return fmt.Errorf("informer of %T: %w", o, err)
 		}
-		defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
+		defer func() { _ = inf.RemoveEventHandler(reg) }() // fails only for a stopped informer, which has no handlers
 		wait = append(wait, reg)
 	}
 	for _, reg := range wait {
@@ -186,13 +187,13 @@ func (s *Scheduler) watchDevices(ctx context.Context, synced func()) error {
 	return nil
 }
 
-// useDevices lets the first pod with resource claims begin to watch what such pods depend on, until ctx ends.
+// useDevices makes the first pod with resource claims start watchDevices, which runs until ctx ends.
 func (s *Scheduler) useDevices(ctx context.Context, wg *sync.WaitGroup) {
 	d := s.state.devices
 	d.start, d.synced = s.onDemand(ctx, wg, "resource claims", s.watchDevices)
 }
 
-// deviceHandler retries the pods that a change may help.
+// deviceHandler retries the pods that a change may make schedulable.
 type deviceHandler struct{ s *Scheduler }
 
 func (h deviceHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.changed(nil, o) }) }
@@ -221,13 +222,14 @@ func (h deviceHandler) changed(was, is any) {
 	}
 	freed := before != nil && before.Status.Allocation != nil && (after == nil || after.Status.Allocation == nil)
 	if after == nil || freed {
-		h.s.helpClaims("", "") // another kind, or devices that others may have now
+		h.s.helpClaims("", "") // another kind, or devices that became free
 		return
 	}
 	h.s.helpClaims(after.Namespace, after.Name)
 }
 
-// helpClaims retries the pods that use a claim, or all that use any or may get one for extended resources.
+// helpClaims retries the pods that use a claim. An empty name means all pods that use any claim or extended
+// resources.
 func (s *Scheduler) helpClaims(namespace, name string) {
 	at := now()
 	for p := range s.queue.unschedulable {

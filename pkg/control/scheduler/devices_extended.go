@@ -15,17 +15,17 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Extended resources that device classes serve (KEP-5004): where a node has no device plugin with such a resource, the
-// pod gets devices of the class by a claim that the scheduler makes for it when it is bound.
+// Device classes can serve extended resources (KEP-5004). If a node has no device plugin for such a resource, the
+// scheduler creates a claim for the pod when it binds it, and the pod gets devices of the class.
 
-// extendedClaim is the claim for the extended resources of a pod that one node serves by devices.
+// extendedClaim is the claim for a pod's extended resources that devices serve on one node.
 type extendedClaim struct {
 	claim    *resourcev1.ResourceClaim // not stored yet
 	mappings []corev1.ContainerExtendedResourceRequest
 }
 
-// classesByResource returns the names of the classes that serve extended resources, by resource. Each class serves the
-// resource that is named after it; of several for one resource, the newest does.
+// classesByResource maps extended resources to classes. A class serves the resource named after it. If several
+// classes name the same extended resource, the newest serves it.
 func classesByResource(classes []resourcev1.DeviceClass) map[corev1.ResourceName]string {
 	out := make(map[corev1.ResourceName]string, len(classes))
 	chosen := map[corev1.ResourceName]*resourcev1.DeviceClass{}
@@ -44,8 +44,8 @@ func classesByResource(classes []resourcev1.DeviceClass) map[corev1.ResourceName
 	return out
 }
 
-// served returns the classes that serve extended resources of a pod, by resource. While classes are not known there are
-// none; such pods are tried again when they are.
+// served maps a pod's extended resources to the classes that serve them. It is empty until the classes are known;
+// the pod is then retried.
 func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 	if d.allocator == nil || !need.maybeDevices() {
 		return nil
@@ -56,7 +56,7 @@ func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 			return nil
 		}
 	}
-	if d.start == nil || d.classes == nil { // without start no watch reports changes of the classes
+	if d.start == nil || d.classes == nil { // without start, no watch reports changes of classes
 		var list resourcev1.DeviceClassList
 		if d.read.List(context.Background(), &list) != nil {
 			return nil
@@ -75,8 +75,8 @@ func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 	return out
 }
 
-// maybeDevices reports whether there are resources that devices could serve: huge pages and attachable volumes have no
-// domain in their name.
+// maybeDevices reports whether devices could serve any of the resources. Huge pages and attachable volumes have no
+// domain in their name, so devices cannot serve them.
 func (a *amounts) maybeDevices() bool {
 	for name, n := range a.extended {
 		if n > 0 && strings.Contains(string(name), "/") {
@@ -86,14 +86,14 @@ func (a *amounts) maybeDevices() bool {
 	return false
 }
 
-// byDevices reports whether devices serve a resource of the pod on a node: there is a class for it, and no device
-// plugin.
+// byDevices reports whether devices serve a resource of the pod on a node: it has a class, and the node has no
+// device plugin for it.
 func (c *cycle) byDevices(name corev1.ResourceName, n *nodeInfo) bool {
 	return c.served[name] != "" && n.most.extended[name] == 0
 }
 
-// earlier returns the claim that an earlier attempt made for the pod's extended resources, nil if there is none. Its
-// devices may not be the right ones any more.
+// earlier returns the claim that an earlier attempt created for the pod's extended resources, or nil. Its devices
+// may no longer fit.
 func (d *devices) earlier(pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	var list resourcev1.ResourceClaimList
 	if err := d.read.List(context.Background(), &list, ctrlclient.InNamespace(pod.Namespace)); err != nil {
@@ -111,7 +111,7 @@ func isExtendedClaimOf(c *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
 	return c.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" && metav1.IsControlledBy(c, pod)
 }
 
-// newExtendedClaim returns the claim for the resources of a pod that devices of the given classes serve.
+// newExtendedClaim returns the claim for the pod's extended resources that devices of the classes serve.
 func newExtendedClaim(pod *corev1.Pod, classes map[corev1.ResourceName]string) (*extendedClaim, error) {
 	requests, mappings := extendedRequests(&pod.Spec, classes)
 	if len(requests) > resourcev1.DeviceRequestsMaxSize {
@@ -130,9 +130,9 @@ func newExtendedClaim(pod *corev1.Pod, classes map[corev1.ResourceName]string) (
 	}}, nil
 }
 
-// extendedRequests returns the requests for the resources that devices of the given classes serve, by name, and which
-// of them each container uses. Init containers that end use the devices of the containers that start after them, and
-// share what they need more. Names are upstream's.
+// extendedRequests returns the device requests for the resources, and which request serves which container. Init
+// containers that end use the devices of later containers, and share one request for what they need in addition.
+// Names are upstream's.
 func extendedRequests(spec *corev1.PodSpec,
 	classes map[corev1.ResourceName]string) (requests []resourcev1.DeviceRequest,
 	mappings []corev1.ContainerExtendedResourceRequest) {
@@ -156,8 +156,8 @@ func extendedRequests(spec *corev1.PodSpec,
 				mappings = append(mappings, uses(i, lasting[i].Name))
 			}
 		}
-		var most *resourcev1.DeviceRequest // what an init container needs more than it may use of others
-		var more []int                     // mappings to most
+		var most *resourcev1.DeviceRequest // the largest additional need of an init container
+		var more []int                     // indexes of the mappings to most
 		for i := range containers {
 			n := wants(&containers[i], name)
 			if n == 0 || !ends(i) {
@@ -196,7 +196,7 @@ func wants(c *corev1.Container, name corev1.ResourceName) int64 {
 	return q.Value()
 }
 
-// deviceRequest is the request of container i for n devices in place of a resource.
+// deviceRequest returns container i's request for n devices in place of a resource.
 func deviceRequest(i int, c *corev1.Container, name corev1.ResourceName, class string,
 	n int64) *resourcev1.DeviceRequest {
 	at := slices.Index(slices.Sorted(maps.Keys(c.Resources.Requests)), name)

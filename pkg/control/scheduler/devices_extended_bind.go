@@ -15,13 +15,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindExtended stores the claim for a pod's extended resources, allocates and reserves it, and says in the pod's status
-// which container gets which of its devices. It returns the claim as it is stored.
+// bindExtended stores the claim for a pod's extended resources, allocates and reserves it, and writes the
+// containers' requests into the pod's status. It returns the stored claim.
 func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *corev1.Pod,
 	chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
 	claim := chosen.extended.claim.DeepCopy()
 	claim.Name, claim.UID = "", ""
-	claim.Finalizers = []string{resourcev1.Finalizer} // no write of its own, with which the cache would have to keep up
+	claim.Finalizers = []string{resourcev1.Finalizer} // saves a write that the cache would have to show
 	if err := c.Create(ctx, claim); err != nil {
 		return nil, fmt.Errorf("create claim for extended resources: %w", err)
 	}
@@ -33,7 +33,7 @@ func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *c
 	if err != nil {
 		return nil, err
 	}
-	// The version keeps an attempt that has not seen yet that the pod was bound from giving it other devices than it
+	// The resourceVersion makes the write fail if the pod was bound meanwhile: it must not get other devices than it
 	// starts with.
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "status": map[string]any{
@@ -50,7 +50,7 @@ func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *c
 	return stored, nil
 }
 
-// stored records that a chosen claim is stored now.
+// stored records the name and UID of a chosen claim that was stored.
 func (s *Scheduler) stored(pod types.UID, chosen chosenClaim, claim *resourcev1.ResourceClaim) chosenClaim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *Scheduler) stored(pod types.UID, chosen chosenClaim, claim *resourcev1.
 	return chosen
 }
 
-// abandonExtended deletes the claim that was stored for the extended resources of a pod that could not be bound. What
-// it fails to delete, or is ended before, a later attempt finds.
+// abandonExtended deletes the stored claim for the extended resources of a pod that could not be bound. If that
+// fails, a later attempt finds the claim.
 func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	s.mu.Lock()
 	chosen := s.state.devices.chosen[pod.UID]
@@ -80,12 +80,12 @@ func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	}
 	s.mu.Unlock()
 	if claim != nil {
-		_ = s.deleteExtended(ctx, pod, claim) // logged, and the pod is tried again anyway
+		_ = s.deleteExtended(ctx, pod, claim) // it logs errors, and the pod is retried
 	}
 }
 
-// deleteExtended deletes a claim that was made for the extended resources of a pod, unless the pod was bound with it
-// after all. It does not depend on what the cache has.
+// deleteExtended deletes a claim for the extended resources of a pod, unless the pod was bound with it. It reads the
+// pod from the API server, not from the cache.
 func (s *Scheduler) deleteExtended(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
 	err := s.tryDeleteExtended(ctx, pod, claim)
 	if err != nil && ctx.Err() == nil {
@@ -101,12 +101,12 @@ func (s *Scheduler) tryDeleteExtended(ctx context.Context, pod *corev1.Pod, clai
 	if err != nil {
 		return err
 	}
-	// A patch that changes nothing is answered with what is stored.
+	// The response to a patch without changes is the stored pod.
 	switch err := s.client.Status().Patch(ctx, now, ctrlclient.RawPatch(types.MergePatchType, asked)); {
 	case err == nil && now.Spec.NodeName != "" && now.Status.ExtendedResourceClaimStatus != nil &&
 		now.Status.ExtendedResourceClaimStatus.ResourceClaimName == claim.Name:
 		return nil
-	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err): // gone, or another one of its name
+	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err): // the pod was deleted or recreated
 		return err
 	}
 	finalizers := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool {
@@ -125,7 +125,7 @@ func (s *Scheduler) tryDeleteExtended(ctx context.Context, pod *corev1.Pod, clai
 	return ctrlclient.IgnoreNotFound(s.client.Delete(ctx, of, ctrlclient.Preconditions{UID: &claim.UID}))
 }
 
-// retrySoon lets a pod that waits for an event be tried again after its back-off.
+// retrySoon retries a pod after its back-off, without waiting for an event.
 func (s *Scheduler) retrySoon(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

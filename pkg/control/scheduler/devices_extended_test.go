@@ -22,8 +22,8 @@ func deviceClass(name, resource string, age time.Duration) resourcev1.DeviceClas
 	return c
 }
 
-// TestClassesByResource: each class has its own name as a resource, and of several with the same resource the newest
-// serves it.
+// A class serves the resource named after it. Of several classes with the same extended resource, the newest serves
+// it.
 func TestClassesByResource(t *testing.T) {
 	require.Equal(t, map[corev1.ResourceName]string{
 		"deviceclass.resource.kubernetes.io/old": "old", "deviceclass.resource.kubernetes.io/new": "new",
@@ -39,8 +39,8 @@ func TestClassesByResource(t *testing.T) {
 		}))
 }
 
-// TestExtendedRequests: containers that run together have devices of their own; init containers that end use those of
-// later ones.
+// Containers that run at the same time have separate devices. Init containers that end use those of later
+// containers.
 func TestExtendedRequests(t *testing.T) {
 	container := func(name string, gpus, nics int64) corev1.Container {
 		c := corev1.Container{

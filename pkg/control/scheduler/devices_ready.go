@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// Devices with binding conditions (KEP-5007) are only ready for a pod once their driver says so in the status of the
-// claim. Until then the pod stays reserved on its node, without occupying one of Config.Binders, and is bound after the
-// change that decides about it.
+// Devices with binding conditions (KEP-5007) are ready only when their driver says so in the claim's status. Until
+// then, the pod stays reserved on its node without occupying one of Config.Binders. It is bound after the driver's
+// update.
 
 // bindingTimeout is how long devices may take to become ready, as upstream.
 const bindingTimeout = 10 * time.Minute
@@ -22,8 +22,8 @@ const bindingTimeout = 10 * time.Minute
 // errNotReady means that the devices of a pod are not ready yet.
 var errNotReady = errors.New("its devices are not ready yet")
 
-// readiness reports whether the devices of an allocated claim are ready for its pods. It fails if they will not be: a
-// driver says so, or it is later than deadline, which is zero if nothing is waited for. The errors are upstream's.
+// readiness reports whether the devices of an allocated claim are ready. It returns an error if a driver reports a
+// failure or the deadline has passed. deadline is zero if no device is waited for. The errors are upstream's.
 func readiness(c *resourcev1.ResourceClaim, timeout time.Duration,
 	now time.Time) (ready bool, deadline time.Time, err error) {
 	ready = true
@@ -61,15 +61,15 @@ func readiness(c *resourcev1.ResourceClaim, timeout time.Duration,
 	return false, deadline, nil
 }
 
-// hasConditions reports whether devices of an allocation have binding conditions.
+// hasConditions reports whether a device of an allocation has binding conditions.
 func hasConditions(a *resourcev1.AllocationResult) bool {
 	return slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
 		return len(r.BindingConditions) > 0
 	})
 }
 
-// conclusive reports whether it is known of all claims chosen for a pod that their devices are ready, or of one that
-// they will not be, or that it has changed in another way. Otherwise it returns when to look again at the latest.
+// conclusive reports whether binding can continue, because all devices of the chosen claims are ready, or one has
+// failed or its claim has changed. If not, at is the time to check again.
 func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
 	known, at = true, now().Add(d.timeout)
 	for i := range chosen {
@@ -84,7 +84,7 @@ func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
 		}
 		chosen[i].shown = true
 		ready, deadline, err := readiness(&claim, d.timeout, now())
-		if err != nil || !ready && deadline.IsZero() { // it has no time yet, which the binding writes
+		if err != nil || !ready && deadline.IsZero() { // the binding has yet to write the time
 			return true, at
 		}
 		known = known && ready
@@ -95,7 +95,7 @@ func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
 	return known, at
 }
 
-// await keeps a pod reserved on its node until its devices are ready, or will not be. Then it is bound, or refused.
+// await keeps a pod reserved on its node until its devices are ready or have failed. Then the binding continues.
 func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 	s.mu.Lock()
 	pod := p.info.pod
@@ -105,7 +105,7 @@ func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 		s.announce(ctx, p, node) // before it can be bound
 	}
 	s.mu.Lock()
-	if s.queue.pods[pod.UID] != p { // it is gone
+	if s.queue.pods[pod.UID] != p { // it was deleted
 		s.unreserve(p)
 		s.mu.Unlock()
 		return
@@ -120,8 +120,7 @@ func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 	}
 }
 
-// resume continues the binding of a pod that waits for devices once they are ready or have failed. Called with the lock
-// held.
+// resume continues the binding of a pod whose devices are ready or have failed. The caller holds the lock.
 func (s *Scheduler) resume(p *pending) {
 	if _, waits := s.queue.waiting[p]; !waits {
 		return
@@ -145,7 +144,7 @@ func (s *Scheduler) resume(p *pending) {
 	})
 }
 
-// resumeUsers resumes the pods that wait for a claim. Called with the lock held.
+// resumeUsers resumes the pods that wait for a claim. The caller holds the lock.
 func (s *Scheduler) resumeUsers(claim *resourcev1.ResourceClaim) {
 	for p := range s.queue.waiting {
 		if slices.ContainsFunc(s.state.devices.chosen[p.info.pod.UID], func(c chosenClaim) bool {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReadiness: all conditions of all devices must hold, one that failed decides, and so does the time.
+// Devices are ready if all conditions of all devices are true. One failure condition or the timeout ends the wait.
 func TestReadiness(t *testing.T) {
 	at := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 	claim := func(age time.Duration, said ...[]string) *resourcev1.ResourceClaim {

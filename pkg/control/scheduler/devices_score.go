@@ -5,12 +5,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// prepareAlternatives reports whether requests for devices of the pod list alternatives; the first one that a node has
-// is allocated (KEP-4816).
+// prepareAlternatives reports whether device requests of the pod list alternatives (KEP-4816), the first available
+// one of which is allocated.
 func prepareAlternatives(c *cycle) bool { return c.devices != nil && c.devices.lists() > 0 }
 
-// earlyAlternatives prefers nodes that have alternatives which come early in their lists. Upstream compares the sum
-// with the best node's; here it is compared with the possible maximum.
+// earlyAlternatives prefers nodes that have an early alternative of each list. Upstream scales the sum by the best
+// node's, this score by the possible maximum.
 func earlyAlternatives(c *cycle, n *nodeInfo) (sum int64) {
 	d := c.devices
 	for _, h := range d.held {
@@ -24,7 +24,7 @@ func earlyAlternatives(c *cycle, n *nodeInfo) (sum int64) {
 	return mostScore * sum / (resourcev1.FirstAvailableDeviceRequestMaxSize * d.lists())
 }
 
-// lists is how many requests of the pod's claims list alternatives.
+// lists returns the number of device requests that list alternatives.
 func (d *deviceCycle) lists() (n int64) {
 	count := func(c *resourcev1.ResourceClaim) {
 		for i := range c.Spec.Devices.Requests {
@@ -42,7 +42,8 @@ func (d *deviceCycle) lists() (n int64) {
 	return n
 }
 
-// earliness is, for each request that lists alternatives, how many more could come after the one that is allocated.
+// earliness sums, over the requests that list alternatives, the distance of the allocated alternative from the end
+// of the longest possible list.
 func earliness(claim *resourcev1.ResourceClaim, a *resourcev1.AllocationResult) (sum int64) {
 	allocated := map[string]bool{}
 	for i := range a.Devices.Results {

@@ -7,8 +7,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 )
 
-// TestEarlyAlternatives: the earlier the alternatives that a node has, the higher its score, of claims that have
-// devices and of those that get them.
+// Early alternatives give a higher score, for claims that have devices and for those that get them.
 func TestEarlyAlternatives(t *testing.T) {
 	claim := func() *resourcev1.ResourceClaim {
 		return &resourcev1.ResourceClaim{

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/toleration"
 )
 
-// tainted adds the taints of the rules that select devices of a slice (KEP-5055).
+// tainted returns the slice with the taints of the rules that select its devices (KEP-5055).
 func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) *resourcev1.ResourceSlice {
 	out := slice
 	matches := func(want *string, is string) bool { return want == nil || *want == is }
@@ -31,14 +31,13 @@ func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule
 	return out
 }
 
-// deviceID names a device.
 type deviceID struct{ driver, pool, device string }
 
-// evictions are the taints by which pods leave devices. A pod that would be evicted at once gets no such device:
-// otherwise its controller would create and lose such pods again and again.
+// evictions contains the NoExecute taints of devices. A pod that such a taint would evict at once must not get the
+// device, or its controller would recreate it in a loop.
 type evictions map[deviceID][]resourcev1.DeviceTaint
 
-// add takes the taints of a slice's devices.
+// add adds the NoExecute taints of a slice's devices.
 func (e evictions) add(slice *resourcev1.ResourceSlice) {
 	for i := range slice.Spec.Devices {
 		d := &slice.Spec.Devices[i]
@@ -51,7 +50,7 @@ func (e evictions) add(slice *resourcev1.ResourceSlice) {
 	}
 }
 
-// atOnce reports whether a pod with these devices would be evicted at once.
+// atOnce reports whether a taint would evict a pod with these devices at once.
 func (e evictions) atOnce(found []resourcev1.AllocationResult, now time.Time) bool {
 	if len(e) == 0 {
 		return false
@@ -68,9 +67,8 @@ func (e evictions) atOnce(found []resourcev1.AllocationResult, now time.Time) bo
 	return false
 }
 
-// spare leaves out the devices of a slice from which a pod with these claims would be evicted at once, so that it gets
-// others. Devices in use stay, because they consume what they share with others, and so do all if a claim is for all
-// devices of a kind.
+// spare removes from a slice the devices from which a pod with these claims would be evicted at once. It keeps
+// devices in use, because they consume shared counters, and all devices if a claim requests all of them.
 func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim, used map[deviceID]bool,
 	now time.Time) *resourcev1.ResourceSlice {
 	evicts := func(d resourcev1.Device) bool {
@@ -87,7 +85,7 @@ func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.R
 	return &out
 }
 
-// inUse returns the devices of allocations.
+// inUse returns the devices that are allocated.
 func inUse(allocated []*resourcev1.AllocationResult) map[deviceID]bool {
 	out := map[deviceID]bool{}
 	for _, a := range allocated {
@@ -98,7 +96,7 @@ func inUse(allocated []*resourcev1.AllocationResult) map[deviceID]bool {
 	return out
 }
 
-// wantsAll reports whether a claim has a request for all devices.
+// wantsAll reports whether a request of the claim is for all devices.
 func wantsAll(claim *resourcev1.ResourceClaim) bool {
 	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && r.Exactly.AllocationMode == resourcev1.DeviceAllocationModeAll ||
@@ -108,7 +106,7 @@ func wantsAll(claim *resourcev1.ResourceClaim) bool {
 	})
 }
 
-// evictsAtOnce reports whether a request of a claim tolerates a taint, but only for a time that is over.
+// evictsAtOnce reports whether a request of the claim tolerates the taint only for a time that has passed.
 func evictsAtOnce(t resourcev1.DeviceTaint, claim *resourcev1.ResourceClaim, now time.Time) bool {
 	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && over(t, r.Exactly.Tolerations, now) ||
@@ -118,8 +116,8 @@ func evictsAtOnce(t resourcev1.DeviceTaint, claim *resourcev1.ResourceClaim, now
 	})
 }
 
-// over reports whether tolerations are of a taint, but only for a time that has passed.
+// over reports whether tolerations tolerate the taint, but only for a time that has passed.
 func over(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration, now time.Time) bool {
 	stay, tolerated := toleration.Of(&t, tolerations)
-	return tolerated && now.Sub(t.TimeAdded.Time) >= stay // which it never is if it is Forever
+	return tolerated && now.Sub(t.TimeAdded.Time) >= stay // never true for Forever
 }

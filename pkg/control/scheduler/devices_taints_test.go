@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDevicesThatEvictAtOnce are not offered to pods whose toleration is over, and to all others as they are.
+// A device from which the pod would be evicted at once is offered only to other pods.
 func TestDevicesThatEvictAtOnce(t *testing.T) {
 	at := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 	added := metav1.NewTime(at.Add(-10 * time.Second))
@@ -27,7 +27,7 @@ func TestDevicesThatEvictAtOnce(t *testing.T) {
 		Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute,
 	}
 	for _, c := range []struct {
-		seconds []*int64 // of the tolerations
+		seconds []*int64 // tolerationSeconds
 		offered int
 	}{{
 		nil, 3,

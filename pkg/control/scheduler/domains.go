@@ -1,25 +1,25 @@
 package scheduler
 
-// denseLabel is the part of the nodes from which on the domains of a label are kept in a slice: one in eight. So they
-// take at most 32 bytes for each node that has the label, less than the label itself, whatever labels nodes have and
-// pods name.
+// denseLabel decides how the domains of a label are stored: if at least one in eight nodes has the label, in a
+// slice, otherwise in a map. They take at most 32 bytes per node that has the label, less than the label itself.
 const denseLabel = 8
 
-// domain is a topology domain: the nodes with one value of a label. It is the index in state.order of the first of
-// them.
+// domain is a topology domain: the nodes with the same value of a label. Its number is the index in state.order of
+// its first node.
 type domain int32
 
-// noDomain is the domain of nodes without the label.
+// noDomain means that a node does not have the label.
 const noDomain domain = -1
 
-// domains divide the nodes by one label. Filters and scores look at thousands of nodes for each pod, for which looking
-// up labels takes too long.
+// domains divides the nodes by one label. Filters and scores look at thousands of nodes per pod, so looking up
+// labels would take too long.
 type domains struct {
-	nodes []domain       // as in state.order; nil if few nodes have the label
+	nodes []domain       // indexed like state.order; nil if few nodes have the label
 	few   map[int]domain // by the index in state.order, if nodes is nil
 }
 
-// of returns the domain of a node, or false if it has none or is not known.
+// of returns the domain of a node. It returns false for a node without the label, and for one that is not in
+// state.order.
 func (d *domains) of(n *nodeInfo) (domain, bool) {
 	if n == nil || n.at < 0 {
 		return noDomain, false
@@ -36,11 +36,11 @@ func (d *domains) ofFew(at int) (domain, bool) {
 	return v, ok
 }
 
-// nowhere are the domains of a label that no node has.
+// nowhere is the domains of a label that no node has.
 var nowhere = &domains{}
 
-// domainsOf returns the domains of a label. They are valid until nodes change, and kept until then, but for labels that
-// no node has.
+// domainsOf returns the domains of a label, which are valid until nodes change. Domains of labels that no node has
+// are not cached.
 func (s *state) domainsOf(key string) *domains {
 	if d := s.domains[key]; d != nil {
 		return d

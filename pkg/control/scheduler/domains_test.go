@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestDomainsAreBounded: pods may name any number of labels. Those that nodes have take a place for each node that has
-// them, however many terms name them; others take none.
+// Pods may name any number of labels. Memory is used only for labels that nodes have, and only per node that has
+// them.
 func TestDomainsAreBounded(t *testing.T) {
 	const labels, others = 200, 100
 	var nodes []*corev1.Node

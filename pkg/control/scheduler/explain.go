@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// message says why the pod is pending, in upstream's form: "0/3 nodes are available: 1 Insufficient cpu, 2 ...".
+// message returns why the pod is pending, in upstream's form: "0/3 nodes are available: 1 Insufficient cpu, 2 ...".
 func (f *failure) message(preemption string) string {
 	nodes := f.cycle.state.order
 	if len(nodes) == 0 {
 		return "no nodes available to schedule pods"
 	}
-	if v := f.cycle.volumes; v != nil && v.wrong != "" { // not about nodes, so none are counted, as upstream
+	if v := f.cycle.volumes; v != nil && v.wrong != "" { // independent of nodes: count none, as upstream
 		return fmt.Sprintf("0/%d nodes are available: %s.", len(nodes), v.wrong) + preemption
 	}
 	if d := f.cycle.devices; d != nil && d.wrong != "" {
@@ -36,7 +36,7 @@ func histogram(count map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// wide reports whether one of the filters that rejected a node depends on other nodes.
+// wide reports whether a filter that rejected a node depends on other nodes.
 func (f *failure) wide() bool {
 	for _, by := range f.refused {
 		if f.active[by].wide {

@@ -8,15 +8,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/version"
 )
 
-// clusterVersion is the version for which upstream's library says which features of nodes a pod needs.
+// clusterVersion is the version for which upstream's library infers the features that a pod requires.
 var clusterVersion = utilversion.MustParse(version.Kubernetes)
 
-// featuresFor returns the features that a pod needs of its node (KEP-5328): the usual pod none. A node of an earlier
-// version may not have them.
+// featuresFor returns the node features that a pod requires (KEP-5328), usually none. Nodes of an earlier version
+// may lack them.
 func featuresFor(p *corev1.Pod) nodefeatures.FeatureSet {
 	set, err := nodefeatures.DefaultFramework.InferForPodScheduling(&nodefeatures.PodInfo{Spec: &p.Spec}, clusterVersion)
 	if err != nil {
-		return nodefeatures.FeatureSet{} // there is a version
+		return nodefeatures.FeatureSet{} // fails only without a version
 	}
 	return set
 }

@@ -13,12 +13,12 @@ import (
 type cycle struct {
 	*podInfo
 	state     *state
-	selection *nodeSelection // nil: any node
-	// Filled in by the prepare of filters and scores.
+	selection *nodeSelection // nil: all nodes
+	// Set by the prepare functions of filters and scores.
 	volumes     *volumeCycle
-	csi         csiVolumes                     // nil: not looked up yet
-	attached    map[string]csiVolumes          // by node; nil: not looked up yet
-	served      map[corev1.ResourceName]string // the classes of extended resources that devices can serve
+	csi         csiVolumes                     // nil: not read yet
+	attached    map[string]csiVolumes          // by node; nil: not read yet
+	served      map[corev1.ResourceName]string // extended resources and the classes whose devices can serve them
 	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread
@@ -45,7 +45,7 @@ func tolerates(p *corev1.Pod, t *corev1.Taint) bool {
 	return false
 }
 
-// untolerated is the first taint that the pod does not tolerate, or nil.
+// untolerated returns the first taint that the pod does not tolerate, or nil.
 func untolerated(p *corev1.Pod, n *nodeInfo) *corev1.Taint {
 	for i := range n.taints {
 		t := &n.taints[i]
@@ -69,8 +69,8 @@ func portsFree(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// promised returns what is kept free on a node for pods that are expected there and not less important, and their
-// number. Pods of a pod group that is being placed may hold part of it already.
+// promised returns the resources and the number of pods that are nominated to a node with at least this pod's
+// priority. Members of a gang that is being placed may already have taken part of them.
 func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	for _, p := range n.nominated {
 		if p.pod.UID != c.pod.UID && p.node == nil && p.priority >= c.priority {
@@ -81,8 +81,8 @@ func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	return need, pods
 }
 
-// shortages calls report with each thing that a node lacks for the pod, until report returns false. Extended resources
-// come last, in no order.
+// shortages calls report with each resource that the node lacks for the pod, until report returns false. Extended
+// resources come last, in random order.
 func (c *cycle) shortages(n *nodeInfo, report func(what string) bool) {
 	promised, pods := c.promised(n)
 	if len(n.pods)+pods+1 > n.max && !report(tooManyPods) {

@@ -17,19 +17,19 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pods that name a PodGroup in spec.schedulingGroup are scheduled together (KEP-4671): if the group's policy is gang,
-// either at least minCount of its pods get nodes, those that have one already included, or none does.
+// Pods that name a PodGroup in spec.schedulingGroup are scheduled together (KEP-4671). With the policy gang, either
+// at least minCount pods of the group have nodes, including those that already have one, or no further pod gets one.
 
-// gangWriters is how many bindings of one gang are written at the same time.
+// gangWriters is the number of concurrent binding writes of one gang.
 const gangWriters = 16
 
-// gangs are the groups of pods. It is guarded by the scheduler's lock.
+// gangs holds the pod groups. It is guarded by the scheduler's lock.
 type gangs struct {
 	read ctrlclient.Reader
-	// start begins to watch groups, and synced reports whether all are known. Nil: they are.
+	// start starts the watch of pod groups. synced reports whether all are known. If start is nil, they are.
 	start  func()
 	synced func() bool
-	// assigned is how many pods of a group have nodes.
+	// assigned is the number of a group's pods that have nodes.
 	assigned map[types.NamespacedName]int
 }
 
@@ -37,7 +37,7 @@ func newGangs(read ctrlclient.Reader) *gangs {
 	return &gangs{read: read, assigned: map[types.NamespacedName]int{}}
 }
 
-// gangOf is the group that the pod belongs to; empty if none.
+// gangOf returns the pod's group. It is empty if the pod has none.
 func gangOf(p *corev1.Pod) (key types.NamespacedName) {
 	if g := p.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
 		key = types.NamespacedName{Namespace: p.Namespace, Name: *g.PodGroupName}
@@ -54,8 +54,8 @@ func (g *gangs) count(p *podInfo, sign int) {
 	}
 }
 
-// least is the minimum number of pods of a group that are scheduled together, 0 if they are scheduled one by one; or
-// why that is not known.
+// least returns the minCount of a gang, or 0 if the group's pods are scheduled one by one. reason says why it is not
+// known.
 func (g *gangs) least(key types.NamespacedName) (least int, reason string) {
 	if g.start != nil {
 		g.start()
@@ -76,7 +76,7 @@ func (g *gangs) least(key types.NamespacedName) (least int, reason string) {
 	return 0, ""
 }
 
-// explain says what a group waits for; empty if its pods are scheduled one by one.
+// explain returns what a group waits for. It is empty if the pods are scheduled one by one.
 func (g *gangs) explain(key types.NamespacedName, waiting int) string {
 	if key.Name == "" {
 		return ""
@@ -92,8 +92,8 @@ func (g *gangs) explain(key types.NamespacedName, waiting int) string {
 		g.assigned[key], waiting)
 }
 
-// decideTogether decides about all waiting pods of p's group, and returns the function that writes the results; nil if
-// p is scheduled by itself.
+// decideTogether schedules all waiting pods of p's gang and returns a function that writes the results. It returns
+// nil if p is scheduled alone.
 func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	key := p.info.gang
 	least, reason := s.state.gangs.least(key)
@@ -128,7 +128,7 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	defer t.recovered(p)
 	for i, m := range members {
 		if len(t.placed)+len(members)-i < need {
-			break // it cannot be reached any more
+			break // the minimum is out of reach
 		}
 		t.try(m)
 	}
@@ -138,11 +138,11 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	return t.fail(key, need)
 }
 
-// together is one attempt to schedule the pods of a group.
+// together is one attempt to schedule the pods of a gang.
 type together struct {
 	s       *Scheduler
 	members []*pending
-	least   int // how many pods of the group must have nodes
+	least   int // the number of placed pods that the gang needs
 	placed  []*pending
 	failed  []*failedMember
 	done    bool
@@ -150,7 +150,7 @@ type together struct {
 
 type failedMember struct {
 	*pending
-	failure *failure // nil: it could not be reserved, for reason
+	failure *failure // nil: reserving failed, see reason
 	reason  string
 }
 
@@ -159,7 +159,7 @@ func (t *together) try(m *pending) {
 	t.s.reconsider(m)
 	n, f := t.s.state.pick(m.info)
 	if f != nil {
-		f.refused = slices.Clone(f.refused) // the next attempt reuses it
+		f.refused = slices.Clone(f.refused) // copy: the next attempt reuses the slice
 		t.failed = append(t.failed, &failedMember{pending: m, failure: f, reason: f.message("")})
 		return
 	}
@@ -172,7 +172,7 @@ func (t *together) try(m *pending) {
 	t.placed = append(t.placed, m)
 }
 
-// commit returns the function that writes the bindings, and the results of the pods beyond the minimum that found no
+// commit returns a function that writes the bindings, and the results of the pods beyond the minimum that got no
 // node.
 func (t *together) commit(key types.NamespacedName) func(context.Context) {
 	s := t.s
@@ -193,7 +193,7 @@ func (t *together) commit(key types.NamespacedName) func(context.Context) {
 	t.done = true
 	return s.inParallel(writes, func(ctx context.Context) {
 		s.mu.Lock()
-		bound := s.state.gangs.assigned[key] // without those whose binding failed
+		bound := s.state.gangs.assigned[key] // excludes pods whose binding failed
 		s.mu.Unlock()
 		if bound >= t.least {
 			s.groupScheduled(ctx, key, "")
@@ -201,7 +201,7 @@ func (t *together) commit(key types.NamespacedName) func(context.Context) {
 	})
 }
 
-// fail returns the function that says why no pod of the group got a node.
+// fail returns a function that reports why no pod of the gang got a node.
 func (t *together) fail(key types.NamespacedName, need int) func(context.Context) {
 	s := t.s
 	t.release()
@@ -218,7 +218,7 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 			writes = append(writes, s.unusable(m.failure))
 		}
 	}
-	// While volumes are made for some, the others keep their places as well.
+	// While volumes are provisioned for some pods, the others keep their nominations.
 	wait := s.hold
 	if !slices.ContainsFunc(t.failed, func(m *failedMember) bool {
 		return m.failure == nil || !s.expect(m.pending, m.failure)
@@ -234,14 +234,14 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
 }
 
-// release undoes the reservations. It wakes no pending pods, since everything is as it was before the attempt.
+// release undoes the reservations. It retries no pending pods, because the state is the same as before the attempt.
 func (t *together) release() {
 	for _, m := range slices.Backward(t.placed) {
 		t.s.release(m)
 	}
 }
 
-// recovered puts the pods other than p, which the caller handles, into back-off if the attempt panicked.
+// recovered puts the pods into back-off after the attempt panicked, except p, which the caller handles.
 func (t *together) recovered(p *pending) {
 	if t.done {
 		return
@@ -254,7 +254,7 @@ func (t *together) recovered(p *pending) {
 	}
 }
 
-// inParallel returns a function that runs the writes, gangWriters at a time, and then the last one.
+// inParallel returns a function that runs the writes, at most gangWriters at a time, and then last.
 func (s *Scheduler) inParallel(writes []func(context.Context), last func(context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
 		var wg sync.WaitGroup
@@ -271,13 +271,13 @@ func (s *Scheduler) inParallel(writes []func(context.Context), last func(context
 	}
 }
 
-// hold lets a pod wait without a place for what the message says, and returns the function that reports it.
+// hold makes a pod wait without a nomination, and returns a function that reports the message.
 func (s *Scheduler) hold(p *pending, message string) func(context.Context) {
 	s.promise(p.info, nil)
 	return s.wait(p, message)
 }
 
-// wait lets a pod wait for what the message says, and returns the function that reports it.
+// wait makes a pod wait, and returns a function that reports the message.
 func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	s.metrics.unschedulable.count(p)
 	p.attempts++
@@ -298,8 +298,8 @@ func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	}
 }
 
-// groupScheduled writes the condition of a pod group: that its minimum has nodes, or, until that was so for the first
-// time, why not.
+// groupScheduled writes a pod group's condition: true once its minimum has nodes, before that false with the message
+// why. It is never reset.
 func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName, why string) {
 	var group schedulingv1beta1.PodGroup
 	if s.client.Cache().Get(ctx, key, &group) != nil {
@@ -323,7 +323,7 @@ func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName
 		"status":   map[string]any{"conditions": []any{*meta.FindStatusCondition(conditions, want.Type)}},
 	})
 	if err != nil {
-		panic(err) // text and times
+		panic(err) // text and times always encode
 	}
 	of := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if err := s.client.Status().Patch(ctx, of, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil &&

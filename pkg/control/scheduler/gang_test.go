@@ -35,7 +35,7 @@ func inGroup(p *corev1.Pod, group, cpu string) *corev1.Pod {
 	return p
 }
 
-// says waits until a pod's status says why it waits.
+// says waits until a pod's PodScheduled condition contains the text.
 func (c *cluster) says(name, text string) {
 	c.Helper()
 	c.wait(1, func(p *corev1.Pod) bool {
@@ -59,8 +59,8 @@ func (c *cluster) bound() (names []string) {
 	return names
 }
 
-// TestAGangGetsNodesTogether: none of its pods is bound before all can be; two gangs that each need all there is do not
-// take halves.
+// No pod of a gang is bound before minCount pods can be. Two gangs that each need all resources do not take half
+// each.
 func TestAGangGetsNodesTogether(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -77,7 +77,7 @@ func TestAGangGetsNodesTogether(t *testing.T) {
 	group := gang("x", 3)
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(group), group))
 
-	require.NoError(t, c.Create(c.ctx, gang("y", 2))) // takes what x must not keep
+	require.NoError(t, c.Create(c.ctx, gang("y", 2))) // takes resources that x must not keep
 	require.NoError(t, c.Create(c.ctx, inGroup(pod("y0"), "y", "1")))
 	require.NoError(t, c.Create(c.ctx, inGroup(pod("y1"), "y", "1")))
 	c.wait(2, isBound)
@@ -86,11 +86,11 @@ func TestAGangGetsNodesTogether(t *testing.T) {
 	c.node("b", "3")
 	c.wait(5, isBound)
 	c.group("x", metav1.ConditionTrue)
-	require.NoError(t, c.Create(c.ctx, inGroup(pod("x3"), "x", "9"))) // beyond the minimum: for itself
+	require.NoError(t, c.Create(c.ctx, inGroup(pod("x3"), "x", "9"))) // beyond the minimum: scheduled alone
 	c.says("x3", "0/2 nodes are available: 2 Insufficient cpu.")
 }
 
-// group waits for the condition of a pod group.
+// group waits until a pod group's condition has the status.
 func (c *cluster) group(name string, status metav1.ConditionStatus) {
 	c.Helper()
 	w, err := c.Watch(c.ctx, &schedulingv1beta1.PodGroupList{})
@@ -105,7 +105,7 @@ func (c *cluster) group(name string, status metav1.ConditionStatus) {
 	require.FailNow(c, "the watch ended")
 }
 
-// TestAGangsMinimumMayFall: what waits for it is scheduled then.
+// When minCount is lowered, the waiting pods are scheduled.
 func TestAGangsMinimumMayFall(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -124,7 +124,7 @@ func TestAGangsMinimumMayFall(t *testing.T) {
 	c.group("x", metav1.ConditionTrue)
 }
 
-// TestAGangIsHelpedThroughAnyMember: room for one that had a node helps one that had none.
+// Capacity that lets any member of a gang fit retries the gang.
 func TestAGangIsHelpedThroughAnyMember(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -155,8 +155,8 @@ func TestAGangIsHelpedThroughAnyMember(t *testing.T) {
 	c.group("x", metav1.ConditionTrue)
 }
 
-// TestAGroupWithoutMinimum: its pods are scheduled one by one, also those that waited until the scheduler knew of pod
-// groups. Groups have no priority, whatever the default of pods is.
+// Pods of a group without minimum are scheduled one by one, including those that waited until the scheduler had
+// listed the pod groups. Pod groups do not get the default priority of pods.
 func TestAGroupWithoutMinimum(t *testing.T) {
 	c := start(t)
 	c.node("a", "8")
@@ -166,7 +166,7 @@ func TestAGroupWithoutMinimum(t *testing.T) {
 			Value:         5,
 			GlobalDefault: true,
 		}))
-	for late := time.Now().Add(time.Minute); ; { // as soon as the admission plugin knows it, which it tells nobody
+	for late := time.Now().Add(time.Minute); ; { // until the admission plugin has seen the class
 		p := pod("probe")
 		require.NoError(t, c.Create(c.ctx, p, ctrl.DryRunAll))
 		if p.Spec.PriorityClassName == "usual" {
@@ -186,7 +186,7 @@ func TestAGroupWithoutMinimum(t *testing.T) {
 	c.wait(5, isBound)
 }
 
-// TestWhatAGangCannotHaveIsRefused: fields that the scheduler does not honour are not dropped in silence.
+// Fields that the scheduler does not support are refused, not dropped silently.
 func TestWhatAGangCannotHaveIsRefused(t *testing.T) {
 	c := start(t)
 	for name, change := range map[string]func(*schedulingv1beta1.PodGroupSpec){
@@ -212,7 +212,7 @@ func TestWhatAGangCannotHaveIsRefused(t *testing.T) {
 	}
 }
 
-// TestAGangIsExplained: what the group needs is said beside each node's verdict.
+// The explanation contains what the gang needs, and a verdict for each node.
 func TestAGangIsExplained(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")

@@ -11,8 +11,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// useGangs lets the first pod of a group begin to watch pod groups, until ctx ends: API servers of others need not have
-// them.
+// useGangs makes the first pod of a group start the watch of pod groups, which runs until ctx ends. Other API
+// servers may not have the kind.
 func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
 	g := s.state.gangs
 	g.start, g.synced = s.onDemand(ctx, wg, "pod groups", s.watchGangs)
@@ -40,19 +40,19 @@ func (h gangHandler) changed(was, is any) {
 	before, _ := was.(*schedulingv1beta1.PodGroup)
 	after, ok := is.(*schedulingv1beta1.PodGroup)
 	if !ok || before != nil && before.UID == after.UID && equality.Semantic.DeepEqual(before.Spec, after.Spec) {
-		return // its status; groups have no generation
+		return // only the status changed; pod groups have no generation
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.s.helpGroup(ctrlclient.ObjectKeyFromObject(after))
 }
 
-// helpGroup retries the waiting pods of a group. The first of a gang to be tried takes the others along.
+// helpGroup retries the waiting pods of a group. The first one schedules the whole gang.
 func (s *Scheduler) helpGroup(key types.NamespacedName) {
 	at := now()
 	for p := range s.queue.groups[key] {
 		if p.where == unschedulable {
-			p.attempts = 0 // this is news
+			p.attempts = 0 // retry at once
 			s.queue.retry(p, at)
 		}
 	}

@@ -15,19 +15,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/heartbeat"
 )
 
-// heartbeats knows when nodes were last heard of. It watches their leases from the first time that it is asked. It is
-// guarded by the scheduler's lock.
+// heartbeats records the nodes' heartbeats. It watches their leases from its first use. It is guarded by the
+// scheduler's lock.
 type heartbeats struct {
 	cache    ctrlcache.Cache
 	leases   ctrlcache.Informer // nil until the first call
-	patience time.Duration      // as in Config.TaskPatience
-	heard    heartbeat.Record   // what arrived since leases are watched
-	start    func()             // begins to record; nil if nothing is recorded
+	patience time.Duration      // Config.TaskPatience
+	heard    heartbeat.Record   // heartbeats since the start of the watch
+	start    func()             // starts the watch; nil: no watch
 	synced   func() bool
 }
 
-// of is the last heartbeat of a node by its own clock: its lease's renewal or, as long as leases are not known, what
-// its Ready condition says.
+// of returns a node's last heartbeat by the node's clock: the renewal of its lease or, until leases are known, the
+// heartbeat in its Ready condition.
 func (h *heartbeats) of(n *nodeInfo) time.Time {
 	if h.known() {
 		var lease coordinationv1.Lease
@@ -52,20 +52,20 @@ func (h *heartbeats) known() bool {
 	return h.leases.HasSynced()
 }
 
-// silent reports whether tasks on a node have been lost, or are about to be, because the node sends no heartbeats:
-// another attempt would be lost there too.
+// silent reports whether a node sends no heartbeats, so that its tasks are lost or soon will be. A new attempt there
+// would be lost, too.
 func (h *heartbeats) silent(n *nodeInfo) bool {
 	if h.start != nil {
 		h.start()
 		return h.synced() && h.overdue(n, h.heard.Last(n.name, now()))
 	}
-	last := h.of(n) // an explanation causes no action, so it trusts the node's clock
+	last := h.of(n) // an explanation has no consequences, so it trusts the node's clock
 	return !last.IsZero() && h.overdue(n, last)
 }
 
-// overdue reports whether tasks are about to be lost on a node that was heard of last at that time. The task
-// controller, which declares them lost, may see heartbeats earlier than this watch: the last tenth of the time counts
-// as over.
+// overdue reports whether tasks on a node with this last heartbeat are about to be lost. The task controller, which
+// declares them lost, may have received the heartbeat earlier than this watch and so be earlier, too: 90% of the
+// patience counts as all of it.
 func (h *heartbeats) overdue(n *nodeInfo, last time.Time) bool {
 	return now().Sub(last) >= tasks.Patience(n.node, h.patience)*9/10
 }
@@ -79,7 +79,7 @@ func conditionHeartbeat(n *nodeInfo) time.Time {
 	return time.Time{}
 }
 
-// useHeartbeats lets the first pod of a task begin to watch leases, until ctx ends.
+// useHeartbeats makes the first pod of a task start the watch of leases, which runs until ctx ends.
 func (s *Scheduler) useHeartbeats(ctx context.Context, wg *sync.WaitGroup) {
 	s.heartbeats.start, s.heartbeats.synced = s.onDemand(ctx, wg, "leases", s.watchHeartbeats)
 }
@@ -106,12 +106,13 @@ func (h leaseHandler) changed(was, is any) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if h.s.state.nodes[lease.Name] == nil {
-		return // a new node counts as heard of; a deleted one may still renew its lease once
+		return // a new node counts as heard of; a deleted one may renew its lease once more
 	}
 	h.s.hear(lease.Name, func(heard *heartbeat.Record, at time.Time) { heard.Lease(before, lease, at) })
 }
 
-// hear records what may be a heartbeat of a node, and retries the tasks that wait for one that was silent.
+// hear records a possible heartbeat of a node, and retries the tasks that could not use the node while it was
+// silent.
 func (s *Scheduler) hear(node string, record func(*heartbeat.Record, time.Time)) {
 	h := &s.heartbeats
 	n := s.state.nodes[node]

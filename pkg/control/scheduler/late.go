@@ -7,18 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lateAfter is how long a task's pod must have waited for a node, or have had one, before an event says so. Most are
-// gone by then, and their task's status has said it at once.
+// lateAfter is how long a task's pod must have waited for a node, or have had one, before an event reports it. Most
+// such pods end earlier, and their task's status shows the state at once.
 const lateAfter = 30 * time.Second
 
-// late are the events about tasks' pods that are recorded unless the pods are gone by then, by pod; nil once the
-// scheduler has stopped. It is guarded by the scheduler's lock.
+// late contains, by pod, the delayed events about tasks' pods. An event is dropped if its pod ends before. The map
+// is nil after the scheduler has stopped. It is guarded by the scheduler's lock.
 type late map[types.UID]*lateEvent
 
 type lateEvent struct{ *time.Timer }
 
-// record records an event about whether a pod has a node: since says when it began to wait for one, or got it. It is
-// called without the scheduler's lock.
+// record records an event about whether a pod has a node, for pods of tasks only lateAfter since. since is when the
+// pod began to wait, or got its node. The caller must not hold the lock.
 func (s *Scheduler) record(p *corev1.Pod, since time.Time, kind, reason, message string) {
 	left := time.Until(since.Add(lateAfter))
 	if left <= 0 || !byTask(p) {
@@ -42,7 +42,7 @@ func (s *Scheduler) record(p *corev1.Pod, since time.Time, kind, reason, message
 	s.late[p.UID] = e
 }
 
-// due reports whether a late event is still true and is the newest one, and forgets it.
+// due removes a late event. It reports whether the event is the newest one and still true.
 func (s *Scheduler) due(pod types.UID, e *lateEvent, reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Scheduler) due(pod types.UID, e *lateEvent, reason string) bool {
 	return s.concerns(pod, reason)
 }
 
-// concerns reports whether a pod is in the state that the reason of an event speaks of.
+// concerns reports whether a pod is still in the state that the event's reason describes.
 func (s *Scheduler) concerns(pod types.UID, reason string) bool {
 	if reason == "Scheduled" {
 		return s.state.pods[pod] != nil
@@ -61,7 +61,7 @@ func (s *Scheduler) concerns(pod types.UID, reason string) bool {
 	return s.queue.pods[pod] != nil && s.state.pods[pod] == nil
 }
 
-// cancel drops the event about a pod, if there is one.
+// cancel drops the late event about a pod, if any.
 func (l late) cancel(pod types.UID) {
 	if e := l[pod]; e != nil {
 		e.Stop()

@@ -22,8 +22,8 @@ type withoutCache struct{ ctrlclient.WithWatch }
 
 func (withoutCache) Cache() ctrlcache.Cache { return nil }
 
-// TestEventsOfBriefTasks: what becomes of a task's pod is an event when it stays so for a while, and never one that is
-// not true any more. Those of other pods are recorded at once.
+// An event about a task's pod is recorded only after its state has lasted for a while, and never after the state has
+// changed. Events about other pods are recorded at once.
 func TestEventsOfBriefTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := withoutCache{fake.NewClientBuilder().WithScheme(client.Scheme()).Build()}
@@ -64,7 +64,7 @@ func TestEventsOfBriefTasks(t *testing.T) {
 		require.Len(t, reasons(), 1)
 		time.Sleep(time.Second)
 		require.ElementsMatch(t, []string{"large FailedScheduling", "large-task FailedScheduling"}, reasons())
-		time.Sleep(time.Second) // of the clock, which names events
+		time.Sleep(time.Second) // event names contain the time
 		s.record(s.queue.pods["large-task"].info.pod, s.queue.pods["large-task"].since, corev1.EventTypeWarning,
 			"FailedScheduling", "still no room")
 		require.Len(t, reasons(), 3, "it has waited for long enough")

@@ -12,22 +12,22 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The reasons of NodeVolumeLimits.
+// Messages of NodeVolumeLimits.
 const (
 	tooManyVolumes  = "node(s) exceed max volume count"
 	driverIsMissing = "%s CSI driver is not installed on the node"
 )
 
-// csiVolumes are volumes of CSI drivers: the driver by what identifies the volume.
+// csiVolumes maps volume identities to CSI drivers.
 type csiVolumes map[string]string
 
-// csiVolumesOf returns the CSI volumes of claims. An unbound claim counts for the provisioner of its class.
+// csiVolumesOf returns the CSI volumes of claims. An unbound claim counts for its class's provisioner.
 func (v *volumes) csiVolumesOf(claims []types.NamespacedName) csiVolumes {
 	var out csiVolumes
 	for _, key := range claims {
 		var claim corev1.PersistentVolumeClaim
 		if v.read.Get(context.Background(), key, &claim) != nil {
-			continue // a new pod is rejected by VolumeBinding
+			continue // VolumeBinding rejects the pod if it is new
 		}
 		driver, volume := v.csiVolume(&claim)
 		if driver == "" {
@@ -60,7 +60,7 @@ func (v *volumes) csiVolume(claim *corev1.PersistentVolumeClaim) (driver, volume
 	return class.Provisioner, "claim " + claim.Namespace + "/" + claim.Name
 }
 
-// prepareLimits finds the pod's volumes that count towards limits of drivers.
+// prepareLimits finds the pod's volumes that count towards drivers' limits. It returns false if there are none.
 func prepareLimits(c *cycle) bool {
 	if len(c.claims) == 0 {
 		return false
@@ -75,12 +75,12 @@ func prepareLimits(c *cycle) bool {
 
 func limitsMet(c *cycle, n *nodeInfo) bool { return explainLimits(c, n) == nil }
 
-// explainLimits checks that the node has the drivers which insist on that, and that no driver has to attach more
-// volumes than its CSINode allows.
+// explainLimits returns a message if the node lacks a driver that must be installed for its pods, or if a driver
+// would exceed the volume limit of the node's CSINode.
 func explainLimits(c *cycle, n *nodeInfo) []string {
 	v := c.state.volumes
 	var node storagev1.CSINode
-	// a node without CSINode has no drivers
+	// A node without a CSINode has no drivers.
 	_ = v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: n.name}, &node)
 	limits, installed := map[string]int{}, map[string]bool{}
 	for _, d := range node.Spec.Drivers {
@@ -120,14 +120,14 @@ func explainLimits(c *cycle, n *nodeInfo) []string {
 	return nil
 }
 
-// insists reports whether a driver wants its pods only on nodes where it is installed (KEP-5030).
+// insists reports whether the driver allows its pods only on nodes where it is installed (KEP-5030).
 func (v *volumes) insists(driver string) bool {
 	var d storagev1.CSIDriver
 	return v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: driver}, &d) == nil &&
 		d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
 }
 
-// attachments returns the volumes that are attached to each node. They include volumes of its pods.
+// attachments returns the volumes that are attached to each node, including volumes of its pods.
 func (c *cycle) attachments() map[string]csiVolumes {
 	if c.attached != nil {
 		return c.attached
@@ -136,7 +136,7 @@ func (c *cycle) attachments() map[string]csiVolumes {
 	read := c.state.volumes.read
 	var list storagev1.VolumeAttachmentList
 	if read.List(context.Background(), &list) != nil {
-		return c.attached // the cache is ending
+		return c.attached // the cache is stopping
 	}
 	for i := range list.Items {
 		a := &list.Items[i].Spec

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
-// TestVolumeLimits places pod "p", which uses claims "c" and "d", beside a pod that uses claim "other".
+// Places pod "p", which uses the claims "c" and "d", beside a pod that uses the claim "other".
 func TestVolumeLimits(t *testing.T) {
 	const driver = "d.example.com"
 	claim := func(name string) *corev1.PersistentVolumeClaim {
@@ -179,7 +179,7 @@ func TestCapacityOfDrivers(t *testing.T) {
 	}
 }
 
-// TestVolumesPreferFreeSpace gives what upstream's scorer gives.
+// Scores equal those of upstream's scorer.
 func TestVolumesPreferFreeSpace(t *testing.T) {
 	const driver = "d.example.com"
 	class := func(name string) *storagev1.StorageClass {

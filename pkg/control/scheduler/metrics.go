@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics have upstream's names and labels.
+// metrics has upstream's names and labels.
 type metrics struct {
 	scheduled, unschedulable, failed result
 	sli                              *prometheus.HistogramVec
@@ -55,7 +55,7 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 	of := func(name string) result {
 		by := prometheus.Labels{"result": name}
 		r := result{attempts.MustCurryWith(by), duration.MustCurryWith(by)}
-		// Present from the start, so that a rate of the first attempt is seen.
+		// Create the series at the start, so that a rate includes the first attempt.
 		r.attempts.WithLabelValues(defaultProfiles[0].name)
 		r.duration.WithLabelValues(defaultProfiles[0].name)
 		return r
@@ -67,10 +67,10 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 	return m
 }
 
-// mostAttempts is the largest number of attempts with its own label value, as upstream.
+// mostAttempts is the largest number of attempts with a label value of its own, as upstream.
 const mostAttempts = 15
 
-// bound records a pod that was bound.
+// bound counts a bound pod.
 func (m *metrics) bound(p *pending) {
 	m.scheduled.count(p)
 	label := strconv.Itoa(p.attempts + 1)
@@ -86,7 +86,6 @@ var descPending = prometheus.NewDesc("scheduler_pending_pods", //nolint:gocheckn
 		"schedule and failed; 'underway' those being placed or bound.",
 	[]string{"queue"}, nil)
 
-// collector exports the queue lengths.
 type collector struct{ s *Scheduler }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) { ch <- descPending }
@@ -117,11 +116,11 @@ type Pending struct {
 	Since     time.Time `json:"since"`
 	Queue     string    `json:"queue"`
 	Attempts  int       `json:"attempts"`
-	// Reason is why the last attempt failed, as in the pod's PodScheduled condition; empty before the first attempt.
+	// Reason is why the last attempt failed, as in the pod's PodScheduled condition. Empty before the first attempt.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Pending describes up to limit pods without a node, the longest waiting first, and returns the total number.
+// Pending returns at most limit pods without a node, the longest waiting first, and their total number.
 func (s *Scheduler) Pending(limit int) (pods []Pending, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// TestADeletedNodeIsNotLookedAt: the start index of the next cycle stays valid after a node's removal.
+// The start index of the next cycle stays valid after a node is removed.
 func TestADeletedNodeIsNotLookedAt(t *testing.T) {
 	s := world([]*corev1.Node{testNode("stays"), testNode("goes")})
 	n, failed := s.pick(newPodInfo(testPod("first")))
@@ -33,21 +33,22 @@ func TestADeletedNodeIsNotLookedAt(t *testing.T) {
 	require.Equal(t, "stays", n.name)
 }
 
-// model is a cluster of a few nodes and pods as a naive scheduler would see it. It is also the client to which the
-// scheduler under test writes; what was written comes back as events, in order but later.
+// model is a cluster of a few nodes and pods as a naive scheduler sees it. It is also the client of the scheduler
+// under test. Writes come back as events, in order but later.
 type model struct {
 	client.Interface
 	*rapid.T
 	s *Scheduler
 
 	nodes map[string]*corev1.Node
-	pods  map[string]*corev1.Pod // as the server has them
-	// seen is what was delivered to the scheduler, and assumed where it put pods of which it knows no node yet.
+	pods  map[string]*corev1.Pod // the server's state
+	// seen contains the pods that were delivered to the scheduler, assumed the pods that it has placed but whose
+	// binding it has not seen.
 	seen    map[string]*corev1.Pod
 	assumed map[string]*corev1.Pod
 	events  []func()
 	writes  []func(context.Context)
-	refuse  error // what the next bindings are answered
+	refuse  error // the error of the next bindings
 	next    int
 }
 
@@ -95,7 +96,7 @@ func (b binder) Create(_ context.Context, o, sub ctrl.Object, _ ...ctrl.SubResou
 	return nil
 }
 
-// update is a write of a pod, delivered later.
+// update writes a pod. The event is delivered later.
 func (m *model) update(pod *corev1.Pod) {
 	was := m.pods[pod.Name]
 	m.pods[pod.Name] = pod
@@ -129,7 +130,7 @@ func (m *model) deliver() {
 	}
 }
 
-// known is a pod as the scheduler counts it.
+// known returns a pod as the scheduler accounts it.
 func (m *model) known(name string) *corev1.Pod {
 	if p := m.assumed[name]; p != nil {
 		return p
@@ -137,12 +138,12 @@ func (m *model) known(name string) *corev1.Pod {
 	return m.seen[name]
 }
 
-// where is the node a pod counts on as far as the scheduler can know, or "".
+// where returns the node that a pod is accounted to as far as the scheduler can know, or "".
 func (m *model) where(name string) string { return m.known(name).Spec.NodeName }
 
 func cpuOf(p *corev1.Pod) int64 { return p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue() }
 
-// fits tells whether a pod fits on a node, by looking at everything.
+// fits reports whether a pod fits on a node, by looking at everything.
 func (m *model) fits(pod *corev1.Pod, node *corev1.Node) bool {
 	if node.Spec.Unschedulable {
 		return false
@@ -159,7 +160,7 @@ func (m *model) fits(pod *corev1.Pod, node *corev1.Node) bool {
 	return left >= 0 && !m.crowded(pod, node)
 }
 
-// crowded tells whether the node's zone has another pod that wants a zone of its own.
+// crowded reports whether the node's zone has another pod with anti-affinity to this one.
 func (m *model) crowded(pod *corev1.Pod, node *corev1.Node) bool {
 	if pod.Labels["app"] == "" {
 		return false
@@ -174,7 +175,7 @@ func (m *model) crowded(pod *corev1.Pod, node *corev1.Node) bool {
 	return false
 }
 
-// schedule lets the scheduler decide about one pod and judges the decision; false if it had none.
+// schedule makes the scheduler decide about one pod and checks the decision. It returns false if no pod was active.
 func (m *model) schedule() bool {
 	if len(m.s.queue.heap) == 0 {
 		require.Nil(m, m.s.next())
@@ -209,7 +210,7 @@ func (m *model) write(i int) {
 	f(context.Background())
 }
 
-// check compares what the scheduler counts with what there is.
+// check compares the scheduler's accounts with the model.
 func (m *model) check() {
 	s := m.s.state
 	require.Len(m, s.order, len(m.nodes))
@@ -269,7 +270,7 @@ func (m *model) check() {
 	}
 }
 
-// settle lets everything happen that is under way, and then asks that whoever waits has a reason to.
+// settle completes all pending writes and events. Then every waiting pod must have a reason to wait.
 func (m *model) settle() {
 	m.refuse = nil
 	for range 10_000 {
@@ -295,7 +296,7 @@ func (m *model) settle() {
 	m.Fatal("it does not settle")
 }
 
-// fire ends the pause of a pod that backs off; false if there is none.
+// fire ends the back-off of a pod. It returns false if none backs off.
 func (m *model) fire() bool {
 	for _, p := range m.s.queue.pods {
 		if p.where == backingOff {
@@ -306,8 +307,8 @@ func (m *model) fire() bool {
 	return false
 }
 
-// TestNodesComeAndGo: whatever happens to nodes and pods in whatever order, and however late the scheduler observes it,
-// pods are placed only where they fit, none is lost, and none stays pending that would fit.
+// For any sequence of changes to nodes and pods, however late the scheduler sees them: pods are placed only where
+// they fit, no pod is lost, and no pod stays pending that would fit.
 func TestNodesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{
@@ -369,7 +370,7 @@ func TestNodesComeAndGo(t *testing.T) {
 				m.next++
 				m.update(testPod(fmt.Sprint("p", m.next), change...))
 			},
-			"pod of others": func(t *rapid.T) { // bound by somebody else, perhaps to a node that is not there
+			"pod of others": func(t *rapid.T) { // another client binds it, perhaps to a missing node
 				pod := pick(m.pods)
 				if pod.Spec.NodeName != "" {
 					t.Skip("bound")
@@ -379,7 +380,7 @@ func TestNodesComeAndGo(t *testing.T) {
 				pod.Spec.NodeName = rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "node")
 				m.update(pod)
 			},
-			"pod is expected": func(t *rapid.T) { // by somebody else, perhaps on a node that is not there
+			"pod is expected": func(t *rapid.T) { // another client nominates it, perhaps to a missing node
 				pod := pick(m.pods).DeepCopy()
 				pod.Status.NominatedNodeName = rapid.SampledFrom([]string{"", "a", "b", "c", "d"}).Draw(t, "node")
 				m.update(pod)

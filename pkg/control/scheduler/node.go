@@ -9,10 +9,10 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// amounts are quantities of resources: millicores, bytes, and counts of extended resources.
+// amounts contains quantities of resources: millicores, bytes, and counts of extended resources.
 type amounts struct {
 	cpu, memory, ephemeral int64
-	extended               map[corev1.ResourceName]int64 // nil if there are none
+	extended               map[corev1.ResourceName]int64 // may be nil
 }
 
 func amountsOf(l corev1.ResourceList) (a amounts) {
@@ -47,7 +47,7 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// The requests assumed in scores for a pod without requests, so that such pods are spread too; as upstream.
+// Requests that scores assume for a pod without requests, so that such pods are spread too, as upstream.
 const (
 	usualCPU    = 100               // millicores
 	usualMemory = 200 * 1024 * 1024 // bytes
@@ -67,16 +67,16 @@ type podInfo struct {
 	scoreMem int64
 	ports    []port
 	priority int32
-	group    string // pods of one group are spread
+	group    string // pods with the same group are spread
 	affinity *podAffinity
-	node     *nodeInfo // the node it is assigned to, nil if none
-	assumed  bool      // assigned, but the binding is not yet observed
-	profile  *profile  // whose steps place it
+	node     *nodeInfo // the node that it is assigned to, or nil
+	assumed  bool      // assigned, but its binding has not been seen
+	profile  *profile  // the profile that places it
 	task     bool
-	claims   []types.NamespacedName // the claims it uses
-	gang     types.NamespacedName   // the pod group it belongs to; empty: none
+	claims   []types.NamespacedName // the claims that it uses
+	gang     types.NamespacedName   // its pod group; empty: none
 	features nodefeatures.FeatureSet
-	demand   *demand // of nodes; nil: not looked up since it waits, or none
+	demand   *demand // its demand of nodes; nil: not computed since it waits, or none
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
@@ -90,7 +90,7 @@ func newPodInfo(p *corev1.Pod) *podInfo {
 		gang:     gangOf(p),
 	}
 	if i.profile == nil {
-		i.profile = defaultProfiles[0] // it is only counted, or explained
+		i.profile = defaultProfiles[0] // for pods that are only accounted or explained
 	}
 	if p.Spec.NodeName == "" {
 		i.features = featuresFor(p)
@@ -138,8 +138,8 @@ func (p port) clashes(q port) bool {
 	return p.number == q.number && p.protocol == q.protocol && (p.ip == q.ip || p.ip == "0.0.0.0" || q.ip == "0.0.0.0")
 }
 
-// groupOf identifies the pods that are spread together: the pods of one controller or, without one, the pods of a
-// namespace with the same labels, as a service would select them. Empty: not spread.
+// groupOf identifies pods to spread: the pods of one controller or, without a controller, the pods of a namespace
+// with the same labels, as a service would select them. Empty means that the pod is not spread.
 func groupOf(p *corev1.Pod) string {
 	for i := range p.OwnerReferences {
 		if c := p.OwnerReferences[i].Controller; c != nil && *c {
@@ -159,21 +159,21 @@ type nodeInfo struct {
 	zone   string
 	most   amounts
 	pods   map[types.UID]*podInfo
-	max    int // pods allowed
+	max    int // maximum number of pods
 	used   amounts
 	score  struct{ cpu, mem int64 }
 	ports  map[port]int
 	groups map[string]int
-	tasks  int              // pods that run tasks
-	images map[string]int64 // bytes by name
-	// nominated are pods that are expected here.
+	tasks  int              // number of pods that run tasks
+	images map[string]int64 // size in bytes by name
+	// nominated contains the pods that are expected on this node.
 	nominated map[types.UID]*podInfo
 	soft      bool // has PreferNoSchedule taints
-	// cordoned and taints are the node's, next to what else most checks of a node read.
+	// cordoned and taints copy the node's fields, for fast access.
 	cordoned bool
 	taints   []corev1.Taint
 	features nodefeatures.FeatureSet
-	at       int // index in state.order, -1 if not there
+	at       int // index in state.order, or -1
 }
 
 func newNodeInfo(name string) *nodeInfo {
@@ -218,7 +218,7 @@ func imagesEqual(a, b []corev1.ContainerImage) bool {
 	return true
 }
 
-// count adds (sign 1) or removes (-1) a pod.
+// count adds (sign 1) or removes (-1) a pod's resources.
 func (n *nodeInfo) count(p *podInfo, sign int) {
 	n.used.add(p.need, int64(sign))
 	n.score.cpu += int64(sign) * p.scoreCPU
@@ -249,7 +249,7 @@ func (n *nodeInfo) count(p *podInfo, sign int) {
 	}
 }
 
-// without is a copy of the node from which pods can be removed and added back, for preemption.
+// without returns a copy of the node for preemption, from which pods can be removed and added back.
 func (n *nodeInfo) without() *nodeInfo {
 	c := *n
 	c.pods, c.ports, c.groups = maps.Clone(n.pods), maps.Clone(n.ports), maps.Clone(n.groups)

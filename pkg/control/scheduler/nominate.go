@@ -11,12 +11,12 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A pod is nominated to a node where it is expected (KEP-5278): it preempts others there, its volumes are being made
-// for the node, or another component, such as a cluster autoscaler, has written it to the pod's status. Its resources
-// are kept free from pods that are not more important, and the node is tried first. While volumes or devices are waited
-// for, the status says where the pod is going.
+// A pod is nominated to the node where it is expected (KEP-5278): it preempts pods there, its volumes are being
+// provisioned for the node, or another component such as a cluster autoscaler wrote the node into the pod's status.
+// Its resources are reserved against pods of lower priority, and the node is tried first. While the pod waits for
+// volumes or devices, its status shows the node.
 
-// nominate reserves capacity on a known node for a pod that is expected there; a nil or unknown node clears the
+// nominate reserves capacity on a node for a pod that is expected there. A nil or unknown node clears the
 // nomination.
 func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.clearNomination(p.pod.UID)
@@ -30,7 +30,7 @@ func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.nominations[p.pod.UID] = n
 }
 
-// clearNomination removes a pod's nomination and returns the node it was for, or nil.
+// clearNomination removes a pod's nomination and returns its node, or nil.
 func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	n := s.nominations[uid]
 	if n != nil {
@@ -40,7 +40,7 @@ func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	return n
 }
 
-// nominated returns the name of the node to which a pod is nominated, "" for none.
+// nominated returns the name of the node that a pod is nominated to, or "".
 func (s *state) nominated(uid types.UID) string {
 	if n := s.nominations[uid]; n != nil {
 		return n.name
@@ -48,8 +48,8 @@ func (s *state) nominated(uid types.UID) string {
 	return ""
 }
 
-// promise nominates a pod to a node, or with nil to none, and retries the pods that this may help where it was
-// nominated before. It reports whether that was elsewhere.
+// promise nominates a pod to a node (nil: to none) and retries the pods that may now fit on its former node. It
+// reports whether the nomination changed.
 func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	was := s.state.nominations[p.pod.UID]
 	s.state.nominate(p, n)
@@ -59,13 +59,13 @@ func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	return changed
 }
 
-// renominate nominates a pod to the node that its status says, written by others or before a restart. It reports
-// whether that is another one than before.
+// renominate nominates a pod to the node in its status, which another component or this scheduler before a restart
+// wrote. It reports whether the nomination changed.
 func (s *Scheduler) renominate(p *podInfo) (changed bool) {
 	return s.promise(p, s.state.nodes[p.pod.Status.NominatedNodeName])
 }
 
-// gate nominates a pod with scheduling gates to the node that its status says, which may not be there yet.
+// gate nominates a pod with scheduling gates to the node in its status. The node may not exist yet.
 func (s *Scheduler) gate(pod *corev1.Pod) {
 	if pod.Status.NominatedNodeName != "" {
 		s.state.gated[pod.UID] = s.state.info(pod)
@@ -76,7 +76,7 @@ func (s *Scheduler) gate(pod *corev1.Pod) {
 	}
 }
 
-// expected nominates the pods to a new node for which it was made.
+// expected nominates to a new node the pods that have it in their status.
 func (s *Scheduler) expected(n *nodeInfo) {
 	expect := func(p *podInfo) {
 		if p.pod.Status.NominatedNodeName == n.name && s.state.nominations[p.pod.UID] == nil {
@@ -93,8 +93,9 @@ func (s *Scheduler) expected(n *nodeInfo) {
 	}
 }
 
-// expect nominates a pod that failed to the node for which its volumes are being made, if nothing but them keeps it
-// from there: claims, which say the node, are written by users. It reports whether it did.
+// expect nominates a failed pod to the node for which its volumes are being provisioned, if the node rejects the pod
+// only because of the volumes. The check is necessary because users write the node into claims. It reports whether
+// it did.
 func (s *Scheduler) expect(p *pending, f *failure) bool {
 	v := f.cycle.volumes
 	if v == nil || v.selected == "" {
@@ -109,13 +110,13 @@ func (s *Scheduler) expect(p *pending, f *failure) bool {
 	return true
 }
 
-// onlyVolumes reports whether the pod would fit on a node if its volumes were there.
+// onlyVolumes reports whether the node rejects the pod only because of its volumes.
 func (f *failure) onlyVolumes(n *nodeInfo) bool {
 	return !slices.ContainsFunc(f.active, func(a *filter) bool { return a.name != volumeBinding && !a.check(f.cycle, n) })
 }
 
-// reconsider ends the nomination of a pod whose volumes are no longer being made for the node: the provisioner could
-// not.
+// reconsider ends the nomination of a pod whose volumes are no longer being provisioned for the node, because the
+// provisioner failed.
 func (s *Scheduler) reconsider(p *pending) {
 	if !p.expects {
 		return
@@ -127,7 +128,7 @@ func (s *Scheduler) reconsider(p *pending) {
 	s.promise(p.info, nil)
 }
 
-// announce writes to the status of a pod where it is going. It is not worth a retry.
+// announce writes the nominated node into the pod's status. Errors are not retried.
 func (s *Scheduler) announce(ctx context.Context, p *pending, node string) {
 	p.writing.Lock()
 	defer p.writing.Unlock()
@@ -138,7 +139,7 @@ func (s *Scheduler) announce(ctx context.Context, p *pending, node string) {
 		"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node},
 	})
 	if err != nil {
-		panic(err) // text
+		panic(err) // text always encodes
 	}
 	p.wrote = true
 	if err := s.client.Status().

@@ -16,7 +16,7 @@ import (
 
 func sized(name, cpu string) *corev1.Pod {
 	p := pod(name)
-	p.Labels = map[string]string{"app": name} // they need not be spread
+	p.Labels = map[string]string{"app": name} // not spread
 	p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 	return p
 }
@@ -49,12 +49,12 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 		require.NoError(t, c.Status().Update(c.ctx, expected))
 	}
 	expect("a")
-	require.NoError(t, c.Create(c.ctx, sized("small", "300m"))) // after it, the scheduler knows what was written before
+	require.NoError(t, c.Create(c.ctx, sized("small", "300m"))) // after it is scheduled, earlier writes have been seen
 	c.wait(1, at("small", "a"))
 	require.NoError(t, c.Create(c.ctx, sized("other", "600m")))
 	c.wait(1, unschedulable("other"))
 
-	// Now it is expected on another node, and goes there though there is a better one.
+	// Nominate it to another node. It runs there, although a better node exists.
 	c.node("b", "1")
 	c.wait(1, at("other", "b"))
 	c.node("c", "8")
@@ -68,8 +68,8 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 	c.wait(1, at("expected", "d"))
 }
 
-// TestGatedPodsAreExpectedOnNewNodes: the place of a pod with scheduling gates is kept on a node that is made for it,
-// also when that is made again, until the pod is gone.
+// The capacity for a pod with scheduling gates is kept on the node in its status, also if that node is created later
+// or recreated, until the pod is deleted.
 func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 	c := start(t)
 	defer c.schedule()()
@@ -78,7 +78,7 @@ func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 	require.NoError(t, c.Create(c.ctx, p))
 	p.Status.NominatedNodeName = "a"
 	require.NoError(t, c.Status().Update(c.ctx, p))
-	require.NoError(t, c.Create(c.ctx, sized("known", "9"))) // after it, the scheduler knows what was written before
+	require.NoError(t, c.Create(c.ctx, sized("known", "9"))) // after it is scheduled, earlier writes have been seen
 	c.wait(1, unschedulable("known"))
 	c.node("a", "1")
 	require.NoError(t, c.Create(c.ctx, sized("other", "600m")))
@@ -91,7 +91,7 @@ func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return isBound(p) })
 }
 
-// slowly makes a claim of a class whose volumes are made for a node, by nobody.
+// slowly creates a claim whose class provisions volumes for a node. No provisioner runs.
 func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.PersistentVolumeClaim {
 	class := &storagev1.StorageClass{
 		ObjectMeta:        metav1.ObjectMeta{Name: "slow"},
@@ -111,7 +111,7 @@ func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.Pe
 	return made
 }
 
-// made binds a claim to a volume that was made for it.
+// made creates a volume and binds a claim to it.
 func (c *cluster) made(claim string) {
 	var bound corev1.PersistentVolumeClaim
 	require.NoError(c, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &bound))
@@ -158,7 +158,7 @@ func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	require.NoError(t, c.Create(c.ctx, sized("other", "600m")))
 	c.wait(1, unschedulable("other"))
 
-	// The provisioner gives up. The pod is free to go to another node.
+	// The provisioner gives up. The pod may run on another node.
 	c.node("b", "8")
 	c.wait(1, at("other", "b"))
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(claim), claim))
@@ -171,8 +171,8 @@ func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return at("user", "b")(p) && p.Status.NominatedNodeName == "" })
 }
 
-// TestClaimsTakeNoPlaces: who writes a claim says for which node its volume is made. That keeps nobody from a node
-// where the claim's pods could not be.
+// A user can write the selected node into a claim. This does not reserve capacity on a node that the claim's pods do
+// not fit on.
 func TestClaimsTakeNoPlaces(t *testing.T) {
 	c := start(t)
 	c.node("a", "1")
@@ -181,7 +181,7 @@ func TestClaimsTakeNoPlaces(t *testing.T) {
 	require.NoError(t, c.Create(c.ctx, using(sized("huge", "1000"), "c")))
 	c.wait(1, unschedulable("huge"))
 	for i := range 3 {
-		name := fmt.Sprint("sharing", i) // one of them has room
+		name := fmt.Sprint("sharing", i) // one of them fits
 		require.NoError(t, c.Create(c.ctx, using(sized(name, "600m"), "c")))
 		c.wait(1, unschedulable(name))
 	}
@@ -191,7 +191,7 @@ func TestClaimsTakeNoPlaces(t *testing.T) {
 	c.wait(1, unschedulable("other"))
 }
 
-// TestAGangsPlacesAreKeptWhileVolumesAreMade: of all of its pods, until the last volume is there.
+// All pods of a gang keep their nominations until the last volume is provisioned.
 func TestAGangsPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -213,7 +213,7 @@ func TestAGangsPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	require.Equal(t, []string{"x0", "x1"}, c.bound())
 }
 
-// TestAPlaceIsGivenUpForAnother: a pod that preempts others elsewhere leaves its former place to those that wait.
+// A pod that preempts pods on another node gives up its former nomination to waiting pods.
 func TestAPlaceIsGivenUpForAnother(t *testing.T) {
 	c := start(t)
 	require.NoError(t,

@@ -12,9 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// onDemand returns a function that starts watch, once, until ctx ends, and one that reports whether watch has called
-// synced. Both and synced are called with the scheduler locked. A watch that fails is started again, after a back-off
-// of a second to a minute.
+// onDemand returns a function that starts watch on its first call, until ctx ends, and one that reports whether
+// watch has called synced. These two functions and synced are called with the lock held. A failed watch is restarted
+// after a back-off of a second to a minute.
 func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what string,
 	watch func(ctx context.Context, synced func()) error) (start func(), synced func() bool) {
 	known := false
@@ -34,8 +34,8 @@ func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what strin
 	return start, func() bool { return known }
 }
 
-// follow hands the events of a kind to a handler until ctx ends, and calls synced once, with the scheduler locked, when
-// all that there was has been handed over.
+// follow passes the events of a kind to a handler until ctx ends. It calls synced once, with the lock held, after
+// all initial objects were passed.
 func (s *Scheduler) follow(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler,
 	synced func()) error {
 	end, err := client.Follow(ctx, s.client.Cache(), kind, handler)

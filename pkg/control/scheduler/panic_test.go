@@ -12,7 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// TestAPodThatPanics: it backs off, others are scheduled, and once the cause is gone it is scheduled too.
+// A pod on which the scheduler panics backs off. Other pods are scheduled. Once the cause is gone, it is scheduled
+// too.
 func TestAPodThatPanics(t *testing.T) {
 	broken := true
 	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(),
@@ -51,7 +52,7 @@ func TestAPodThatPanics(t *testing.T) {
 	require.True(t, s.mu.TryLock(), "the lock was left")
 	s.mu.Unlock()
 
-	// A panic in one event handler does not affect other events.
+	// A panic in an event handler does not affect other events.
 	nodeHandler{s}.OnUpdate(testNode("a"), (*corev1.Node)(nil))
 	nodeHandler{s}.OnAdd(testNode("b"), false)
 	require.NotNil(t, s.state.nodes["b"])

@@ -9,16 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// eviction is a node and the pods that would have to be evicted from it.
+// eviction is a node and the pods to evict from it.
 type eviction struct {
 	node    *nodeInfo
 	victims []*podInfo // the most important first
-	// violations is how many of them are evicted against a disruption budget.
+	// violations is the number of victims whose eviction violates a disruption budget.
 	violations int
 }
 
-// preempt looks for a node where the pod fits once pods of lower priority are evicted. It does not change the state. If
-// there is none, it returns the text that upstream appends to the message.
+// preempt looks for a node where the pod fits after pods of lower priority are evicted. It does not change the
+// state. Without such a node, it returns the text that upstream appends to the message.
 func (f *failure) preempt() (*eviction, string) {
 	c := f.cycle
 	nodes := c.state.order
@@ -42,7 +42,7 @@ func (f *failure) preempt() (*eviction, string) {
 		lower = lower || priority < c.priority
 	}
 	var found []*eviction
-	clean := false // one of them violates no budget
+	clean := false // whether an eviction violates no budget
 	var budgets []*budget
 	if lower {
 		budgets = c.state.budgets()
@@ -68,8 +68,8 @@ func (f *failure) preempt() (*eviction, string) {
 	return slices.MinFunc(found, (*eviction).compare), ""
 }
 
-// waits reports whether the pod is nominated to a node where a pod of lower priority that was preempted is terminating,
-// and where that helps. Others may terminate for as long as they like.
+// waits reports whether the pod is nominated to a node where a preempted pod of lower priority is terminating, and
+// where an eviction can help. Other terminating pods do not count, because they may take arbitrarily long.
 func (f *failure) waits() bool {
 	n := f.cycle.state.nominations[f.cycle.pod.UID]
 	if n == nil || !f.active[f.refused[n.at]].curable {
@@ -83,7 +83,7 @@ func (f *failure) waits() bool {
 	return false
 }
 
-// preempted reports whether a scheduler is deleting a pod to make room.
+// preempted reports whether a scheduler is deleting the pod to make room.
 func preempted(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
@@ -91,7 +91,7 @@ func preempted(p *corev1.Pod) bool {
 	})
 }
 
-// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction
+// victims returns a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction
 // violates a disruption budget are reprieved first.
 func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	c := f.cycle
@@ -104,7 +104,8 @@ func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	if len(lower) == 0 {
 		return nil
 	}
-	// The most important pods come last, and are reprieved first; of equal priority, the oldest.
+	// The most important pods come last and are reprieved first. Of equal priority, the oldest is the most
+	// important.
 	slices.SortFunc(lower, byImportance)
 	try := n.without()
 	move := func(p *podInfo, sign int) {
@@ -150,12 +151,12 @@ func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	return &eviction{n, gone, broken}
 }
 
-// byImportance orders pods by priority; of equal priority, the oldest comes last.
+// byImportance orders pods by priority, lowest first. Of equal priority, the oldest comes last.
 func byImportance(a, b *podInfo) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
 }
 
-// move removes a pod from what the pod's affinity and the others' anti-affinity count (sign -1), or adds it back.
+// move removes (sign -1) a pod from the counts of affinity and anti-affinity, or adds it back.
 func (b *podAffinityCounts) move(p *podInfo, sign int) {
 	for _, t := range b.affinity {
 		t.count(p, sign)
@@ -182,8 +183,8 @@ func (p *podInfo) started() time.Time {
 	return p.pod.CreationTimestamp.Time
 }
 
-// compare orders evictions as upstream: fewest violations of budgets, lowest priority of the most important victim,
-// lowest sum of priorities, fewest victims, and latest start of the oldest of the most important victims.
+// compare orders evictions as upstream: fewest budget violations, lowest priority of the most important victim,
+// lowest sum of priorities, fewest victims, latest start of the oldest of the most important victims.
 func (e *eviction) compare(o *eviction) int {
 	most := func(e *eviction) int32 { return e.victims[0].priority }
 	sum := func(e *eviction) (s int64) {

@@ -10,16 +10,16 @@ import (
 )
 
 // TaskProfile is the spec.schedulerName of pods that are placed by the rule for tasks: on the node with the fewest
-// tasks, of those on the one with the most free capacity, of those on the one with the latest heartbeat.
+// tasks, then the most free capacity, then the latest heartbeat.
 const TaskProfile = "task"
 
-// profile is a set of steps for the pods that name it in spec.schedulerName.
+// profile contains the steps for pods that name it in spec.schedulerName.
 type profile struct {
 	name    string
 	filters []filter
 	scores  []score
-	// ordered compares nodes by one score after the other, each breaking the ties of the scores before it, and compares
-	// all feasible nodes instead of a sample. Otherwise the weighted scores are added up.
+	// ordered compares all feasible nodes by one score after the other; a score only breaks ties of the scores
+	// before it. Otherwise a sample of nodes is compared by the sum of the weighted scores.
 	ordered bool
 }
 
@@ -33,7 +33,7 @@ var taskProfile = &profile{
 // defaultProfiles are the profiles of a scheduler without a Configuration.
 var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: filters, scores: scores}, taskProfile}
 
-// taskFilters come after the filters of the default profile.
+// taskFilters follow the default profile's filters.
 var taskFilters = []filter{
 	{
 		name:    "NodeHeartbeat",
@@ -50,7 +50,7 @@ var taskScores = []score{
 	{name: "LatestHeartbeat", of: latestHeartbeat, relative: true},
 }
 
-// profileOf returns the profile that schedules a pod; nil if it is left to another scheduler.
+// profileOf returns the profile that schedules a pod, or nil if another scheduler does.
 func (s *state) profileOf(p *corev1.Pod) *profile { return profileIn(s.profiles, p) }
 
 func profileIn(profiles []*profile, p *corev1.Pod) *profile {
@@ -60,7 +60,7 @@ func profileIn(profiles []*profile, p *corev1.Pod) *profile {
 	return nil
 }
 
-// info returns what is derived from a pod that is to be scheduled, or explained.
+// info returns the podInfo of a pod to schedule or explain.
 func (s *state) info(p *corev1.Pod) *podInfo {
 	i := newPodInfo(p)
 	if f := s.profileOf(p); f != nil {
@@ -86,16 +86,16 @@ func byTask(p *corev1.Pod) bool {
 
 func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) }
 
-// freeCPU is what the node has left with the pod on it, in millicores.
+// freeCPU returns the node's free millicores once the pod runs there.
 func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.scoreCPU }
 
-// freeMemory is what the node has left with the pod on it, in bytes.
+// freeMemory returns the node's free bytes once the pod runs there.
 func freeMemory(c *cycle, n *nodeInfo) int64 { return n.most.memory - n.score.mem - c.scoreMem }
 
-// latestHeartbeat is in milliseconds since 1970.
+// latestHeartbeat returns the node's last heartbeat in milliseconds since 1970.
 func latestHeartbeat(c *cycle, n *nodeInfo) int64 { return c.state.heartbeat(n).UnixMilli() }
 
-// first picks the node with the highest scores, compared one after the other; of equals, the first one.
+// first picks the node with the highest scores, compared one after the other. Of equals, it picks the first.
 func (c *cycle) first(nodes []*nodeInfo) *nodeInfo {
 	nodes = slices.Clone(nodes)
 	for i := range c.profile.scores {

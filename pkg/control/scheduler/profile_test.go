@@ -38,7 +38,7 @@ func ofNode(cpu, memory string, heartbeat int) func(*corev1.Node) {
 	}
 }
 
-// TestTheTaskProfile: fewest tasks, then most free capacity, then the latest heartbeat.
+// Fewest tasks, then most free capacity, then the latest heartbeat.
 func TestTheTaskProfile(t *testing.T) {
 	nodes := []*corev1.Node{
 		testNode("a", ofNode("4", "8Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("4", "8Gi", 2)),
@@ -93,7 +93,7 @@ func TestTheTaskProfile(t *testing.T) {
 	}
 }
 
-// TestTasksAreCountedOnAllNodes, also in a cluster where other profiles look at a sample.
+// Tasks are counted on all nodes, also in a cluster where other profiles look at a sample.
 func TestTasksAreCountedOnAllNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newState(1, func(string) map[string]string { return nil })
@@ -114,7 +114,7 @@ func TestTasksAreCountedOnAllNodes(t *testing.T) {
 	})
 }
 
-// TestProfilesByName: pods that name no profile of ours are left alone.
+// Pods that name no profile of this scheduler are ignored.
 func TestProfilesByName(t *testing.T) {
 	s := &Scheduler{
 		log:   slog.New(slog.DiscardHandler),
@@ -130,8 +130,8 @@ func TestProfilesByName(t *testing.T) {
 	}
 }
 
-// TestNoTaskGoesToASilentNode: a retry is not spent on a node that is about to be declared lost, and waits for its next
-// heartbeat if there is no other node. Other pods are placed by conditions and taints only.
+// No task is placed on a node that is about to be declared lost. Without another node, it waits for the node's next
+// heartbeat. Other pods depend only on conditions and taints.
 func TestNoTaskGoesToASilentNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Scheduler{
@@ -147,7 +147,7 @@ func TestNoTaskGoesToASilentNode(t *testing.T) {
 		s.state.silent = s.heartbeats.silent
 		defer s.drop()
 		beat := func(node string) {
-			renewed := metav1.NewMicroTime(time.Now().Add(-time.Hour)) // its clock is wrong
+			renewed := metav1.NewMicroTime(time.Now().Add(-time.Hour)) // the node's clock is wrong
 			leaseHandler{s}.OnUpdate(&coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
 			},

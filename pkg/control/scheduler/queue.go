@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The back-off of a pod whose attempts keep failing doubles each time.
+// The back-off of a pod doubles with each failed attempt.
 const (
 	firstBackoff = 50 * time.Millisecond
 	mostBackoff  = 10 * time.Second
 )
 
-// where is the queue that a pending pod is in.
+// where is the queue of a pending pod.
 type where uint8
 
 const (
@@ -28,35 +28,35 @@ const (
 // pending is a pod without a node.
 type pending struct {
 	info     *podInfo
-	newer    *corev1.Pod // the latest update received while it was underway; nil: none
+	newer    *corev1.Pod // the latest update received while underway, or nil
 	since    time.Time
 	attempts int
 	tried    time.Time // start of the current or last attempt
-	failed   time.Time // last attempt
+	failed   time.Time // time of the last failed attempt
 	where    where
 	wide     bool // rejected by a filter that depends on other nodes
 	timer    *time.Timer
 	index    int
 	reported string    // why the last attempt found no node
-	report   *report   // what is to be written to its status; nil: nothing
-	recorded time.Time // when its last event was
-	expects  bool      // its volumes are being made for the node that it is nominated to
-	reserved *nodeInfo // the node on which resources are reserved for it; nil: none
+	report   *report   // status to write, or nil
+	recorded time.Time // time of its last event
+	expects  bool      // its volumes are being provisioned for its nominated node
+	reserved *nodeInfo // the node on which it is reserved, or nil
 
-	writing sync.Mutex // held while its status or binding is written; taken before the scheduler's lock
-	wrote   bool       // its status was written since the scheduler started; guarded by writing
+	writing sync.Mutex // held while its status or binding is written; locked before the scheduler's lock
+	wrote   bool       // this process wrote its status; guarded by writing
 }
 
-// queue holds the pending pods. It is guarded by the scheduler's lock and bounded by the number of pods.
+// queue holds the pending pods. It is guarded by the scheduler's lock. Its size is at most the number of pods.
 type queue struct {
 	pods          map[types.UID]*pending
-	unschedulable map[*pending]struct{}                          // pods in unschedulable
+	unschedulable map[*pending]struct{}                          // pods with where == unschedulable
 	wide          int                                            // how many of them are wide
-	groups        map[types.NamespacedName]map[*pending]struct{} // the pods of each pod group
+	groups        map[types.NamespacedName]map[*pending]struct{} // pods by pod group
 	heap          activeHeap
-	waiting       map[*pending]struct{} // underway, and waiting for devices
-	resumed       []*pending            // underway, and to be bound
-	wake          chan struct{}         // capacity 1: the active heap or resumed is not empty
+	waiting       map[*pending]struct{} // underway, waiting for devices
+	resumed       []*pending            // underway, ready to bind
+	wake          chan struct{}         // capacity 1: heap or resumed is not empty
 	later         func(*pending)
 }
 
@@ -82,7 +82,7 @@ func (q *queue) add(p *pending) {
 	q.activate(p)
 }
 
-// members are the pods of a group that wait for a node.
+// members returns the pods of a group that wait for a node.
 func (q *queue) members(key types.NamespacedName) []*pending {
 	var out []*pending
 	for p := range q.groups[key] {
@@ -93,7 +93,7 @@ func (q *queue) members(key types.NamespacedName) []*pending {
 	return out
 }
 
-// claim takes a waiting pod out of where it waits: it is underway.
+// claim removes a waiting pod from its queue and marks it underway.
 func (q *queue) claim(p *pending) {
 	q.take(p)
 	if p.timer != nil {
@@ -106,7 +106,7 @@ func (q *queue) claim(p *pending) {
 	p.where, p.tried = underway, time.Now()
 }
 
-// put marks a pod as unschedulable until an event may help it.
+// put marks a pod unschedulable until an event retries it.
 func (q *queue) put(p *pending) {
 	p.where = unschedulable
 	q.unschedulable[p] = struct{}{}
@@ -115,7 +115,7 @@ func (q *queue) put(p *pending) {
 	}
 }
 
-// take removes a pod from the unschedulable pods, if it is one of them.
+// take removes a pod from the unschedulable pods, if it is one.
 func (q *queue) take(p *pending) {
 	if _, ok := q.unschedulable[p]; !ok {
 		return
@@ -161,17 +161,17 @@ func (q *queue) bindable() *pending {
 		p := q.resumed[0]
 		q.resumed[0] = nil
 		if q.resumed = q.resumed[1:]; q.pods[p.info.pod.UID] != p {
-			continue // it is gone
+			continue // it was deleted
 		}
 		if p.reserved != nil {
 			return p
 		}
-		q.remove(p) // another scheduler has bound it to its node
+		q.remove(p) // another scheduler bound it to its node
 	}
 	return nil
 }
 
-// retry makes an unschedulable pod active: immediately after its first failure, otherwise after a back-off.
+// retry makes an unschedulable pod active: at once after its first failure, otherwise after its back-off.
 func (q *queue) retry(p *pending, now time.Time) {
 	if p.where != unschedulable {
 		return
@@ -215,7 +215,7 @@ func (q *queue) remove(p *pending) {
 	}
 }
 
-// activeHeap orders by priority, highest first, then by age, oldest first.
+// activeHeap orders pods by priority, highest first, then by age, oldest first.
 type activeHeap []*pending
 
 func (h activeHeap) Len() int { return len(h) }

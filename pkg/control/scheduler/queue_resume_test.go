@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestBindable: of the pods whose devices are known now, those that are gone or bound by others are not bound.
+// Pods that were deleted, or that other schedulers bound, are skipped when their devices become ready.
 func TestBindable(t *testing.T) {
 	q := newQueue()
 	pods := map[string]*pending{}

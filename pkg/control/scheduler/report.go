@@ -12,15 +12,15 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// report is what the status of a pod without a node should say.
+// report is the status to write for a pod without a node.
 type report struct {
-	pod                *corev1.Pod // as the attempt saw it
+	pod                *corev1.Pod // the pod at the time of the attempt
 	message, nominated string
 }
 
-// report writes the PodScheduled condition that the latest attempt asked for. Writes of several attempts may run at the
-// same time and in any order: they wait for each other, the first writes for all, and none follows a binding. A failed
-// write is not retried: the next attempt does.
+// report writes the PodScheduled condition of the latest attempt. Writes of several attempts may run concurrently
+// and in any order: they are serialized, the first one writes the latest report, and none follows the binding. A
+// failed write is left to the next attempt.
 func (s *Scheduler) report(ctx context.Context, p *pending) {
 	p.writing.Lock()
 	defer p.writing.Unlock()
@@ -49,8 +49,8 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	}
 }
 
-// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if another client
-// has written the pod since.
+// writeReport writes a pod's condition. It tries an update, which costs the server less, and falls back to a patch
+// if another client has changed the pod.
 func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCondition, wrote bool) error {
 	if !wrote {
 		next := r.pod.DeepCopy()
@@ -66,8 +66,8 @@ func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCon
 		ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
 }
 
-// condition returns what the pod's status is to say, nil if it says so already. What this scheduler wrote since, the
-// pod may not show yet.
+// condition returns the condition to write, or nil if the pod's status already has it. With wrote, the pod may not
+// show this process's last write, so it is always written.
 func (r *report) condition(wrote bool) *corev1.PodCondition {
 	at := metav1.NewTime(now())
 	for i := range r.pod.Status.Conditions {
@@ -87,7 +87,7 @@ func (r *report) condition(wrote bool) *corev1.PodCondition {
 	}
 }
 
-// patch returns the change to the pod's status.
+// patch returns a patch of the pod's status.
 func (r *report) patch(c *corev1.PodCondition, wrote bool) []byte {
 	status := map[string]any{"conditions": []*corev1.PodCondition{c}}
 	if wrote || r.nominated != r.pod.Status.NominatedNodeName {
@@ -95,7 +95,7 @@ func (r *report) patch(c *corev1.PodCondition, wrote bool) []byte {
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": r.pod.UID}, "status": status})
 	if err != nil {
-		panic(err) // text, numbers and times
+		panic(err) // text, numbers and times always encode
 	}
 	return patch
 }

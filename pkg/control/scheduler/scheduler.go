@@ -1,7 +1,6 @@
-// Package scheduler assigns pods to nodes, by the profile that they name in spec.schedulerName.
-//
-// Its invariant: a pod's resources are accounted to its node from the scheduling decision on, before it is bound, so
-// no node is overcommitted. One goroutine decides; others write the bindings.
+// Package scheduler assigns pods to nodes by the profile that they name in spec.schedulerName. Its invariant: a
+// pod's resources are accounted to its node from the decision on, before it is bound, so that no node is
+// overcommitted. One goroutine decides; others write the bindings.
 package scheduler
 
 import (
@@ -25,29 +24,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// Identity is the user the scheduler acts as.
+// Identity is the user that the scheduler acts as.
 const Identity = "system:kube-scheduler"
 
 // Config configures a Scheduler.
 type Config struct {
-	// Client reaches the cluster, as Identity. Required.
+	// Client accesses the cluster as Identity. Required.
 	Client client.Interface
-	// Configuration has the profiles, and the percentage of nodes that are scored in clusters of more than 100 nodes (at
-	// least 100 are), which is 10 if it is not set.
+	// Configuration has the profiles, and the percentage of nodes to score in clusters of more than 100 nodes
+	// (default 10, at least 100 nodes).
 	Configuration Configuration
-	// Devices makes the allocator for one attempt to schedule a pod with resource claims. Nil: such pods are not
-	// scheduled.
+	// Devices creates the allocator for one attempt to schedule a pod with resource claims. If it is nil, such pods
+	// are not scheduled.
 	Devices func(context.Context, Inventory) (Allocate, error)
-	// Binders is the number of concurrent binding writes; 0 means 64.
+	// Binders is the maximum number of concurrent bindings. Default 64.
 	Binders int
-	// DeviceTimeout is how long devices with binding conditions may take to become ready for a pod; 0 means 10 minutes.
+	// DeviceTimeout is how long devices with binding conditions may take to become ready for a pod. Default 10
+	// minutes.
 	DeviceTimeout time.Duration
-	// TaskPatience is how long a node may be silent before tasks on it are lost; no task is placed on one that is. 0 means
-	// tasks.DefaultPatience.
+	// TaskPatience is how long a node may send no heartbeat before its tasks are lost. Such a node gets no tasks.
+	// Default tasks.DefaultPatience.
 	TaskPatience time.Duration
-	// Metrics registers the scheduler's metrics; nil for none.
+	// Metrics registers the scheduler's metrics. May be nil.
 	Metrics prometheus.Registerer
-	// Log is slog.Default() if nil.
+	// Log defaults to slog.Default().
 	Log *slog.Logger
 }
 
@@ -72,7 +72,7 @@ type Scheduler struct {
 	binders int
 	log     *slog.Logger
 	events  *events.Recorder
-	// Ready: all nodes and pods are known.
+	// Ready once all nodes and pods are known.
 	run.Readiness
 	guard   run.Guard
 	metrics *metrics
@@ -162,7 +162,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	for _, o := range storageKinds() {
 		all = append(all, watched{o, storageHandler{s}})
 	}
-	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
+	// Nodes come before pods, so that no pod is rejected because a node is not known yet.
 	for _, w := range append(all, watched{&corev1.Node{}, nodeHandler{s}}, watched{&corev1.Pod{}, podHandler{s}}) {
 		end, err := client.Follow(ctx, s.client.Cache(), w.object, w.handler)
 		if err != nil {
@@ -206,8 +206,8 @@ func (s *Scheduler) backedOff(p *pending) {
 	})
 }
 
-// loop schedules one pod at a time. It acquires a slot before it pops a pod, so that at most
-// s.binders are underway.
+// loop schedules one pod at a time. It takes a slot before it pops a pod, so that at most s.binders pods are
+// underway.
 func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	slots := make(chan struct{}, s.binders)
 	for {
@@ -232,8 +232,8 @@ func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// next schedules the next pod and returns the function that writes the result; nil if the queue is empty. A pod that
-// makes the scheduler panic is put into back-off, so that others are scheduled.
+// next schedules the next pod and returns a function that writes the result. It returns nil if the queue is empty. A
+// pod on which the scheduler panics goes into back-off, so that others are scheduled.
 func (s *Scheduler) next() (write func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +270,7 @@ func (s *Scheduler) backOff(p *pending) {
 	s.queue.retry(p, p.failed)
 }
 
-// decide picks a node for a pod, or determines why there is none, and returns the function that writes the result.
+// decide picks a node for a pod, or determines why no node fits, and returns a function that writes the result.
 func (s *Scheduler) decide(p *pending) func(context.Context) {
 	if p.info.gang.Name != "" {
 		if write := s.decideTogether(p); write != nil {
@@ -293,12 +293,12 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 	return s.binding(p, n)
 }
 
-// binding returns the function that binds a pod to the node where it is reserved.
+// binding returns a function that binds a pod to its reserved node.
 func (s *Scheduler) binding(p *pending, n *nodeInfo) func(context.Context) {
 	if p.report != nil {
-		p.report, p.reported = nil, "" // not written
+		p.report, p.reported = nil, "" // do not write the report
 	}
-	pod := p.info.pod // replaced when it is seen to be bound, which may be before an error arrives
+	pod := p.info.pod // the event of the binding replaces p.info.pod, perhaps before an error arrives
 	return func(ctx context.Context) {
 		var err error
 		if p := s.guard.Do("binding", func() { err = s.commit(ctx, p, n.name) }); p != nil {
@@ -315,7 +315,7 @@ func (s *Scheduler) binding(p *pending, n *nodeInfo) func(context.Context) {
 	}
 }
 
-// couldNotReserve retries a pod, and returns the function that says why.
+// couldNotReserve retries a pod, and returns a function that reports the message.
 func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Context) {
 	pod := p.info.pod
 	s.metrics.failed.count(p)
@@ -323,11 +323,12 @@ func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Con
 	return func(context.Context) { s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message) }
 }
 
-// eventEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that
-// wait for one node, each is tried whenever another one ends.
+// eventEvery is the minimum interval of events with the same message about a pod. If a thousand pods wait for one
+// node, each is retried whenever a pod there ends.
 const eventEvery = 5 * time.Minute
 
-// fail marks the pod as unschedulable and returns the function that writes its condition and preempts pods.
+// fail marks a pod unschedulable, and returns a function that writes its condition and evicts the victims of
+// preemption.
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	e, text := f.preempt()
 	message := f.message(text)
@@ -346,7 +347,7 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 		}
 	case s.expect(p, f) || f.waits():
 	default:
-		// No terminating pod will make the nominated node fit: release the nomination.
+		// No terminating pod will make the nominated node fit, so end the nomination.
 		s.promise(p.info, nil)
 	}
 	nominated := s.state.nominated(pod.UID)

@@ -88,7 +88,7 @@ func spreadOver(topology, key, v string) func(*corev1.Pod) {
 	}
 }
 
-// bound is a pod on a node.
+// bound is a pod and its node.
 type bound struct {
 	pod  *corev1.Pod
 	node string
@@ -126,7 +126,7 @@ func TestPick(t *testing.T) {
 		nodes []*corev1.Node
 		there []bound
 		pod   *corev1.Pod
-		want  string // the node
+		want  string // name of the node
 		why   string // or the message
 	}{
 		"no nodes": {pod: testPod("p"), why: "no nodes available to schedule pods"},
@@ -294,8 +294,8 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 	}
 }
 
-// TestWaitsForThePreempted: a pod waits where it is nominated for those that were preempted for it, but not for others
-// that terminate, nor on a node that has come to refuse it.
+// A pod waits on its nominated node for the pods that it preempted. It does not wait for other terminating pods, nor
+// on a node that now rejects it for another reason.
 func TestWaitsForThePreempted(t *testing.T) {
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
 	preempted := func(p *corev1.Pod) {
@@ -326,8 +326,7 @@ func TestWaitsForThePreempted(t *testing.T) {
 	}
 }
 
-// TestResizesCount: a pod that is resized counts with the most of what it asks for, was promised and has, until the
-// node says that it is done.
+// During a resize, a pod counts with the maximum of its desired, allocated and actual resources.
 func TestResizesCount(t *testing.T) {
 	of := func(cpu string) *corev1.ResourceRequirements {
 		return &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
@@ -361,7 +360,7 @@ func TestResizesCount(t *testing.T) {
 	require.EqualValues(t, 1000, used(), "it will not get that")
 }
 
-// TestStateCountsRight: after any sequence of events, the counts match the pods.
+// After any sequence of events, the counts match the pods.
 func TestStateCountsRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)
@@ -413,7 +412,7 @@ func TestStateCountsRight(t *testing.T) {
 	})
 }
 
-// BenchmarkPick is one scheduling attempt for pods of one workload, of which up to 5,000 are there already.
+// BenchmarkPick measures one scheduling attempt for pods of one workload, with up to 5,000 existing pods.
 func BenchmarkPick(b *testing.B) {
 	wants := map[string]func(*corev1.Pod){
 		"plain": func(*corev1.Pod) {}, "affinity": affinity("app", "x", corev1.LabelTopologyZone),
@@ -449,8 +448,8 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// TestNoNodeIsOverbooked: whatever is scheduled, preempted and removed, no node is overcommitted, two pods with
-// anti-affinity never share a node, and a pod is unschedulable only if it fits no node.
+// For any sequence of scheduling, preemption and removal: no node is overcommitted, two pods with anti-affinity
+// never share a node, and a pod is unschedulable only if it fits on no node.
 func TestNoNodeIsOverbooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var nodes []*corev1.Node

@@ -18,7 +18,7 @@ const (
 	maxImage = 1000 << 20
 )
 
-// best picks the node with the highest score; of equals, the first one after the last one chosen.
+// best picks the node with the highest score. Of equals, it picks the first one after the last chosen node.
 func (c *cycle) best(nodes []*nodeInfo) *nodeInfo {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -52,7 +52,7 @@ func (c *cycle) best(nodes []*nodeInfo) *nodeInfo {
 	return nodes[at]
 }
 
-// least prefers nodes with the least allocated CPU and memory.
+// least prefers nodes with a low fraction of allocated CPU and memory.
 func least(c *cycle, n *nodeInfo) int64 {
 	left := func(most, used int64) int64 {
 		if most == 0 || used > most {
@@ -92,7 +92,7 @@ func locality(c *cycle, n *nodeInfo) int64 {
 	return mostScore * (sum - minImage) / (most - minImage)
 }
 
-// softTaints counts the node's untolerated PreferNoSchedule taints against it.
+// softTaints returns minus the number of the node's untolerated PreferNoSchedule taints.
 func softTaints(c *cycle, n *nodeInfo) (sum int64) {
 	if !n.soft {
 		return 0
@@ -117,7 +117,7 @@ func prepareNodePreferences(c *cycle) bool {
 
 func nodePreferences(c *cycle, n *nodeInfo) int64 { return c.preferred.Score(n.node) }
 
-// stretch normalizes raw to 0..mostScore and adds it to total. Equal scores add nothing.
+// stretch scales raw to 0..mostScore and adds it to total. If all scores are equal, it adds nothing.
 func stretch(raw, total []int64, weight int64) {
 	low, high := raw[0], raw[0]
 	for _, v := range raw {

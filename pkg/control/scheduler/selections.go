@@ -10,12 +10,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/nodeselector"
 )
 
-// mostSelections limits the selections whose acceptances are kept between cycles: each takes a byte for each node.
+// mostSelections limits the selections that are cached between cycles. Each takes a byte per node.
 const mostSelections = 64
 
-// acceptance is whether a node selector and a required node affinity accept a node. It is remembered until nodes
-// change: pods of one workload ask the same of each node, and comparing labels takes longer than all other filters of
-// an ordinary pod.
+// acceptance is whether a node satisfies a node selector and required node affinity. It is cached until nodes
+// change: pods of one workload have the same demand, and comparing labels takes longer than all other filters of an
+// ordinary pod.
 type acceptance uint8
 
 const (
@@ -24,16 +24,17 @@ const (
 	rejected
 )
 
-// demand is what a pod asks of nodes by their labels and names, which may take long to find out.
+// demand is a pod's parsed node selector and required node affinity. Parsing may be expensive.
 type demand struct {
 	required nodeselector.Required
-	key      string // a digest, the same for pods that ask for the same
-	named    bool   // also by their names
-	// names are the only nodes that may be chosen; nil: any.
+	key      string // a digest, equal for equal demands
+	named    bool   // depends on node names, too
+	// names contains the only possible nodes. Nil means any node.
 	names []string
 }
 
-// demands returns what a pod asks of nodes; nil: nothing. That does not change, and is kept while the pod waits.
+// demands returns the pod's demand of nodes, or nil if it has none. It does not change, and is cached while the pod
+// waits.
 func (p *podInfo) demands() *demand {
 	var terms *corev1.NodeSelector
 	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -57,17 +58,18 @@ func (p *podInfo) demands() *demand {
 	return p.demand
 }
 
-// nodeSelection is what a pod asks of nodes in one attempt.
+// nodeSelection is a pod's demand of nodes in one attempt.
 type nodeSelection struct {
 	*demand
-	// unnamed gets the labels of each node that is matched with required, unless required asks for names, for which
-	// upstream makes a map for each node. Nil: the node itself is matched.
+	// unnamed gets the labels of each node to match, unless required depends on names: upstream's matcher allocates
+	// a map for a named node. Nil means that the node itself is matched.
 	unnamed *corev1.Node
-	// known are the acceptances, as in state.order; nil if the pod asks for names, which others hardly ask for.
+	// known contains the cached results, indexed like state.order. It is nil if the demand depends on names, because
+	// other pods rarely share it.
 	known []acceptance
 }
 
-// selectionOf returns what a pod asks of nodes; nil: nothing.
+// selectionOf returns a pod's selection, or nil if it has no demand.
 func (s *state) selectionOf(p *podInfo) *nodeSelection {
 	d := p.demands()
 	switch {
@@ -79,7 +81,7 @@ func (s *state) selectionOf(p *podInfo) *nodeSelection {
 	return &nodeSelection{demand: d, unnamed: &corev1.Node{}, known: s.acceptances(d.key)}
 }
 
-// acceptances returns what is known of a selection.
+// acceptances returns the cached results of a demand.
 func (s *state) acceptances(key string) []acceptance {
 	known := s.selections[key]
 	if known == nil {
@@ -92,8 +94,8 @@ func (s *state) acceptances(key string) []acceptance {
 	return known
 }
 
-// namesIn returns the names of nodes without which no term matches, or nil if a term does not ask for names; as a pod
-// of a DaemonSet asks for one. A node with one of them need not match.
+// namesIn returns the only node names that terms can match, as for a pod of a DaemonSet, or nil if a term has no
+// names. A node with one of the names need not match.
 func namesIn(terms *corev1.NodeSelector) []string {
 	names := []string{}
 	for _, t := range terms.NodeSelectorTerms {

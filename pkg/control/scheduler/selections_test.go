@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// TestSelected compares with upstream's matching of each node itself.
+// The result equals upstream's matching of each node.
 func TestSelected(t *testing.T) {
 	zone := func(values ...string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{
@@ -52,7 +52,7 @@ func TestSelected(t *testing.T) {
 			})
 			s := world(nodes)
 			c := s.cycle(newPodInfo(pod))
-			for _, n := range append(s.order, s.order...) { // what is found is remembered
+			for _, n := range append(s.order, s.order...) { // the second pass uses cached results
 				want, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n.node)
 				require.Equal(t, want && err == nil, selected(c, n), "%s, node selector %v, node %s", name, selector, n.name)
 			}
@@ -60,7 +60,7 @@ func TestSelected(t *testing.T) {
 	}
 }
 
-// selecting makes a pod ask for nodes by a term.
+// selecting gives a pod a required node affinity term.
 func selecting(term corev1.NodeSelectorTerm) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Affinity = &corev1.Affinity{
@@ -73,7 +73,7 @@ func selecting(term corev1.NodeSelectorTerm) func(*corev1.Pod) {
 	}
 }
 
-// TestSelectionsFollowNodes: what is remembered of a node ends with its labels, and with its place among the nodes.
+// Cached results end when the node's labels or its place in the order change.
 func TestSelectionsFollowNodes(t *testing.T) {
 	zone := func(z string) func(*corev1.Node) { return func(n *corev1.Node) { n.Labels["zone"] = z } }
 	in := func(z string) *podInfo {
@@ -91,7 +91,7 @@ func TestSelectionsFollowNodes(t *testing.T) {
 	require.Equal(t, "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", picked("z"))
 	s.setNode(testNode("a", zone("z")))
 	require.Equal(t, "a", picked("z"))
-	s.removeNode("a") // its place is another node's now
+	s.removeNode("a") // another node takes its place
 	require.Contains(t, []string{"b", "c"}, picked("y"))
 	require.Equal(t, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", picked("z"))
 	s.setNode(testNode("d", zone("z")))
@@ -102,8 +102,7 @@ func TestSelectionsFollowNodes(t *testing.T) {
 	}
 }
 
-// TestNamedNodes: a pod that names its node, as those of a DaemonSet do, is compared with no other, and the others are
-// refused for that.
+// A pod that names its node, as in a DaemonSet, is compared only with this node. The others are rejected by name.
 func TestNamedNodes(t *testing.T) {
 	var nodes []*corev1.Node
 	for i := range 50 {
@@ -140,8 +139,8 @@ func TestNamedNodes(t *testing.T) {
 	require.NotNil(t, failed)
 }
 
-// TestDemandsAreKeptWhileAPodWaits: what a pod asks of nodes, which may be much, is found out once while it waits, as
-// each change of a node may help it, and takes no memory once it has a node.
+// A pod's demand is parsed once while the pod waits, although each change of a node may retry it. It is freed when
+// the pod gets a node.
 func TestDemandsAreKeptWhileAPodWaits(t *testing.T) {
 	s := world([]*corev1.Node{testNode("a"), testNode("b")})
 	p := newPodInfo(testPod("p", func(p *corev1.Pod) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// spread holds one cycle's counts for its pod's topology spread constraints (KEP-895).
+// spread holds one cycle's counts for the pod's topology spread constraints (KEP-895).
 type spread struct {
 	hard, soft []constraint
 }
@@ -18,10 +18,10 @@ type constraint struct {
 	*corev1.TopologySpreadConstraint
 	selector labels.Selector
 	self     int // 1 if the pod matches its own constraint
-	*tally       // the matching pods on eligible nodes
+	*tally       // matching pods on eligible nodes
 }
 
-// fewest is the lowest number of matching pods in a domain.
+// fewest returns the lowest number of matching pods in a domain. It is 0 if there are fewer domains than minDomains.
 func (k *constraint) fewest() int {
 	if k.MinDomains != nil && len(k.pods) < int(*k.MinDomains) {
 		return 0
@@ -61,7 +61,7 @@ func (s *spread) count(c *cycle) {
 
 // spreadTally counts the pods that a constraint selects.
 func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
-	of := &cycle{podInfo: c.podInfo, selection: c.selection} // what is kept of the cycle
+	of := &cycle{podInfo: c.podInfo, selection: c.selection} // keep only this of the cycle
 	keys := make([]string, len(set))
 	for i := range set {
 		keys[i] = set[i].TopologyKey
@@ -90,7 +90,8 @@ func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
 	})
 }
 
-// Which nodes are eligible for a constraint (KEP-3094); they must also have the keys of the other constraints.
+// Node inclusion policies of constraints (KEP-3094). Eligible nodes must also have the keys of the other
+// constraints.
 
 func (k *constraint) honorsAffinity() bool {
 	return k.NodeAffinityPolicy == nil || *k.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor
@@ -119,7 +120,7 @@ func crowded(c *cycle, n *nodeInfo) string {
 	return ""
 }
 
-// own copies the counts for this cycle, so that it can change them.
+// own copies the counts, so that preemption can change them in this cycle.
 func (s *spread) own() {
 	for _, set := range [][]constraint{s.hard, s.soft} {
 		for i := range set {
@@ -128,14 +129,15 @@ func (s *spread) own() {
 	}
 }
 
-// move removes a matching pod from its node (sign -1) or adds it back, for preemption.
+// move removes (sign -1) a matching pod from its node's count or adds it back, for preemption.
 func (s *spread) move(p *podInfo, sign int) {
 	for i := range s.hard {
 		s.hard[i].count(p, sign)
 	}
 }
 
-// prepareSpreadScore spreads pods with constraints by their ScheduleAnyway constraints, others by their group.
+// prepareSpreadScore reports whether the pod is spread: by its ScheduleAnyway constraints or, without any
+// constraints, by its group.
 func prepareSpreadScore(c *cycle) bool {
 	if len(c.pod.Spec.TopologySpreadConstraints) > 0 {
 		return c.spread != nil && len(c.spread.soft) > 0

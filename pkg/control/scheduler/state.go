@@ -10,35 +10,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// state is the scheduler's view of the cluster. It is updated incrementally by events, so that a cycle
-// needs no snapshot. It is guarded by the scheduler's lock.
+// state is the scheduler's view of the cluster. Events update it incrementally, so that a cycle needs no snapshot.
+// It is guarded by the scheduler's lock.
 type state struct {
 	nodes map[string]*nodeInfo
 	order []*nodeInfo // the known nodes
-	start int         // index in order at which the next cycle begins; order may have become shorter since
+	start int         // index in order where the next cycle begins; may exceed a shortened order
 	pods  map[types.UID]*podInfo
-	// concerning holds the assigned pods whose affinity affects others, and terms what they ask for; nil: to be counted.
+	// concerning contains the assigned pods whose affinity affects others, and terms their terms. Nil terms must be
+	// counted again.
 	concerning map[*podInfo]struct{}
 	terms      *terms
-	// domains are what labels divide the nodes into, by label.
+	// domains caches the topology domains of the nodes, by label.
 	domains map[string]*domains
-	// selections are which nodes pods accept, by what they ask for.
+	// selections caches which nodes pods accept, by demand.
 	selections map[string][]acceptance
-	// tallies are counts of assigned pods, by what they count.
+	// tallies caches counts of assigned pods, by name.
 	tallies     map[string]*tally
-	uses        uint64                    // of tallies
+	uses        uint64                    // number of tally uses
 	groups      map[string]map[string]int // pods by group and zone
 	zones       map[string]int            // nodes by zone
 	soft        int                       // nodes with PreferNoSchedule taints
 	priorities  map[int32]int             // pods by priority
 	nominations map[types.UID]*nodeInfo   // by the pod
-	gated       map[types.UID]*podInfo    // pods with scheduling gates that are expected on a node
-	sample      int                       // percent of the nodes
+	gated       map[types.UID]*podInfo    // pods with scheduling gates that are nominated to a node
+	sample      int                       // percentage of nodes to score
 
 	namespaceLabels func(name string) map[string]string
-	// heartbeat is when a node was last heard of.
+	// heartbeat returns a node's last heartbeat.
 	heartbeat func(*nodeInfo) time.Time
-	// silent reports whether a node has sent no heartbeats for too long for tasks.
+	// silent reports whether a node's heartbeats have stopped for too long for tasks.
 	silent func(*nodeInfo) bool
 	// budgets lists the disruption budgets.
 	budgets func() []*budget
@@ -68,7 +69,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 	}
 }
 
-// scratch returns reusable slices for the scores of n nodes: their zeroed totals, and the values of one score.
+// scratch returns reusable slices for n nodes: zeroed totals, and values of one score.
 func (s *state) scratch(n int) (totals, raw []int64) {
 	if cap(s.totals) < 2*n {
 		s.totals = make([]int64, 2*n)
@@ -119,7 +120,7 @@ func (s *state) uncountNode(n *nodeInfo) {
 	}
 }
 
-// removeNode removes a node and the nominations to it; its pods are still accounted to it until they are deleted.
+// removeNode removes a node and the nominations to it. Its pods stay accounted to it until they are deleted.
 func (s *state) removeNode(name string) {
 	n := s.nodes[name]
 	if n == nil || n.at < 0 {
@@ -131,7 +132,7 @@ func (s *state) removeNode(name string) {
 	s.order[n.at].at = n.at
 	s.order[last] = nil
 	s.order = s.order[:last]
-	for group, count := range n.groups { // they no longer count in its zone
+	for group, count := range n.groups { // they no longer count in the node's zone
 		s.group(group, n.zone, -count)
 		s.group(group, "", count)
 	}
@@ -210,7 +211,7 @@ func (s *state) remove(p *podInfo) {
 	}
 }
 
-// update replaces an assigned pod by a newer version, and reports whether the change is relevant to scheduling.
+// update replaces an assigned pod by a newer version, and reports whether the change affects scheduling.
 func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	if sameNeeds(p.pod, pod) {
 		ends := (p.pod.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil)
@@ -229,7 +230,8 @@ func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	return true
 }
 
-// sameNeeds reports whether a and b are equal for scheduling: only labels, resources and deletion of a pod can change.
+// sameNeeds reports whether a and b are equal for scheduling. An assigned pod can change only in labels, resources
+// and deletion.
 func sameNeeds(a, b *corev1.Pod) bool {
 	resizing := func(p *corev1.Pod) bool {
 		for i := range p.Status.Conditions {
@@ -239,13 +241,14 @@ func sameNeeds(a, b *corev1.Pod) bool {
 		}
 		return false
 	}
-	// A resize that ended at once was never seen under way, but what the status says is of another generation then. The
-	// first status is of none.
+	// A short resize may never be seen in progress, but it changes the status's observed generation. The first
+	// status has none.
 	sameStatus := a.Status.ObservedGeneration == b.Status.ObservedGeneration || a.Status.ObservedGeneration == 0
 	return a.Generation == b.Generation && sameStatus && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
 
-// enough is the number of feasible nodes to find for a profile: all in a small cluster, a sample in a large one.
+// enough returns the number of feasible nodes to find for a profile: all in a small cluster, a sample in a large
+// one.
 func (s *state) enough(f *profile) int {
 	if f.ordered {
 		return max(len(s.order), 1)
@@ -258,7 +261,7 @@ func (s *state) enough(f *profile) int {
 type failure struct {
 	cycle   *cycle
 	active  []*filter
-	refused []uint8 // per node of state.order, the index into active
+	refused []uint8 // index into active, per node of state.order
 }
 
 func (s *state) cycle(p *podInfo) *cycle {
@@ -284,7 +287,7 @@ func (c *cycle) refusedBy(active []*filter, n *nodeInfo) int {
 	return -1
 }
 
-// pick returns the best node for a pod, or why there is none.
+// pick returns the best node for a pod, or why no node fits.
 func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 	c := s.cycle(p)
 	active := c.prepare()
@@ -312,8 +315,8 @@ func (s *state) refusals(n int) []uint8 {
 	return s.refused[:n]
 }
 
-// sampled appends feasible nodes to passed until there are enough, beginning where the cycle before ended, and notes
-// which filter refused others.
+// sampled appends feasible nodes to passed until it has enough. It begins where the last cycle ended, and records in
+// refused which filter rejected the other nodes.
 func (s *state) sampled(c *cycle, active []*filter, passed []*nodeInfo, refused []uint8) []*nodeInfo {
 	enough, count := s.enough(c.profile), len(s.order)
 	at := s.start // at most count, unless nodes were removed since
@@ -336,7 +339,7 @@ func (s *state) sampled(c *cycle, active []*filter, passed []*nodeInfo, refused 
 	return passed
 }
 
-// named appends the feasible nodes that the pod names to passed: all others are refused by their names.
+// named appends the feasible nodes that the pod names to passed. It records the others as rejected by their name.
 func (s *state) named(c *cycle, active []*filter, passed []*nodeInfo, refused []uint8) []*nodeInfo {
 	others := uint8(slices.IndexFunc(active, func(f *filter) bool { return f.name == nodeAffinity }))
 	for i := range refused {

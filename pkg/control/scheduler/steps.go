@@ -12,21 +12,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Scheduling steps, as upstream's framework has them: filters reject nodes, scores rank the feasible ones, reserves
-// claim resources on the chosen node, preBinds prepare the pod outside the lock, and the binding is written. Names are
-// upstream's.
+// Scheduling steps are those of upstream's framework, with upstream's names: filters reject nodes, scores rank the
+// feasible ones, reserves claim resources on the chosen node, preBinds prepare the pod outside the lock, and then
+// the binding is written.
 
-// filter rejects nodes. check is fast and does not allocate; explain returns upstream's messages for why check
-// rejected the node.
+// filter rejects nodes. check must be fast and must not allocate. explain returns upstream's messages for a
+// rejection by check.
 type filter struct {
 	name string
-	// prepare runs once per cycle; false skips the filter for this pod. Nil: never skipped.
+	// prepare runs once per cycle. If it returns false, the pod skips the filter. Nil means that no pod skips it.
 	prepare func(*cycle) bool
 	check   func(*cycle, *nodeInfo) bool
 	explain func(*cycle, *nodeInfo) []string
-	// curable is set if evicting pods from the node could make it pass.
+	// curable means that evicting pods from the node may make it pass.
 	curable bool
-	// wide is set if a change on one node may make another one pass.
+	// wide means that a change on one node may make another one pass.
 	wide bool
 }
 
@@ -35,7 +35,7 @@ const (
 	volumeBinding = "VolumeBinding"
 )
 
-// filters run in this order; the first to reject a node provides the reason.
+// filters run in this order. The first one to reject a node provides the reason.
 var filters = []filter{
 	{
 		name: "NodeUnschedulable", check: schedulable, explain: reason("node(s) were unschedulable"),
@@ -80,10 +80,11 @@ func reason(text string) func(*cycle, *nodeInfo) []string {
 type score struct {
 	name   string
 	weight int64
-	// prepare runs once per cycle, after the filters'; false skips the score for this pod. Nil: never skipped.
+	// prepare runs once per cycle, after the filters' prepare. If it returns false, the pod skips the score. Nil
+	// means that no pod skips it.
 	prepare func(*cycle) bool
-	// of is the node's score. It is from 0 to mostScore, or any number where relative is set: then the lowest of the
-	// nodes compared gets 0 and the highest mostScore.
+	// of returns the node's score, from 0 to mostScore. If relative is set, it may be any number; the scores of the
+	// compared nodes are then scaled to 0..mostScore.
 	of       func(*cycle, *nodeInfo) int64
 	relative bool
 }
@@ -107,8 +108,8 @@ var scores = []score{
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},
 }
 
-// reserve claims resources for a pod under the scheduler's lock. If a later step or the binding fails, all reserves are
-// released in reverse order, including those that claimed nothing: release must be idempotent.
+// reserve claims resources for a pod under the scheduler's lock. If a later step fails, all reserves are released in
+// reverse order, including those that claimed nothing, so release must be idempotent.
 type reserve struct {
 	name    string
 	take    func(*state, *podInfo, *nodeInfo) error
@@ -137,8 +138,8 @@ func unassume(s *state, p *podInfo, _ *nodeInfo) {
 	p.assumed = false
 }
 
-// preBind prepares what a pod needs on its node before the binding is written. It runs without the scheduler's lock and
-// occupies one of Config.Binders: run must have a timeout. After an error the pod is unreserved and retried.
+// preBind prepares a pod on its node before the binding is written. It runs without the scheduler's lock and
+// occupies one of Config.Binders, so run must have a timeout. After an error, the pod is unreserved and retried.
 type preBind struct {
 	name string
 	run  func(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error
@@ -156,7 +157,7 @@ func (s *Scheduler) reserve(p *pending, n *nodeInfo) error {
 	return nil
 }
 
-// unreserve releases a pod's reservation and retries the pods that this may help.
+// unreserve releases a pod's reservation and retries the pods that may now fit.
 func (s *Scheduler) unreserve(p *pending) {
 	if n := p.reserved; n != nil {
 		s.release(p)
@@ -164,7 +165,6 @@ func (s *Scheduler) unreserve(p *pending) {
 	}
 }
 
-// release releases a pod's reservation.
 func (s *Scheduler) release(p *pending) {
 	n := p.reserved
 	if n == nil {
@@ -186,7 +186,7 @@ func (s *Scheduler) commit(ctx context.Context, p *pending, node string) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	p.writing.Lock() // a report of an earlier attempt must not follow
+	p.writing.Lock() // no report of an earlier attempt may follow
 	err := s.bind(ctx, p, node)
 	p.writing.Unlock()
 	if apierrors.IsNotFound(err) {

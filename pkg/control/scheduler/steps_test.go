@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// answering answers bindings with an error, or nil.
+// answering returns the result of bind for each binding.
 type answering struct {
 	client.Interface
 	bind func() error
@@ -33,15 +33,15 @@ func (a answeringBinding) Create(context.Context, ctrl.Object, ctrl.Object, ...c
 	return a.bind()
 }
 
-// TestReservesAndPreBinds: they run in order, and a later failure releases, in reverse, exactly what was reserved.
+// Reserves and preBinds run in order. A later failure releases exactly what was reserved, in reverse order.
 func TestReservesAndPreBinds(t *testing.T) {
 	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c")
 	for name, c := range map[string]struct {
 		reserve, preBind, bind error
-		bound                  bool // the informer says so before the binding is answered
+		bound                  bool // the informer reports the binding before the call returns
 		steps                  []string
-		again                  bool // it is tried again
-		counts                 bool // it still counts on its node
+		again                  bool // the pod is retried
+		counts                 bool // the pod still counts on its node
 	}{
 		"bound":           {steps: []string{"take", "prepare", "bind"}, counts: true},
 		"a reserve fails": {reserve: errors.New("full"), steps: []string{"take", "release"}, again: true},
@@ -100,7 +100,7 @@ func TestReservesAndPreBinds(t *testing.T) {
 	}
 }
 
-// statuses hands each status write to the test, which answers it.
+// statuses passes each status write to the test, which returns its result.
 type statuses struct {
 	client.Interface
 	writes chan statusWrite
@@ -132,8 +132,8 @@ func (w statusesWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ 
 	return <-write.answer
 }
 
-// TestTheLastReportWins: attempts whose writes overlap leave the reason of the latest one, a failed write is made again
-// by the next attempt, and nothing is written once the pod has a node.
+// If status writes of attempts overlap, the reason of the latest attempt remains. A failed write is repeated by the
+// next attempt, and nothing is written after the pod has a node.
 func TestTheLastReportWins(t *testing.T) {
 	s := &Scheduler{
 		log:   slog.New(slog.DiscardHandler),
@@ -167,11 +167,11 @@ func TestTheLastReportWins(t *testing.T) {
 	w = <-writes
 	require.Contains(t, w.patch, `"message":"three"`)
 	w.answer <- errors.New("no answer")
-	w = <-writes // the other of the two
+	w = <-writes // the other write
 	require.Contains(t, w.patch, `"message":"three"`)
 	w.answer <- nil
 	<-second
 	<-third
 	require.Nil(t, p.report)
-	<-attempt("") // it has a node
+	<-attempt("") // the pod has a node
 }

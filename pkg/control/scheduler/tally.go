@@ -8,28 +8,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mostTallies limits the tallies that are kept between cycles; the one that was not used for the longest time is
-// dropped first.
+// mostTallies limits the tallies that are cached between cycles. The least recently used one is dropped first.
 const mostTallies = 64
 
-// tally counts assigned pods by the domain of their nodes: those that an affinity term or a spread constraint selects.
-// It follows the pods as they come and go, so that the pods of one workload need not be counted anew for each of them.
-// It is dropped when nodes change.
+// tally counts, by topology domain, the assigned pods that an affinity term or a spread constraint selects. Pod
+// events update it, so that pods of one workload need not be counted again. It is dropped when nodes change.
 type tally struct {
-	key     string // of the nodes' labels
+	key     string // label key of the nodes
 	domains *domains
 	matches func(*corev1.Pod) bool
-	// eligible are the nodes that count, and each of their domains has a count, if only of 0. Nil: all nodes count, and
-	// domains without pods have none.
+	// eligible selects the nodes that count; each of their domains has a count, at least 0. Nil means that all nodes
+	// count; domains without pods then have no entry.
 	eligible func(*nodeInfo) bool
 	pods     map[domain]int
 	total    int
-	levels   map[int]int // where eligible is set: the number of domains by their count
-	least    int         // the lowest of those
-	used     uint64      // when it was last used
+	levels   map[int]int // if eligible is set: the number of domains by their count
+	least    int         // the lowest key of levels
+	used     uint64      // the last use, in state.uses
 }
 
-// tally returns the tally of a name, and fills a new one if there is none. It is not kept if the name is empty.
+// tally returns the cached tally of a name, or fills a new one. With an empty name it is not cached.
 func (s *state) tally(name string, of func() *tally) *tally {
 	t := s.tallies[name]
 	if t == nil {
@@ -66,7 +64,7 @@ func (t *tally) fill(s *state) {
 	}
 }
 
-// count adds an assigned pod (sign 1) or removes it (-1), if it counts.
+// count adds (sign 1) or removes (-1) an assigned pod, if the tally selects it.
 func (t *tally) count(p *podInfo, sign int) {
 	v, ok := t.domains.of(p.node)
 	if !ok || !t.matches(p.pod) || t.eligible != nil && !t.eligible(p.node) {
@@ -86,20 +84,20 @@ func (t *tally) count(p *podInfo, sign int) {
 	if t.levels[was]--; t.levels[was] == 0 {
 		delete(t.levels, was)
 		if was == t.least {
-			t.least = is // the others have more, and this one has one more or one less
+			t.least = is // this domain had the lowest count and changes by one; all others are higher
 		}
 	}
 	t.least = min(t.least, is)
 }
 
-// clone is a copy that no pod changes.
+// clone returns a copy that pod events do not update.
 func (t *tally) clone() *tally {
 	c := *t
 	c.pods, c.levels = maps.Clone(t.pods), maps.Clone(t.levels)
 	return &c
 }
 
-// termKind says what a term of an assigned pod means for others.
+// termKind says how a term of an assigned pod affects others.
 type termKind uint8
 
 const (
@@ -114,15 +112,15 @@ type termKey struct {
 	id     string
 }
 
-// termGroup are the equal terms of assigned pods.
+// termGroup contains equal terms of assigned pods.
 type termGroup struct {
 	term
 	domains *domains
 	pods    int
-	values  map[domain]int // how many of the pods are there
+	values  map[domain]int // number of the pods by domain
 }
 
-// terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods share their
+// terms contains the affinity terms of assigned pods that affect others, grouped by equality: most pods share their
 // workload's terms.
 type terms struct {
 	domainsOf      func(key string) *domains
@@ -133,7 +131,7 @@ func newTerms(domainsOf func(key string) *domains) *terms {
 	return &terms{domainsOf: domainsOf, forbid: map[termKey]*termGroup{}, prefer: map[termKey]*termGroup{}}
 }
 
-// existing returns the terms of the assigned pods. They are counted anew after a node changed.
+// existing returns the terms of the assigned pods. They are counted again after nodes change.
 func (s *state) existing() *terms {
 	if s.terms == nil {
 		s.terms = newTerms(s.domainsOf)
@@ -144,7 +142,7 @@ func (s *state) existing() *terms {
 	return s.terms
 }
 
-// count adds the terms of an assigned pod (sign 1) or removes them (-1).
+// count adds (sign 1) or removes (-1) the terms of an assigned pod.
 func (e *terms) count(p *podInfo, sign int) {
 	in := func(groups map[termKey]*termGroup, kind termKind, terms []term) {
 		for i := range terms {
@@ -170,7 +168,7 @@ func (e *terms) count(p *podInfo, sign int) {
 	in(e.prefer, repels, p.affinity.preferredAnti)
 }
 
-// nodesChanged drops what was counted by the labels of nodes.
+// nodesChanged drops everything that depends on the labels of nodes.
 func (s *state) nodesChanged() {
 	clear(s.tallies)
 	clear(s.domains)
@@ -178,7 +176,7 @@ func (s *state) nodesChanged() {
 	s.terms = nil
 }
 
-// tallyPod adds or removes an assigned pod wherever it counts for others.
+// tallyPod adds or removes an assigned pod in all tallies.
 func (s *state) tallyPod(p *podInfo, sign int) {
 	for _, t := range s.tallies {
 		t.count(p, sign)

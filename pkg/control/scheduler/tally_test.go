@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// preferring sets preferred affinity (weight over 0) or anti-affinity.
+// preferring gives a pod preferred affinity (weight over 0) or anti-affinity.
 func preferring(key, v, topology string, weight int32) func(*corev1.Pod) {
 	term := func(weight int32) []corev1.WeightedPodAffinityTerm {
 		return []corev1.WeightedPodAffinityTerm{{Weight: weight, PodAffinityTerm: corev1.PodAffinityTerm{
@@ -32,8 +32,8 @@ func preferring(key, v, topology string, weight int32) func(*corev1.Pod) {
 	}
 }
 
-// TestCountsThatAreKept: after any changes of pods and nodes, each node's verdict and scores are those of a state that
-// counts for the first time, also after a preemption was tried.
+// After any changes of pods and nodes, and after attempts to preempt, each node's verdict and scores equal those of
+// a new state.
 func TestCountsThatAreKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)
@@ -113,7 +113,7 @@ func TestCountsThatAreKept(t *testing.T) {
 	})
 }
 
-// verdicts are what filters and scores say about each node.
+// verdicts returns the results of filters and scores for each node.
 func verdicts(s *state, pod *corev1.Pod) map[string]string {
 	c := s.cycle(newPodInfo(pod))
 	active := c.prepare()
@@ -135,7 +135,7 @@ func verdicts(s *state, pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// TestTalliesAreBounded: those that were not used for the longest time go.
+// The least recently used tallies are dropped.
 func TestTalliesAreBounded(t *testing.T) {
 	s := world([]*corev1.Node{testNode("a")})
 	for i := range 3 * mostTallies {

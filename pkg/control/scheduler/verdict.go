@@ -10,19 +10,19 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Explanation says how a pod would be scheduled now.
+// Explanation describes how a pod would be scheduled now.
 type Explanation struct {
 	Pod     *corev1.Pod
 	Profile string // "" if the pod names a scheduler that is not ours; it is then explained with the default profile
-	Ordered bool   // scores are compared one after the other instead of added up
-	// Summary is the message for a pod that fits nowhere; empty if it fits.
+	Ordered bool   // scores are compared one after the other, not added up
+	// Summary is the message for a pod that fits on no node. Empty if it fits.
 	Summary string
-	// Group says what the pod's group waits for, or that it has what it needs; empty if the pod is scheduled by itself.
+	// Group says what the pod's gang waits for, or that it has enough. Empty if the pod is scheduled alone.
 	Group string
-	// Filters lists the profile's filters, and Applied those that apply to this pod.
+	// Filters are the profile's filters, Applied those that apply to this pod.
 	Filters, Applied []string
 	Scores           []ScoreWeight
-	// Nodes are all nodes, or those asked for: those that fit come first, by score.
+	// Nodes are all nodes, or the requested ones. Nodes that fit come first, by score.
 	Nodes []NodeVerdict
 }
 
@@ -32,21 +32,21 @@ type ScoreWeight struct {
 	Weight int64
 }
 
-// NodeVerdict is what the steps say about one node.
+// NodeVerdict is the result of the steps for one node.
 type NodeVerdict struct {
 	Name string
 	Fits bool
-	// Refused has the reasons of each filter that rejects the node, by the filter's name.
+	// Refused maps the filters that reject the node to their reasons.
 	Refused map[string][]string
-	// Scores are the weighted scores of a node that fits, in the order of Explanation.Scores; Total is their sum, or 0
-	// if they are ordered.
+	// Scores are the weighted scores of a node that fits, in the order of Explanation.Scores. Total is their sum, or
+	// 0 if they are ordered.
 	Scores []int64
 	Total  int64
 }
 
-// Explain applies each filter and score of a pod's profile to all nodes, as the cache of its client shows them. A pod
-// that has a node is explained as if it were scheduled now. It returns an error if the pod or the nodes cannot be read.
-// Time and memory are proportional to the number of pods.
+// Explain applies each filter and score of a pod's profile to all nodes in the client's cache. A pod that has a node
+// is explained as if it were scheduled now. It returns an error if the pod or the nodes cannot be read. Time and
+// memory are proportional to the number of pods.
 func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explanation, error) {
 	c := cfg.Client
 	var of corev1.Pod
@@ -69,7 +69,7 @@ func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explana
 	for i := range nodes.Items {
 		s.state.setNode(&nodes.Items[i])
 	}
-	waiting := 0 // pods of its group, itself included
+	waiting := 0 // pods of its group, including itself
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.Spec.NodeName == "" && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 &&
@@ -94,7 +94,7 @@ func (s *state) explain(of *corev1.Pod) Explanation {
 	if f := s.profileOf(of); f != nil {
 		out.Profile = f.name
 	}
-	waiting := *of // not changed below its first level
+	waiting := *of // shallow copy: only its first level is changed
 	waiting.Spec.NodeName = ""
 	info := s.info(&waiting)
 	out.Ordered = info.profile.ordered
@@ -181,7 +181,7 @@ func (e *Explanation) score(c *cycle, fit []*nodeInfo) {
 	}
 }
 
-// Only keeps the verdicts of the named nodes. It fails if one is not there.
+// Only keeps the verdicts of the named nodes. It returns an error if a node does not exist.
 func (e *Explanation) Only(nodes []string) error {
 	if len(nodes) == 0 {
 		return nil

@@ -9,8 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestExplanationsAreTrue: a node that is explained to fit is one on which the pod could be placed, and the scheduler
-// picks one with the most points.
+// A pod can be placed on each node that is explained to fit, and the scheduler picks one with the highest score.
 func TestExplanationsAreTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newState(10, func(string) map[string]string { return nil })
@@ -62,7 +61,7 @@ func TestExplanationsAreTrue(t *testing.T) {
 	})
 }
 
-// TestExplanationOfABoundPod is as if it were scheduled now: it does not count itself, and is not tied to its node.
+// A bound pod is explained as if it were scheduled now: it does not count itself, and is not tied to its node.
 func TestExplanationOfABoundPod(t *testing.T) {
 	there := testPod("p", cpu("4"))
 	there.Spec.NodeName = "a"

@@ -16,31 +16,31 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// volumes are the claims of waiting pods, and what was chosen for them but is not yet to be seen in the cache. It is
+// volumes tracks the claims of waiting pods, and the choices for them that the cache does not show yet. It is
 // guarded by the scheduler's lock.
 type volumes struct {
 	read ctrlclient.Reader
-	// assumed are the claims for which volumes were chosen, by the volume's name; nodes are the nodes where claims are to
-	// be provisioned.
+	// assumed maps chosen volumes to their claims. nodes maps claims to the nodes for which they will be
+	// provisioned.
 	assumed map[string]types.NamespacedName
 	nodes   map[types.NamespacedName]assumedNode
-	// users counts the pods on nodes that use a claim.
+	// users counts, per claim, the assigned pods that use it.
 	users map[types.NamespacedName]int
-	// chosen is what was reserved for a pod.
+	// chosen contains the reserved choice of each pod.
 	chosen map[types.UID]*choice
 }
 
-// assumedNode is a node that was selected for a claim by so many pods.
+// assumedNode is the node that was selected for a claim, and the number of pods that need it there.
 type assumedNode struct {
 	node string
 	pods int
 }
 
-// choice is how a pod's claims are to be bound on its node.
+// choice describes how to bind a pod's claims on its node.
 type choice struct {
-	static    map[types.NamespacedName]string // claim to volume
-	provision []types.NamespacedName          // claims to be provisioned on the node
-	wait      []types.NamespacedName          // all of the pod's claims that were not bound
+	static    map[types.NamespacedName]string // volume by claim
+	provision []types.NamespacedName          // claims to provision on the node
+	wait      []types.NamespacedName          // all claims of the pod that were unbound
 }
 
 func newVolumes(read ctrlclient.Reader) *volumes {
@@ -48,7 +48,7 @@ func newVolumes(read ctrlclient.Reader) *volumes {
 		users: map[types.NamespacedName]int{}, chosen: map[types.UID]*choice{}}
 }
 
-// claimNames returns the names of the claims that a pod uses; nil for none.
+// claimNames returns the names of the claims that a pod uses.
 func claimNames(p *corev1.Pod) []types.NamespacedName {
 	var out []types.NamespacedName
 	for i := range p.Spec.Volumes {
@@ -69,7 +69,7 @@ func claimNames(p *corev1.Pod) []types.NamespacedName {
 	return out
 }
 
-// use counts a pod that was put onto a node, or with -1 removed from it.
+// use counts (sign 1) or removes (-1) an assigned pod's use of its claims.
 func (v *volumes) use(p *podInfo, sign int) {
 	for _, key := range p.claims {
 		if v.users[key] += sign; v.users[key] <= 0 {
@@ -78,26 +78,26 @@ func (v *volumes) use(p *podInfo, sign int) {
 	}
 }
 
-// volumeCycle is what one attempt knows about the claims of its pod.
+// volumeCycle is the state of one attempt for the claims of a pod.
 type volumeCycle struct {
 	wrong    string // why no node can be used, "" if there is no such reason
-	selected string // the node for which a volume is being made
-	once     bool   // another pod uses a ReadWriteOncePod claim
+	selected string // the node for which a volume is being provisioned
+	once     bool   // another pod uses a ReadWriteOncePod claim of this pod
 	bound    []*corev1.PersistentVolume
 	delayed  []delayedClaim
 }
 
-// delayedClaim is a claim that is bound to a volume on the pod's node, or provisioned there.
+// delayedClaim is a claim to bind to a volume on the pod's node, or to provision there.
 type delayedClaim struct {
 	*corev1.PersistentVolumeClaim
 	key        types.NamespacedName
 	class      *storagev1.StorageClass
 	candidates []*corev1.PersistentVolume
 	pools      []pool
-	published  bool // the driver says what capacity it has: only the pools have enough
+	published  bool // the driver publishes its capacity: only pools have enough
 }
 
-// prepareVolumes reads the pod's claims, with their volumes and classes.
+// prepareVolumes reads the pod's claims with their volumes and classes. It returns false if the pod has no claims.
 func prepareVolumes(c *cycle) bool {
 	if len(c.claims) == 0 {
 		return false
@@ -165,7 +165,7 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 		return "pod has unbound immediate PersistentVolumeClaims"
 	}
 	if node, ok := claim.Annotations[helpers.AnnSelectedNode]; ok {
-		// The pod is not tried again before, so that provisioners that fail keep no bindings from other pods.
+		// Do not retry the pod until then, so that a failing provisioner does not block bindings of other pods.
 		out.selected = node
 		return fmt.Sprintf("waiting for persistentvolumeclaim %q to be provisioned on node %q", key.Name, node)
 	}
@@ -174,7 +174,7 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 	return ""
 }
 
-// candidates are the volumes of a class that are free, or that name the claim.
+// candidates returns the volumes of a class that are free or reserved for the claim.
 func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) []*corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
 	if v.read.List(context.Background(), &list) != nil {
@@ -188,7 +188,7 @@ func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) 
 			out = append(out, pv)
 		}
 	}
-	// The smaller ones first leave the larger ones to those that need them.
+	// Smaller volumes come first, which leaves larger ones to claims that need them.
 	slices.SortFunc(out, func(a, b *corev1.PersistentVolume) int {
 		x, y := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
 		return x.Cmp(y)
@@ -196,7 +196,7 @@ func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) 
 	return out
 }
 
-// The reasons of VolumeBinding, VolumeRestrictions and VolumeZone.
+// Messages of VolumeBinding, VolumeRestrictions and VolumeZone.
 const (
 	noVolumeToBind   = "node(s) didn't find available persistent volumes to bind"
 	volumeElsewhere  = "node(s) didn't match PersistentVolume's node affinity"
@@ -209,8 +209,8 @@ func volumesFit(c *cycle, n *nodeInfo) bool { return len(c.volumesUnfit(n, nil))
 
 func explainVolumes(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
 
-// volumesUnfit returns why a node cannot have the pod's volumes. into, if not nil, is filled with how the claims are
-// bound if it can.
+// volumesUnfit returns why a node cannot provide the pod's volumes. If it can and into is not nil, it fills into
+// with the choice.
 func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 	v := c.volumes
 	if v.wrong != "" {
@@ -258,7 +258,7 @@ func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 	return nil
 }
 
-// provisions reports whether a class's provisioner can make a volume for a node.
+// provisions reports whether a class's provisioner can provision a volume for a node.
 func provisions(class *storagev1.StorageClass, n *nodeInfo) bool {
 	switch class.Provisioner {
 	case helpers.NotSupportedProvisioner:
@@ -280,7 +280,7 @@ func provisions(class *storagev1.StorageClass, n *nodeInfo) bool {
 
 func claimsFree(c *cycle, _ *nodeInfo) bool { return !c.volumes.once }
 
-// zoneLabels on a volume restrict it to nodes with one of the values, which "__" separates.
+// zoneLabels on a volume restrict it to nodes with one of the label's values, which are separated by "__".
 var zoneLabels = []string{
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion,
@@ -297,7 +297,7 @@ func zonesMatch(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// takeVolumes chooses how the pod's claims are bound on its node.
+// takeVolumes chooses how to bind the pod's claims on its node.
 func takeVolumes(s *state, p *podInfo, n *nodeInfo) error {
 	if len(p.claims) == 0 {
 		return nil
@@ -319,7 +319,7 @@ func takeVolumes(s *state, p *podInfo, n *nodeInfo) error {
 	return nil
 }
 
-// releaseVolumes forgets what takeVolumes chose; what is in the cache by now stays.
+// releaseVolumes drops the choice of takeVolumes. Bindings that are already written stay.
 func releaseVolumes(s *state, p *podInfo, _ *nodeInfo) { s.volumes.release(p.pod.UID) }
 
 func (v *volumes) release(uid types.UID) {

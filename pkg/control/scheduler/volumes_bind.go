@@ -17,14 +17,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindWait limits how long a binding waits for the pod's claims, because it occupies one of Config.Binders. A pod whose
-// volumes take longer is tried again when they are there.
+// bindWait limits how long a binding waits for the pod's claims while it occupies one of Config.Binders. If it takes
+// longer, the pod is retried when its claims are bound.
 const bindWait = time.Second
 
-// errClaimsWait means that the volumes of a pod take longer than bindWait.
+// errClaimsWait means that binding the claims of a pod takes longer than bindWait.
 var errClaimsWait = errors.New("its volumes are not there yet")
 
-// bindVolumes writes how the pod's claims are to be bound, and waits until they are.
+// bindVolumes writes the choice for the pod's claims, and waits until they are bound.
 func (s *Scheduler) bindVolumes(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error {
 	s.mu.Lock()
 	chosen := s.state.volumes.chosen[pod.UID]
@@ -67,7 +67,7 @@ func (s *Scheduler) bindVolumes(ctx context.Context, c client.Interface, pod *co
 	}
 }
 
-// bindStatic writes the claim into a volume's claimRef. The binder does the rest.
+// bindStatic writes the claim into a volume's claimRef. The volume binder then binds them.
 func bindStatic(ctx context.Context, c client.Interface, key types.NamespacedName, volume string) error {
 	var claim corev1.PersistentVolumeClaim
 	var pv corev1.PersistentVolume
@@ -87,7 +87,7 @@ func bindStatic(ctx context.Context, c client.Interface, key types.NamespacedNam
 	return c.Update(ctx, next)
 }
 
-// selectNode asks for a volume on a node.
+// selectNode requests the provisioning of a claim's volume for a node.
 func selectNode(ctx context.Context, c client.Interface, key types.NamespacedName, node string) error {
 	var claim corev1.PersistentVolumeClaim
 	if err := c.Get(ctx, key, &claim); err != nil {
@@ -101,7 +101,7 @@ func selectNode(ctx context.Context, c client.Interface, key types.NamespacedNam
 	return c.Update(ctx, next)
 }
 
-// isBound reports whether a claim is bound, and fails if it will not be bound on the node.
+// isBound reports whether a claim is bound. It returns an error if the claim will not be bound on the node.
 func isBound(ctx context.Context, c client.Interface, key types.NamespacedName, node string) (bool, error) {
 	var claim corev1.PersistentVolumeClaim
 	if err := c.Cache().Get(ctx, key, &claim); err != nil {
@@ -143,7 +143,7 @@ func (s *Scheduler) storageChange() <-chan struct{} {
 	return s.storageChanged
 }
 
-// storageHandler wakes bindings that wait for claims, and the pods that a change may help.
+// storageHandler wakes bindings that wait for claims, and retries the pods that a change may make schedulable.
 type storageHandler struct{ s *Scheduler }
 
 func (h storageHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.changed(o) }) }
@@ -174,7 +174,7 @@ func (h storageHandler) changed(o any) {
 	}
 }
 
-// storageKinds are what pods with claims depend on.
+// storageKinds returns the kinds that pods with claims depend on.
 func storageKinds() []ctrlclient.Object {
 	return []ctrlclient.Object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}, &storagev1.CSINode{},

@@ -24,12 +24,11 @@ func (h nodeHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.add(o) }) }
 func (h nodeHandler) OnUpdate(was, o any) { h.s.handle(o, func() { h.update(was, o) }) }
 func (h nodeHandler) OnDelete(o any)      { h.s.handle(o, func() { h.remove(o) }) }
 
-// event handles one event and recovers from panics in the handler.
+// handle handles one event and recovers from a panic.
 func (s *Scheduler) handle(o any, handle func()) {
 	_ = s.guard.Do("event", handle, "object", named{o})
 }
 
-// named logs an object by name.
 type named struct{ object any }
 
 // LogValue implements slog.LogValuer.
@@ -80,11 +79,11 @@ func (h nodeHandler) remove(o any) {
 		defer h.s.mu.Unlock()
 		h.s.state.removeNode(node.Name)
 		h.s.heartbeats.heard.Node(node, nil, now())
-		h.s.helpWide() // its pods no longer count towards its zone
+		h.s.helpWide() // its pods no longer count in its zone
 	}
 }
 
-// help retries the pods that may fit after a change of node n; nil: of any node.
+// help retries the pods that may fit after a change of node n. Nil means a change of any node.
 func (s *Scheduler) help(n *nodeInfo) {
 	if len(s.queue.unschedulable) == 0 {
 		return
@@ -110,7 +109,7 @@ func (s *Scheduler) helpWide() {
 	}
 }
 
-// mayFit reports whether the pod passes the filters that depend on this node only.
+// mayFit reports whether the pod passes the filters that depend only on this node.
 func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 	if n.node == nil {
 		return false
@@ -183,9 +182,9 @@ func (h podHandler) take(o any) {
 	}
 }
 
-// bound handles a pod that has a node, whether we bound it or someone else did.
+// bound handles a pod that has a node, whichever scheduler bound it.
 func (s *Scheduler) bound(pod *corev1.Pod) {
-	delete(s.state.gated, pod.UID) // it may be seen for the first time without gates
+	delete(s.state.gated, pod.UID) // the first event of the pod may already be without gates
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
@@ -201,13 +200,13 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 	switch {
 	case p != nil && p.node.name == pod.Spec.NodeName && p.assumed:
 		p.assumed = false
-		if s.state.update(p, pod) { // it changed while it was being bound
+		if s.state.update(p, pod) { // the pod changed during the binding
 			s.help(s.state.nodes[pod.Spec.NodeName])
 		}
 	case p != nil && p.node.name == pod.Spec.NodeName:
 		ends := p.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil // no longer counts for topology spread
 		if s.state.update(p, pod) {
-			s.help(s.state.nodes[pod.Spec.NodeName]) // its requests may have shrunk, or its labels may match others' terms
+			s.help(s.state.nodes[pod.Spec.NodeName]) // it may request less now, or its labels match other pods' terms
 		} else if ends {
 			s.helpWide()
 		}
@@ -229,14 +228,14 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 // wanted handles a pod without a node.
 func (s *Scheduler) wanted(pod *corev1.Pod) {
 	p := s.queue.pods[pod.UID]
-	if len(pod.Spec.SchedulingGates) > 0 { // the API server reports this in the pod's status
+	if len(pod.Spec.SchedulingGates) > 0 { // the API server reports the gates in the pod's status
 		s.gate(pod)
 		return
 	}
 	delete(s.state.gated, pod.UID)
 	if p == nil {
 		if s.state.pods[pod.UID] != nil {
-			return // assumed already
+			return // already assumed
 		}
 		p = &pending{info: s.state.info(pod), since: now()}
 		s.queue.add(p)
@@ -252,7 +251,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) &&
 		resourceclaim.PodStatusEqual(was.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
 		if p.info.pod = pod; changed && s.renominate(p.info) {
-			s.queue.retry(p, now()) // another client's write, after which no other attempt may follow, or a late echo of our own
+			s.queue.retry(p, now()) // another client's write, perhaps the last event, or a late event of our own
 		}
 		return
 	}

@@ -17,7 +17,7 @@ func reference(p *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
 
-// event records an event about a pod that this scheduler places, in the name of its profile.
+// event records an event about a pod as the pod's profile.
 func (s *Scheduler) event(p *corev1.Pod, kind, reason, format string, args ...any) {
 	s.events.EventBy(p.Spec.SchedulerName, p, kind, reason, format, args...)
 }
@@ -37,7 +37,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	defer s.mu.Unlock()
 	s.metrics.bound(p)
 	p.reserved = nil
-	s.state.volumes.release(pod.UID) // the cache shows it by now
+	s.state.volumes.release(pod.UID) // the cache shows the bound claims by now
 	s.state.devices.release(pod.UID)
 	if s.queue.pods[pod.UID] == p {
 		s.queue.remove(p)
@@ -58,13 +58,13 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 		return
 	}
 	if s.state.pods[pod.UID] != nil || errors.Is(err, errGone) {
-		s.queue.remove(p) // bound after all, by us or others, or gone: the informer has reported it or will
+		s.queue.remove(p) // bound after all, or deleted: the informer has reported it or will
 		return
 	}
-	if errors.Is(err, errClaimsWait) { // the next attempt says what is waited for, if it still is
+	if errors.Is(err, errClaimsWait) { // the next attempt reports what it waits for
 		s.metrics.unschedulable.count(p)
 		s.backOff(p)
-		s.state.nominate(p.info, n) // no other pod may take its place while its volumes are made
+		s.state.nominate(p.info, n) // keep its capacity while its volumes are provisioned
 		p.expects = true
 		return
 	}
@@ -74,7 +74,7 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not bind to node %s, retrying: %s", node, err)
 }
 
-// evict deletes the victims of a preemption, and records why.
+// evict deletes the victims of a preemption and records an event for each.
 func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1.Pod) {
 	if len(victims) > 0 {
 		s.metrics.preemptions.Inc()

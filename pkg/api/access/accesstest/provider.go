@@ -1,6 +1,5 @@
-// Package accesstest is an OpenID provider for tests, which can be told to misbehave.
-//
-// Its invariant: it never leaves the loopback interface.
+// Package accesstest is an OpenID provider for tests that can misbehave. Its invariant: it never leaves the loopback
+// interface, unless StartOn gets another listener.
 package accesstest
 
 import (
@@ -22,12 +21,11 @@ import (
 	"time"
 )
 
-// Provider is an OpenID provider.
 type Provider struct {
 	*httptest.Server
 	// Asked counts requests for keys.
 	Asked atomic.Int64
-	// Misbehave, if set, answers instead of the provider.
+	// Misbehave, if set, responds instead of the provider.
 	Misbehave atomic.Pointer[http.HandlerFunc]
 
 	mu  sync.Mutex
@@ -45,7 +43,7 @@ func Start(t testing.TB) *Provider {
 	return StartOn(t, l)
 }
 
-// StartOn is Start with a listener, such as one in another network namespace.
+// StartOn is Start with a given listener, such as one in another network namespace.
 func StartOn(t testing.TB, l net.Listener) *Provider {
 	t.Helper()
 	p := &Provider{}
@@ -63,12 +61,12 @@ func StartOn(t testing.TB, l net.Listener) *Provider {
 	return p
 }
 
-// CA returns the authority of the provider's certificate as PEM.
+// CA returns the CA of the provider's certificate in PEM.
 func (p *Provider) CA() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw}))
 }
 
-// Rotate replaces the key.
+// Rotate replaces the signing key.
 func (p *Provider) Rotate(t testing.TB, id string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -95,7 +93,7 @@ func (p *Provider) serve(w http.ResponseWriter, req *http.Request) {
 	case "/keys":
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		point, err := p.key.PublicKey.Bytes() // 4, X, Y
+		point, err := p.key.PublicKey.Bytes() // 0x04, X, Y
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -110,7 +108,7 @@ func (p *Provider) serve(w http.ResponseWriter, req *http.Request) {
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// Token signs claims, to which the issuer is added unless it is there.
+// Token signs claims. It adds the issuer unless claims has one.
 func (p *Provider) Token(t testing.TB, claims map[string]any) string {
 	t.Helper()
 	if _, ok := claims["iss"]; !ok {
@@ -135,7 +133,7 @@ func (p *Provider) Token(t testing.TB, claims map[string]any) string {
 	return text + "." + encode(append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...))
 }
 
-// Endless writes until the client goes away.
+// Endless writes until the client disconnects.
 func Endless(w http.ResponseWriter, _ *http.Request) {
 	for {
 		if _, err := io.WriteString(w, `{"keys":[`); err != nil {

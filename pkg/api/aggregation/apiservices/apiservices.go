@@ -1,9 +1,9 @@
-// Package apiservices connects APIServices to the API server: it keeps one for each group and version that is served
-// here, follows the servers of the others, and publishes what those servers need to authenticate requests.
+// Package apiservices connects APIServices to the API server: it keeps one for each group and version that this
+// server serves, probes the servers of the others, and publishes the CAs that those need to authenticate requests.
 //
-// It is part of each server rather than a reconciler because each server forwards requests itself. Its invariants: a
-// server that does not answer delays nothing but requests to it, and without an APIService that refers to a Service no
-// connection, watch of Services or goroutine for one exists.
+// It is part of each server rather than a reconciler, because each server forwards requests itself. Its invariants:
+// a server that does not respond delays only the requests to it; and as long as no APIService refers to a Service,
+// it makes no connection, watches no Services and runs no goroutine for them.
 package apiservices
 
 import (
@@ -31,7 +31,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// FrontProxy is the name in the certificate with which the API server authenticates to aggregated API servers.
+// FrontProxy is the common name of the certificate with which the API server authenticates to aggregated API
+// servers.
 const FrontProxy = "front-proxy-client"
 
 // Server is the API server that forwards requests.
@@ -40,31 +41,31 @@ type Server interface {
 	FailRemote(http.ResponseWriter, *http.Request, error)
 }
 
-// Services finds the servers of APIServices.
+// Services resolves the Services of APIServices.
 type Services interface {
 	ResolveEndpoint(namespace, name string, port int32) (*url.URL, error)
 	GetEndpointSlices(namespace, name string) ([]*discoveryv1.EndpointSlice, error)
 }
 
-// Trust is what aggregated API servers need to authenticate requests.
+// Trust contains what aggregated API servers need to authenticate requests.
 type Trust struct {
-	// Certificate returns the certificate of FrontProxy, whose authorities are FrontProxyCAs, in PEM.
+	// Certificate returns the certificate of FrontProxy. FrontProxyCAs are its CAs, in PEM.
 	Certificate   func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 	FrontProxyCAs []byte
-	// ClientCAs returns the present authorities of client certificates, in PEM.
+	// ClientCAs returns the current CAs of client certificates, in PEM.
 	ClientCAs func() []byte
 }
 
 // Config configures a Controller. All fields are required.
 type Config struct {
-	// Client may read and write everything.
+	// Client has all permissions.
 	Client   client.Interface
 	Server   Server
 	Kinds    *kind.Catalog
 	Services Services
-	// Trust is called once, after After.
+	// Trust is called once, after After is closed.
 	Trust func() (Trust, error)
-	// After is closed when objects may be written, which should not delay the start of the server.
+	// After is closed when the controller may write objects, which must not delay the start of the server.
 	After <-chan struct{}
 	Log   *slog.Logger
 }
@@ -78,8 +79,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controller is the component "aggregation". It is ready once the APIServices in the store are known, so that requests
-// for them fail with 503 until their servers have been reached.
+// Controller is the component "aggregation". It is ready once it has listed the stored APIServices. Until their
+// servers have been reached, requests for them fail with 503.
 type Controller struct {
 	cfg   Config
 	trust Trust
@@ -87,8 +88,8 @@ type Controller struct {
 
 	mu       sync.Mutex
 	known    map[string]*remote // APIServices that refer to a Service, by name
-	listed   bool               // known has those that were there at the start
-	changed  chan struct{}      // closed when what other servers serve has changed
+	listed   bool               // known has the APIServices that existed at the start
+	changed  chan struct{}      // closed when a server's groups, versions or resources change
 	enqueue  func(engine.Request)
 	watching sync.WaitGroup
 }
@@ -111,13 +112,13 @@ func New(cfg Config) (*Controller, error) {
 // Name implements run.Component.
 func (c *Controller) Name() string { return "aggregation" }
 
-// Requests for what is not one APIService. Their names are no names of APIServices.
+// Requests that are not for one APIService. No APIService can have these names.
 var (
 	localServices = engine.RequestFor("", "local APIServices")
 	trustObject   = engine.RequestFor("", "trust")
 )
 
-// Refresh publishes the authorities of client certificates again, after they have changed.
+// Refresh publishes the CAs of client certificates again. Call it after they change.
 func (c *Controller) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,13 +158,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.run(ctx, c.services(ctx))
 }
 
-// run runs reconcilers with the controller's client.
 func (c *Controller) run(ctx context.Context, r *engine.Reconciler) error {
 	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log},
 		[]*engine.Reconciler{r}, func() {})
 }
 
-// services declares the reconciler of APIServices.
+// services returns the reconciler of APIServices.
 func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 	follow := sync.OnceFunc(func() {
 		c.watching.Go(func() {
@@ -173,7 +173,7 @@ func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 		})
 	})
 	return &engine.Reconciler{
-		Name: "apiservice", Workers: 8, // as many servers may hang at once before others wait for probeTimeout
+		Name: "apiservice", Workers: 8, // so many servers may hang at once before others wait for probeTimeout
 		Watches: []engine.Watch{
 			{
 				Object: &apiregistrationv1.APIService{},
@@ -200,7 +200,7 @@ func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 			c.mu.Unlock()
 			env.Enqueue(trustObject, 0)
 			env.Enqueue(localServices, 0)
-			for _, name := range names { // deleted ones make no event
+			for _, name := range names { // APIServices that were deleted meanwhile make no event
 				env.Enqueue(engine.RequestFor("", name), 0)
 			}
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -216,7 +216,7 @@ func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 	}
 }
 
-// changed reports whether more than the status of an APIService changed, whose messages may differ with each check.
+// changed ignores changes of the status alone: its messages may differ after each check.
 func changed(was, is ctrl.Object) bool {
 	a, ok := was.(*apiregistrationv1.APIService)
 	b, same := is.(*apiregistrationv1.APIService)
@@ -224,7 +224,7 @@ func changed(was, is ctrl.Object) bool {
 		!maps.Equal(a.Labels, b.Labels)
 }
 
-// followKinds keeps the local APIServices as kinds come and go, until ctx ends.
+// followKinds requests a reconcile of the local APIServices whenever kinds change, until ctx ends.
 func (c *Controller) followKinds(ctx context.Context) {
 	for {
 		_, changed := c.cfg.Kinds.Watch()

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-// fakeServices sends everything to one server, whose Service has a slice.
+// fakeServices resolves every Service to one server, and has an EndpointSlice for it.
 type fakeServices struct{ at *url.URL }
 
 func (f fakeServices) ResolveEndpoint(string, string, int32) (*url.URL, error) { return f.at, nil }
@@ -58,7 +58,7 @@ func (f fakeServices) GetEndpointSlices(string, string) ([]*discoveryv1.Endpoint
 	}, nil
 }
 
-// world is an API server with the controller, and a server to be aggregated.
+// world is an API server with the controller, and a server to aggregate.
 type world struct {
 	t      *testing.T
 	client client.Interface
@@ -69,12 +69,12 @@ type world struct {
 	seen atomic.Pointer[http.Request]
 	// controller runs beside the API server.
 	controller *Controller
-	// left are the objects in the namespace "gone": names, and whether they have a finalizer.
+	// left maps the names of the objects in the namespace "gone" to whether they have a finalizer.
 	left atomic.Pointer[map[string]bool]
-	// api serves the remote server's requests, if there is one.
+	// api, if set, serves the remote server's requests.
 	api   atomic.Pointer[http.Handler]
 	kinds *kind.Catalog
-	// dead makes requests for objects hang up.
+	// dead aborts the connections of requests for objects.
 	dead atomic.Bool
 }
 
@@ -217,7 +217,7 @@ func (w *world) service() *apiregistrationv1.APIService {
 	}
 }
 
-// until waits for the condition Available of an APIService.
+// until waits until an APIService's condition Available has the status and reason.
 func (w *world) until(name string, status apiregistrationv1.ConditionStatus, reason string) {
 	w.t.Helper()
 	var s apiregistrationv1.APIService
@@ -262,7 +262,7 @@ func TestRequestsAreForwarded(t *testing.T) {
 	require.Equal(t, []string{"blue"}, seen["X-Remote-Extra-Team"])
 	require.Empty(t, seen["Authorization"])
 
-	// Discovery in all forms, and OpenAPI.
+	// Check all forms of discovery, and OpenAPI.
 	_, body = w.do("GET", "/apis", "")
 	require.Contains(t, body, `"wardle.example.com/v1alpha1"`)
 	_, body = w.do("GET", "/apis/wardle.example.com", "")
@@ -307,13 +307,13 @@ func TestUpgradesAreForwarded(t *testing.T) {
 	require.Equal(t, "jane", w.seen.Load().Header.Get("X-Remote-User"))
 }
 
-// A server that is dead blocks neither discovery nor anything that goes through all kinds (kubernetes#83332).
+// A dead server blocks neither discovery nor clients that iterate over all kinds (kubernetes/kubernetes#83332).
 func TestADeadServer(t *testing.T) {
 	w := newWorld(t)
 	w.register()
 	w.until("v1alpha1.wardle.example.com", apiregistrationv1.ConditionTrue, "Passed")
 	w.down.Store(true)
-	require.NoError(t, w.client.Update(t.Context(), func() *corev1.Service { // a change of its Service has it checked
+	require.NoError(t, w.client.Update(t.Context(), func() *corev1.Service { // a change of the Service triggers a check
 		s := &corev1.Service{}
 		require.NoError(t, w.client.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "wardle"}, s))
 		s = s.DeepCopy()
@@ -350,7 +350,7 @@ func TestLocalAPIServicesAndTrust(t *testing.T) {
 	_, err := x509.ParseCertificate(block.Bytes)
 	require.NoError(t, err)
 
-	// What serves a kind of ours is not forwarded, whatever an APIService says, and its APIService is restored.
+	// The server serves its own kinds itself, even if an APIService delegates them. It restores that APIService.
 	s := &apiregistrationv1.APIService{}
 	require.NoError(t, w.client.Get(t.Context(), ctrl.ObjectKey{Name: "v1.apps"}, s))
 	s = s.DeepCopy()

@@ -19,12 +19,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// collector is who follows and deletes objects of other servers: the name and groups of upstream's garbage collector.
+// collector is the user that watches and deletes objects of other servers, with the name and groups of upstream's
+// garbage collector.
 var collector = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:generic-garbage-collector", Groups: accounts}
 
 var _ aggregated.Remotes = (*Controller)(nil)
 
-// Served implements aggregated.Remotes. Of each resource, it has the version of the highest priority.
+// Served implements aggregated.Remotes. It returns the preferred version of each resource.
 func (c *Controller) Served() (kinds []aggregated.Remote, all bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +61,7 @@ func (c *Controller) Served() (kinds []aggregated.Remote, all bool, changed <-ch
 	return kinds, all, c.changed
 }
 
-// collectable reports whether the garbage collector can work with a resource, as upstream's.
+// collectable reports whether a resource has the verbs that the garbage collector needs, as upstream.
 func collectable(r metav1.APIResource) bool {
 	for _, verb := range []string{"delete", "list", "watch"} {
 		if !slices.Contains(r.Verbs, verb) {
@@ -70,7 +71,7 @@ func collectable(r metav1.APIResource) bool {
 	return true
 }
 
-// Metadata returns a client for the metadata of objects in other servers, as the garbage collector.
+// Metadata returns a client for the metadata of objects of other servers. It acts as the garbage collector.
 func (c *Controller) Metadata() (metadata.Interface, error) {
 	return metadata.NewForConfig(&rest.Config{Host: "https://aggregated.invalid", Transport: trip(c.roundTrip), QPS: -1})
 }
@@ -79,7 +80,7 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (t trip) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
-// roundTrip sends a request to the server of its group and version.
+// roundTrip sends a request to the server of the path's group and version.
 func (c *Controller) roundTrip(req *http.Request) (*http.Response, error) {
 	parts := strings.SplitN(strings.TrimPrefix(req.URL.Path, "/apis/"), "/", 3)
 	if len(parts) < 3 {

@@ -35,19 +35,18 @@ import (
 
 var flunder = schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1alpha1", Kind: "Flunder"}
 
-// collecting is a world in which the garbage collector runs, and the other server is a whole API server that stores
-// Flunders.
+// collecting is a world with a garbage collector, whose other server is a complete API server that stores Flunders.
 type collecting struct {
 	*world
 	there client.Interface
-	// hung, if not nil, is what the other server waits for before it answers.
+	// hung, if not nil, delays the other server's responses until it is closed.
 	hung atomic.Pointer[chan struct{}]
-	// broken makes it answer with errors.
+	// broken makes the other server respond with errors.
 	broken atomic.Bool
 }
 
-// patient gives the collector a client that does not give up while the test runs, so that nothing depends on when it
-// would.
+// patient gives the collector a client whose requests last until the test ends, so that no timeout affects the
+// result.
 type patient struct {
 	*Controller
 	test context.Context
@@ -64,14 +63,14 @@ func (p patient) Metadata() (metadata.Interface, error) {
 	})
 }
 
-// newCollecting returns one whose garbage collector runs.
+// newCollecting returns a collecting whose garbage collector runs.
 func newCollecting(t *testing.T) *collecting {
 	c := newServing(t)
 	c.collect()
 	return c
 }
 
-// newServing returns one whose garbage collector does not run yet.
+// newServing returns a collecting whose garbage collector has not been started.
 func newServing(t *testing.T) *collecting {
 	w := newWorld(t)
 	c := &collecting{world: w}
@@ -109,12 +108,11 @@ func newServing(t *testing.T) *collecting {
 	return c
 }
 
-// collect starts the garbage collector.
 func (c *collecting) collect() {
 	ctx, stop := context.WithCancel(c.t.Context())
 	ended := make(chan error, 1)
 	g := garbage.New(storedkinds.Stored(c.kinds), patient{c.controller, c.t.Context()})
-	began := time.Now() // always, to the collector: what it waits for comes, however long that takes
+	began := time.Now() // the collector's time stands still, so that it waits as long as necessary
 	go func() {
 		ended <- engine.Run(ctx,
 			engine.Config{
@@ -162,7 +160,7 @@ func refs(owner ctrl.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{ref}
 }
 
-// becomes waits until an object is as wanted; nil is an object that is gone.
+// becomes waits until want accepts the object. It passes nil for an object that does not exist.
 func (c *collecting) becomes(in client.Interface, o ctrl.Object, want func(ctrl.Object) bool) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -180,18 +178,18 @@ func (c *collecting) becomes(in client.Interface, o ctrl.Object, want func(ctrl.
 	}, 2*time.Minute, 5*time.Millisecond, "%s", o.GetName())
 }
 
-// catchUp waits until the garbage collector knows all Flunders that there are.
+// catchUp waits until the garbage collector has processed all existing Flunders.
 func (c *collecting) catchUp(name string) {
 	c.t.Helper()
 	owner := c.config(name, nil)
 	last := c.flunder(name, owner)
 	require.NoError(c.t, c.client.Delete(c.t.Context(), owner))
-	c.becomes(c.there, last, gone) // it came after them
+	c.becomes(c.there, last, gone) // created after the others
 }
 
 func gone(o ctrl.Object) bool { return o == nil }
 
-// Objects of another server are collected with their owners here, and objects here with their owners there.
+// Deleting an owner here collects its objects in another server, and vice versa.
 func TestObjectsElsewhereAreCollected(t *testing.T) {
 	c := newCollecting(t)
 	early := c.flunder("early", nil)
@@ -209,7 +207,7 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	require.NoError(t, c.there.Delete(ctx, early))
 	c.becomes(c.client, waits, gone)
 
-	// Foreground: the owner waits for what another server still has.
+	// Foreground: the owner waits for its objects in the other server.
 	owner = c.config("foreground", nil)
 	owned = c.flunder("held", owner, "example.com/hold")
 	c.catchUp("before-foreground")
@@ -221,7 +219,7 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	c.becomes(c.there, owned, gone)
 	c.becomes(c.client, owner, gone)
 
-	// Orphans lose their owner and stay.
+	// Orphans lose their owner reference and stay.
 	owner = c.config("orphans", nil)
 	orphan := c.flunder("orphan", owner)
 	c.catchUp("before-orphans")
@@ -231,7 +229,8 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	require.Empty(t, orphan.GetOwnerReferences())
 }
 
-// A server that hangs delays the collection of nothing here, and its objects are collected when it answers again.
+// A server that hangs does not delay the collection of local objects. Its objects are collected when it responds
+// again.
 func TestCollectionWithADeadServer(t *testing.T) {
 	c := newCollecting(t)
 	c.register()
@@ -239,7 +238,7 @@ func TestCollectionWithADeadServer(t *testing.T) {
 	first := c.config("first", nil)
 	seen := c.flunder("seen", first)
 	require.NoError(t, c.client.Delete(t.Context(), first))
-	c.becomes(c.there, seen, gone) // it is followed
+	c.becomes(c.there, seen, gone) // the collector watches the kind
 
 	owner := c.config("owner", nil)
 	local := c.config("local", owner)
@@ -247,13 +246,13 @@ func TestCollectionWithADeadServer(t *testing.T) {
 	answers := make(chan struct{})
 	c.hung.Store(&answers)
 	require.NoError(t, c.client.Delete(t.Context(), owner))
-	c.becomes(c.client, local, gone) // while no request to the server ends
+	c.becomes(c.client, local, gone) // while requests to the server hang
 	close(answers)
 	c.becomes(c.there, remote, gone)
 }
 
-// A garbage collector that has just started does not take dependents for absent that another server has not told of
-// yet.
+// A garbage collector that has just started does not treat the dependents in a server that it could not list yet as
+// absent.
 func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
 	c := newServing(t)
 	c.broken.Store(true)
@@ -269,7 +268,7 @@ func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
 	require.NoError(t, c.client.Delete(ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	require.NoError(t, c.client.Delete(ctx, background))
 	c.collect()
-	c.becomes(c.client, local, gone) // it delays nothing else
+	c.becomes(c.client, local, gone) // local collection is not delayed
 	require.NoError(t, c.client.Get(ctx, ctrl.ObjectKeyFromObject(owner), owner))
 	c.broken.Store(false)
 	again := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1alpha1.wardle.example.com"}}
@@ -285,7 +284,7 @@ func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
 	require.Equal(t, "default/wardle", kinds[0].Server, "the APIServices of a server share its limits")
 }
 
-// A server cannot send the collector's requests to another object, or another group's server.
+// A server cannot redirect the collector's requests to another object or to another group's server.
 func TestTheCollectorFollowsNoRedirects(t *testing.T) {
 	w := newWorld(t)
 	w.register()

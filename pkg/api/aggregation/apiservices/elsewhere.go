@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// autoscaler is who reads custom and external metrics.
+// autoscaler is the user that reads custom and external metrics.
 var autoscaler = &user.DefaultInfo{
 	Name: "system:serviceaccount:kube-system:horizontal-pod-autoscaler", Groups: accounts,
 }
@@ -23,8 +23,8 @@ var autoscaler = &user.DefaultInfo{
 // accounts are the groups of upstream's controllers.
 var accounts = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", user.AllAuthenticated}
 
-// Metrics answers a GET for custom and external metrics with what the server of the group and version says, or
-// aggregated.ErrNotServed if none is registered. It is an autoscaling.Adapters.
+// Metrics implements autoscaling.Adapters. It reads custom or external metrics from the server of the path's group
+// and version, and returns aggregated.ErrNotServed if there is none.
 func (c *Controller) Metrics(ctx context.Context, path string, query url.Values) ([]byte, error) {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/apis/"), "/", 3)
 	if len(parts) < 3 {
@@ -44,14 +44,14 @@ func (c *Controller) Metrics(ctx context.Context, path string, query url.Values)
 	return r.backend.Get(ctx, path, query, autoscaler)
 }
 
-// namespaceController is who deletes what a namespace has in other servers: the name and groups of upstream's
-// controller, by which they authorize it.
+// namespaceController is the user that deletes a namespace's objects in other servers. Servers authorize it by the
+// name and groups of upstream's controller.
 var namespaceController = &user.DefaultInfo{
 	Name: "system:serviceaccount:kube-system:namespace-controller", Groups: accounts,
 }
 
-// Empty deletes the objects that other servers keep in a namespace, and returns what remains there. A server that does
-// not answer is left out, so that it never keeps a namespace from being deleted: its objects stay.
+// Empty deletes a namespace's objects in other servers and returns the remaining ones. It skips servers that do not
+// respond, so that they cannot block the deletion of a namespace. Their objects stay.
 func (c *Controller) Empty(ctx context.Context, name string) (left []aggregated.Remaining) {
 	c.mu.Lock()
 	var list []remote

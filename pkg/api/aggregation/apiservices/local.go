@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// automanaged is upstream's label of APIServices that the server keeps itself.
+// automanaged is upstream's label of APIServices that the server manages.
 const automanaged = "kube-aggregator.kubernetes.io/automanaged"
 
 func managed(o ctrl.Object) bool { return o.GetLabels()[automanaged] != "" }
@@ -34,7 +34,7 @@ var groupPriorities = map[string]int32{ //nolint:gochecknoglobals // a constant
 	"resource.k8s.io": 16200, "storagemigration.k8s.io": 15800,
 }
 
-// localSpec returns the spec of the APIService of a group and version that this server serves.
+// localSpec returns the spec of the APIService for a group and version that this server serves.
 func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 	s := apiregistrationv1.APIServiceSpec{
 		Group:                gv.Group,
@@ -57,8 +57,8 @@ func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 	return s
 }
 
-// localVersions returns the groups and versions of a table, as names of APIServices. As upstream, it omits APIService's
-// own.
+// localVersions returns the groups and versions of a table by the name of their APIService. As upstream, it omits
+// the group of APIService itself.
 func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	all := map[string]schema.GroupVersion{}
 	add := func(gv schema.GroupVersion) { all[gv.Version+"."+gv.Group] = gv }
@@ -72,8 +72,8 @@ func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	return all
 }
 
-// ensureLocal writes an APIService for each group and version that is served here, and deletes the ones that it wrote
-// for versions that are no longer served.
+// ensureLocal writes an APIService for each local group and version, and deletes the managed APIServices of versions
+// that are no longer served.
 func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 	want := localVersions(c.cfg.Kinds.Table())
 	var list apiregistrationv1.APIServiceList
@@ -87,7 +87,7 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 		delete(want, have.Name)
 		var err error
 		switch {
-		case !managed(have): // another client's
+		case !managed(have): // a client manages it
 		case !served:
 			err = cl.Delete(ctx, have, ctrl.Preconditions{UID: &have.UID})
 		default:
@@ -97,11 +97,11 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 				err = cl.Update(ctx, have)
 			}
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict makes an event
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: the event retries
 			errs = append(errs, fmt.Errorf("APIService %s: %w", have.Name, err))
 		}
 	}
-	var g errgroup.Group // together, they share the store's writes to disk
+	var g errgroup.Group // concurrent writes share the store's fsync
 	g.SetLimit(16)
 	for name, gv := range want {
 		g.Go(func() error {
@@ -117,7 +117,7 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 	return errors.Join(append(errs, g.Wait())...)
 }
 
-// writeTrust writes the ConfigMap from which aggregated API servers learn whom to trust.
+// writeTrust writes the ConfigMap from which aggregated API servers read the CAs and headers to trust.
 func (c *Controller) writeTrust(ctx context.Context, cl ctrl.Client) error {
 	want := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"},

@@ -23,27 +23,26 @@ import (
 )
 
 const (
-	// againAvailable is when a server that answered is asked again: it may have changed, or have died without an event.
+	// againAvailable is the interval of probes of an available server, which may change or die without an event.
 	// Upstream's is 30 s.
 	againAvailable = 30 * time.Second
-	// againUnavailable is the same for one that did not answer, upstream's shortest.
+	// againUnavailable is the interval of probes of an unavailable server: upstream's shortest.
 	againUnavailable = 5 * time.Second
-	// attempts is how often a server is asked before it counts as not available: each time one of its endpoints, at
-	// random.
+	// attempts is the number of probes, each to a random endpoint, before a server counts as unavailable.
 	attempts = 3
 )
 
-// remote is the server of an APIService.
+// remote is the state of an APIService that refers to a Service.
 type remote struct {
 	service   *apiregistrationv1.APIService
 	backend   *aggregation.Backend
 	available bool
-	// answered is set once described says what the server has, or never will as requests are not forwarded to it.
+	// answered means that described is known, or never will be because requests are not forwarded.
 	answered  bool
 	described aggregation.Description
 }
 
-// publish reports to the API server which groups and versions other servers serve.
+// publish passes the groups and versions of other servers to the API server.
 func (c *Controller) publish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +67,7 @@ func versionOf(s *apiregistrationv1.APIService) schema.GroupVersion {
 	return schema.GroupVersion{Group: s.Spec.Group, Version: s.Spec.Version}
 }
 
-// close releases the connections.
+// close closes all idle connections.
 func (c *Controller) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +78,7 @@ func (c *Controller) close() {
 	}
 }
 
-// set replaces what is known about an APIService; nil forgets it.
+// set replaces the state of an APIService. nil removes it.
 func (c *Controller) set(name string, r *remote) {
 	c.mu.Lock()
 	was := c.known[name]
@@ -97,7 +96,7 @@ func (c *Controller) set(name string, r *remote) {
 	}
 }
 
-// is reports whether requests are served alike.
+// is reports whether was and now make no difference to requests and discovery.
 func is(was, now *remote) bool {
 	if was == nil || now == nil {
 		return was == now
@@ -110,7 +109,7 @@ func is(was, now *remote) bool {
 		equality.Semantic.DeepEqual(was.described.Resources, now.described.Resources)
 }
 
-// endpoints declares the reconciler that has APIServices checked when their Services or endpoints change.
+// endpoints returns the reconciler that checks APIServices again when their Services or endpoints change.
 func (c *Controller) endpoints() *engine.Reconciler {
 	changed := func(namespace, name string) []engine.Request {
 		c.mu.Lock()
@@ -172,8 +171,8 @@ func (c *Controller) reconcile(ctx context.Context, env engine.Env, name string,
 	return engine.Result{RequeueAfter: again}, nil
 }
 
-// check connects to the server of an APIService and asks what it serves. It returns the condition, and when to check
-// again; 0 for a change of the Service or its endpoints.
+// check probes the server of an APIService. It returns the condition and the time until the next check. 0 means
+// after a change of the Service or its endpoints.
 func (c *Controller) check(ctx context.Context, env engine.Env,
 	r *remote) (apiregistrationv1.APIServiceCondition, time.Duration) {
 	result := func(status apiregistrationv1.ConditionStatus, reason, format string,
@@ -249,7 +248,7 @@ func (c *Controller) check(ctx context.Context, env engine.Env,
 	return result(apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "%s", err), againUnavailable
 }
 
-// ready reports whether a slice has an endpoint for the port.
+// ready reports whether a slice has the port and a ready endpoint.
 func ready(s *discoveryv1.EndpointSlice, port string) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
 		return e.Conditions.Ready == nil || *e.Conditions.Ready

@@ -1,8 +1,8 @@
-// Package flowcontrol makes the FlowSchema and PriorityLevelConfiguration objects the configuration of this server's
-// fairness, creates the ones that every cluster has, and writes the status of flow schemas.
+// Package flowcontrol configures this server's fairness with the FlowSchema and PriorityLevelConfiguration objects,
+// creates the default objects, and writes the status of flow schemas.
 //
-// It is part of each server rather than a reconciler because each server has a fairness of its own. Its invariant: the
-// objects in the store configure requests before the first one is served.
+// It is part of each server rather than a reconciler because each server has its own fairness. Its invariant: the
+// stored objects configure fairness before the first request is served.
 package flowcontrol
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// The field managers are upstream's.
+// Upstream's field managers.
 const (
 	producer = ctrl.FieldOwner("api-priority-and-fairness-config-producer-v1")
 	consumer = ctrl.FieldOwner("api-priority-and-fairness-config-consumer-v1")
@@ -33,12 +33,13 @@ const (
 
 // Config configures a Controller. All fields but After are required.
 type Config struct {
-	// Client may read and write everything.
+	// Client has all permissions.
 	Client client.Interface
-	// Configure is called with the objects at the start and after each change. They must not be changed.
+	// Configure is called with the objects at the start and after each change. It must not change them.
 	Configure func([]*flowcontrolv1.PriorityLevelConfiguration, []*flowcontrolv1.FlowSchema)
 	Log       *slog.Logger
-	// After, if not nil, is closed when objects may be written, which should not delay the start of the server.
+	// After, if not nil, is closed when the controller may write objects, which must not delay the start of the
+	// server.
 	After <-chan struct{}
 }
 
@@ -50,8 +51,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controller is the component "flowcontrol". It is ready once the objects in the store have been read. It creates
-// missing ones later.
+// Controller is the component "flowcontrol". It is ready once it has read the stored objects. It creates missing
+// ones later.
 type Controller struct {
 	cfg Config
 	run.Readiness
@@ -119,13 +120,13 @@ func (c *Controller) Run(ctx context.Context) error {
 		[]*engine.Reconciler{r}, func() {})
 }
 
-// objects is the configuration as it is stored.
+// objects is the stored configuration.
 type objects struct {
 	levels  []*flowcontrolv1.PriorityLevelConfiguration
 	schemas []*flowcontrolv1.FlowSchema
 }
 
-// configure applies the stored objects. Without any, those that the server was built with remain.
+// configure applies the stored objects. If none exist, the built-in configuration stays.
 func (c *Controller) configure(ctx context.Context, reader ctrl.Reader) (objects, error) {
 	var levels flowcontrolv1.PriorityLevelConfigurationList
 	var schemas flowcontrolv1.FlowSchemaList
@@ -139,9 +140,9 @@ func (c *Controller) configure(ctx context.Context, reader ctrl.Reader) (objects
 	return o, nil
 }
 
-// ensure creates the bootstrap objects that are missing, and updates those that are not as they should be.
+// ensure creates missing bootstrap objects and resets changed ones.
 func ensure(ctx context.Context, c ctrl.Client) error {
-	g, ctx := errgroup.WithContext(ctx) // together, they share the store's writes to disk
+	g, ctx := errgroup.WithContext(ctx) // concurrent writes share the store's fsync
 	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{
 		bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations,
 	} {
@@ -166,13 +167,13 @@ func ensureObject[T any, P interface {
 	err := c.Get(ctx, ctrl.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {
 		if err = c.Create(ctx, want.DeepCopyObject().(ctrl.Object), producer); apierrors.IsAlreadyExists(err) {
-			return nil // another server was faster
+			return nil // another server created it
 		}
 	} else if err == nil {
 		var next P
 		if next, err = revised(have, want, mandatory); next != nil && err == nil {
 			if err = c.Update(ctx, next, producer); apierrors.IsConflict(err) {
-				return nil // the change makes an event
+				return nil // the event of the other change retries
 			}
 		}
 	}
@@ -182,7 +183,7 @@ func ensureObject[T any, P interface {
 	return nil
 }
 
-// writeStatus writes the condition Dangling of flow schemas where it changed.
+// writeStatus writes the condition Dangling of the flow schemas for which it changed.
 func (o objects) writeStatus(ctx context.Context, c ctrl.Client, now time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(16)
@@ -190,7 +191,7 @@ func (o objects) writeStatus(ctx context.Context, c ctrl.Client, now time.Time) 
 		if next := o.withStatus(s, now); next != nil {
 			g.Go(func() error {
 				err := c.Status().Update(ctx, next, consumer)
-				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // either makes an event
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the event of the other change retries
 					return fmt.Errorf("could not set a status.condition for FlowSchema %s: %w", next.Name, err)
 				}
 				return nil
@@ -200,7 +201,7 @@ func (o objects) writeStatus(ctx context.Context, c ctrl.Client, now time.Time) 
 	return g.Wait()
 }
 
-// withStatus returns a flow schema with its condition if that changed, otherwise nil.
+// withStatus returns the flow schema with its new condition, or nil if it did not change.
 func (o objects) withStatus(s *flowcontrolv1.FlowSchema, now time.Time) *flowcontrolv1.FlowSchema {
 	level := s.Spec.PriorityLevelConfiguration.Name
 	want := flowcontrolv1.FlowSchemaCondition{

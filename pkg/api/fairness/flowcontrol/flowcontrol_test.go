@@ -54,7 +54,7 @@ func TestTheObjectsOfACluster(t *testing.T) {
 		}})
 	require.NoError(t, err)
 	runtest.Start(t, controller)
-	// until receives configurations until one is as it should be.
+	// until receives configurations until ok accepts one.
 	until := func(ok func(configured) bool) configured {
 		t.Helper()
 		for {
@@ -79,7 +79,7 @@ func TestTheObjectsOfACluster(t *testing.T) {
 	require.Contains(t, managers, string(producer))
 	require.Contains(t, managers, string(consumer))
 
-	// A schema without its level.
+	// A schema whose level does not exist.
 	mine := all.schema("global-default").DeepCopy()
 	mine.ObjectMeta = metav1.ObjectMeta{Name: "mine"}
 	mine.Spec.PriorityLevelConfiguration.Name = "new"
@@ -91,7 +91,8 @@ func TestTheObjectsOfACluster(t *testing.T) {
 	require.NoError(t, c.Create(ctx, level))
 	until(func(is configured) bool { return dangling(is.schema("mine")) == flowcontrolv1.ConditionFalse })
 
-	// As upstream, changes of suggested objects stay only if the annotation says so, and what somebody deleted comes back.
+	// As upstream, changes of suggested objects are kept only if the annotation says so, and deleted objects are
+	// recreated.
 	accounts := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "service-accounts"}}
 	change := func(annotation string) {
 		patch := `{"metadata":{"annotations":{"apf.kubernetes.io/autoupdate-spec":"` + annotation +

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// admission is the rows of what configures admission. Whether the author of a policy or binding may read its parameters
-// is the registry's question, because rows know no authorizer.
+// admission returns the rows of the kinds that configure admission. Rows have no authorizer: the registry checks
+// whether the author of a policy or binding may read its parameters.
 func admission() []*kind.Resource {
 	group := admissionv1.SchemeGroupVersion
 	unresolved := resolver.ResourceResolverFunc(func(gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {

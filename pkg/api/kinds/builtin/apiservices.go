@@ -20,14 +20,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// registrations is upstream's scheme of APIService, which is not in its main one.
+// registrations is upstream's scheme of APIService, which its main scheme does not have.
 var registrations = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	install.Install(s)
 	return s
 })
 
-// apiServiceRows is the row of APIService. As upstream, it is stored as JSON below the name of its group.
+// apiServiceRows returns the row of APIService. As upstream, its objects are stored as JSON, with keys below the
+// group's name.
 func apiServiceRows() []*kind.Resource {
 	strategy, ok := apiservice.NewStrategy(registrations()).(kind.Strategy)
 	if !ok {
@@ -59,8 +60,8 @@ func apiServiceRows() []*kind.Resource {
 	return []*kind.Resource{r}
 }
 
-// registrationManagers creates the field manager of APIServices, which client-go's schema does not contain, or of their
-// status.
+// registrationManagers creates the field manager of APIServices or of their status. client-go's schema does not have
+// the kind.
 func registrationManagers(subresource string,
 	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	types, err := registrationTypes()
@@ -77,7 +78,7 @@ var registrationTypes = sync.OnceValues(func() (managedfields.TypeConverter, err
 })
 
 func printAPIService(o client.Object, headers bool) (*metav1.Table, error) {
-	// lists come in the internal version
+	// Lists contain the internal version.
 	in, err := registrations().UnsafeConvertToVersion(o, apiregistration.SchemeGroupVersion)
 	if err != nil {
 		return nil, err

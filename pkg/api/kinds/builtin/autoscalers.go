@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// autoscalerRows is the rows of HorizontalPodAutoscaler: v2, and v1, which is stored as v2.
+// autoscalerRows returns the rows of HorizontalPodAutoscaler v2 and v1. Objects of v1 are stored as v2.
 func autoscalerRows() []*kind.Resource {
 	v2 := row[autoscalingv2.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscalerList](gv("autoscaling", "v2"),
 		"horizontalpodautoscalers", "horizontalpodautoscaler",

@@ -8,12 +8,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podsArePreserved is upstream's warning: jobs of batch/v1 orphan their pods by default. kubectl always sends a policy.
+// podsArePreserved is upstream's warning: by default, deleting a job of batch/v1 orphans its pods. kubectl always
+// sends a policy.
 const podsArePreserved = "child pods are preserved by default when jobs are deleted; set " +
 	"propagationPolicy=Background to remove them or " +
 	"set propagationPolicy=Orphan to suppress this warning"
 
-// batch is the rows of the group "batch".
+// batch returns the rows of the group batch.
 func batch() []*kind.Resource {
 	v1 := gv("batch", "v1")
 	jobs := row[batchv1.Job, batchv1.JobList](v1, "jobs", "job", job.Strategy, jobFields)

@@ -1,7 +1,6 @@
 // Package builtin defines the rows of the kinds that a server starts with: Kubernetes' kinds, with upstream's
-// strategies, defaults, conversions and columns, and Coracle's own.
-//
-// Its invariant: it contains only types and pure functions, and each row is made once.
+// strategies, defaults, conversions and columns, and Coracle's own. Its invariant: it contains only types and pure
+// functions, and makes each row once.
 package builtin
 
 import (
@@ -52,13 +51,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// mostRanges limits the ServiceCIDRs: each node routes all of them.
+// mostRanges limits the number of ServiceCIDRs, because each node routes them all.
 const mostRanges = 32
 
-// Kinds returns the Table of all kinds that a server without systems starts with, built on first use.
+// Kinds returns the Table of a server without extensions. It is built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table { return Table() })
 
-// Table returns the Table of all kinds that a server starts with, extensions included. Each call makes its own rows.
+// Table returns a new Table of all kinds that a server starts with, including the kinds of extensions.
 func Table(extensions ...own.Extension) *kind.Table {
 	setGates()
 	return kind.MustTable(extend(slices.Concat(
@@ -82,7 +81,7 @@ func Table(extensions ...own.Extension) *kind.Table {
 	), append([]own.Extension{ours()}, extensions...))...)
 }
 
-// Verbs in upstream's order.
+// Verbs are in upstream's order.
 var (
 	allVerbs     = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	noCollection = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
@@ -272,7 +271,7 @@ func gv(group, version string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: version}
 }
 
-// stream returns a subresource that is a byte stream. Its kind is the kind of its query options. No methods means all.
+// stream returns a byte-stream subresource. options is the kind of its query options. No methods means all.
 func stream(name, options string, verbs []string, connect kind.Connector, methods ...string) kind.Subresource {
 	return kind.Subresource{
 		Name:             name,

@@ -46,7 +46,7 @@ func TestEveryRowIsWhole(t *testing.T) {
 				require.Contains(t, d.Annotations, appsv1.DeprecatedTemplateGeneration)
 				d.Annotations = nil
 			}
-			// upstream converts what has no metrics with its default
+			// Upstream adds its default metric to an object without metrics.
 			if h, ok := out.(*autoscalingv1.HorizontalPodAutoscaler); ok {
 				require.EqualValues(t, 80, *h.Spec.TargetCPUUtilizationPercentage)
 				h.Spec.TargetCPUUtilizationPercentage = nil
@@ -89,7 +89,7 @@ func TestEveryRowIsWhole(t *testing.T) {
 	}
 }
 
-// Upstream's keys are the plural names, except those in kubeapiserver.SpecialDefaultResourcePrefixes.
+// Keys use the plural name, except for upstream's kubeapiserver.SpecialDefaultResourcePrefixes.
 func TestKeysAreUpstreams(t *testing.T) {
 	special := map[string]string{
 		"endpoints":              "services/endpoints",
@@ -100,7 +100,7 @@ func TestKeysAreUpstreams(t *testing.T) {
 	}
 	for _, r := range Kinds().All() {
 		if !r.Proto || r.StoredJSON {
-			require.Equal(t, r.Group+"/"+r.Plural, r.Keys) // as custom resources
+			require.Equal(t, r.Group+"/"+r.Plural, r.Keys) // as for custom resources
 			continue
 		}
 		want := special[r.Plural]

@@ -48,7 +48,7 @@ func certificateRows() []*kind.Resource {
 			clustertrustbundle.Strategy, metaFields),
 	}
 
-	// Whether an author may sign is the registry's question, because rows know no authorizer.
+	// Rows have no authorizer: the registry checks whether an author may sign.
 	podStrategy := podcertificaterequest.NewStrategy()
 	pods := row[certificatesv1.PodCertificateRequest, certificatesv1.PodCertificateRequestList](v1,
 		"podcertificaterequests", "podcertificaterequest", podStrategy, podRequestFields)
@@ -61,8 +61,8 @@ func certificateRows() []*kind.Resource {
 	return []*kind.Resource{requests, bundles, pods}
 }
 
-// kubeletBundleRoles let the publisher of the signer kubernetes.io/kubelet-serving attest for it, as upstream's do for
-// the API server's signer.
+// kubeletBundleRoles returns the role and binding that let the publisher of ClusterTrustBundles for
+// kubernetes.io/kubelet-serving attest for that signer. Upstream has such roles for the API server's signer.
 func kubeletBundleRoles() []client.Object {
 	const account = "kubelet-serving-clustertrustbundle-publisher"
 	rule := func(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
@@ -97,20 +97,20 @@ var bundleFields = kind.SelectFields([]string{"spec.signerName"},
 		return append(v, b.Spec.SignerName)
 	})
 
-// podRequestFields lacks metadata.namespace, as upstream.
+// podRequestFields has no metadata.namespace, as upstream.
 var podRequestFields = kind.SelectFields([]string{"spec.signerName", "spec.podName", "spec.nodeName"},
 	func(r *certificatesv1.PodCertificateRequest, v []string) []string {
 		return append(v, r.Spec.SignerName, r.Spec.PodName, string(r.Spec.NodeName))
 	}).ClusterScoped()
 
-// The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size,
-// which takes minutes for a key that fits into a request.
+// Limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size.
+// For the largest key that fits into a request, this takes minutes.
 const (
 	maxSigningRequest = 256 << 10 // bytes of PEM
 	maxRSABits        = 16384
 )
 
-// signingRequests is upstream's strategy with limits.
+// signingRequests is upstream's strategy with size limits.
 type signingRequests struct {
 	kind.Strategy
 	rest.ResetFieldsStrategy
@@ -126,7 +126,7 @@ func (s signingRequests) Validate(ctx context.Context, o runtime.Object) field.E
 	return s.Strategy.Validate(ctx, o)
 }
 
-// tooLarge returns an error for a request whose validation would be expensive.
+// tooLarge returns an error for a request that is expensive to validate.
 func tooLarge(text []byte) *field.Error {
 	path := field.NewPath("spec", "request")
 	if len(text) > maxSigningRequest {

@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/kindtest"
 )
 
-// TestSigningRequestsAreBounded: the signature of a huge key would take minutes to verify.
+// A request with a huge key, whose signature would take minutes to verify, is refused.
 func TestSigningRequestsAreBounded(t *testing.T) {
 	r := Kinds().ByGVK(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"))
 	try := func(block *pem.Block) error {
@@ -33,7 +33,7 @@ func TestSigningRequestsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, try(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 
-	// The same with a modulus of 40,000 bytes, and no valid signature.
+	// A request with a modulus of 40,000 bytes and an invalid signature.
 	var whole struct {
 		Info struct {
 			Version int

@@ -9,11 +9,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// ComponentStatuses is the row of ComponentStatus. It is in no Table, because it is read only and not stored.
+// ComponentStatuses returns the row of ComponentStatus. No Table has it, because it is read-only and not stored.
 var ComponentStatuses = sync.OnceValue(func() *kind.Resource {
 	r := row[corev1.ComponentStatus, corev1.ComponentStatusList](gv("", "v1"), "componentstatuses", "componentstatus",
 		node.Strategy, metaFields)
-	r.Strategy = nil // it was only needed to make the row cluster-scoped
+	r.Strategy = nil // only needed above, to make the row cluster-scoped
 	r.Namespaced, r.ShortNames, r.Verbs = false, []string{"cs"}, []string{"get", "list"}
 	return r
 })

@@ -20,14 +20,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podGetter returns pods in the internal form, for upstream's location functions.
+// podGetter returns pods in the internal version, for upstream's location functions.
 type podGetter struct{ on kind.Connection }
 
 func (g podGetter) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	return g.on.Get(ctx, name)
 }
 
-// agents returns connections to nodes' agents, for upstream's location functions.
+// agents connects to node agents, for upstream's location functions.
 type agents struct{ on kind.Connection }
 
 func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*kubelet.ConnectionInfo, error) {
@@ -48,7 +48,7 @@ func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*ku
 	}, nil
 }
 
-// streamOptions decodes the query of a stream into its versioned options and converts them to the internal form.
+// streamOptions decodes a stream's query and converts it to the internal version.
 func streamOptions[V, I any](req *http.Request, from func(*url.Values, *V, conversion.Scope) error,
 	to func(*V, *I, conversion.Scope) error) (*I, error) {
 	var v V
@@ -63,10 +63,9 @@ func streamOptions[V, I any](req *http.Request, from func(*url.Values, *V, conve
 	return &in, nil
 }
 
-// execPod connects to a command executed in a container by the node's agent.
+// execPod returns a handler that runs a command in a container, through the node's agent.
 func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
-	// A WebSocket begins with a GET, for which a lesser permission than for a POST must not be enough
-	// (kubernetes/kubernetes#133515).
+	// A WebSocket begins with a GET, so require the permission to create as well (kubernetes/kubernetes#133515).
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}), nil
 }
 
-// attachPod connects to the main process of a container.
+// attachPod returns a handler that attaches to a container's main process.
 func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}), nil
 }
 
-// forwardPorts connects to ports of a pod.
+// forwardPorts returns a handler that connects to ports of a pod.
 func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
@@ -145,8 +144,8 @@ func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return withoutCredentials(upgrade), nil
 }
 
-// terminal forwards the streams of a process. kubectl's WebSocket protocols (KEP-4006) are translated to SPDY here, so
-// that agents need only SPDY and the plain channel protocols.
+// terminal returns a handler that forwards a process's streams. It translates kubectl's WebSocket protocols
+// (KEP-4006) to SPDY, so agents need only SPDY and the plain channel protocols.
 func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper,
 	streams translator.Options) http.Handler {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
@@ -155,14 +154,14 @@ func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.
 	return withoutCredentials(forwarder(on, location, rt, true))
 }
 
-// forwarder forwards requests to location.
+// forwarder returns a handler that forwards requests to location.
 func forwarder(on kind.Connection, location *url.URL, rt http.RoundTripper, upgrade bool) *proxy.UpgradeAwareHandler {
 	h := proxy.NewUpgradeAwareHandler(location, rt, !upgrade, upgrade, responder{on})
 	h.UseLocationHost = true
 	return h
 }
 
-// withoutCredentials removes credentials, which must not leave this server, from requests to h.
+// withoutCredentials removes the Authorization header, which must not leave this server, before h serves a request.
 func withoutCredentials(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req = req.Clone(req.Context())

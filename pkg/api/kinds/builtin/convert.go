@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// object is a pointer to T that is an object.
+// object constrains a type parameter to pointers to T that implement client.Object.
 type object[T any] interface {
 	*T
 	client.Object
@@ -80,7 +80,7 @@ func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, s
 	return r
 }
 
-// deprecated returns upstream's warning if the kind is deprecated in the emulated release, otherwise "".
+// deprecated returns upstream's warning if the kind is deprecated in the emulated Kubernetes release, otherwise "".
 func deprecated(o client.Object, gvk schema.GroupVersionKind) string {
 	major, minor, err := deprecation.MajorMinor(version.Info())
 	if err != nil || !deprecation.IsDeprecated(o, major, minor) {

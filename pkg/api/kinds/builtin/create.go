@@ -20,13 +20,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// unexpected is the error for a body of a kind that the subresource does not accept.
+// unexpected returns the error for a body whose kind the subresource does not accept.
 func unexpected(on kind.Parent, in runtime.Object, subresource string) error {
 	r, _, _ := on.Target()
 	return apierrors.NewBadRequest(fmt.Sprintf("a %T cannot be posted to %s/%s", in, r.Plural, subresource))
 }
 
-// topology is the set of labels that upstream's PodTopologyLabels plugin copies from the node to a pod.
+// topology lists the labels that upstream's PodTopologyLabels plugin copies from a node to its pods.
 var topology = []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion}
 
 // bind assigns an unassigned pod to a node.
@@ -105,7 +105,7 @@ func nodeLabel(on kind.Parent, node, label string) (string, bool) {
 	return v, ok
 }
 
-// setCondition sets a pod's condition. The transition time only changes with the status.
+// setCondition sets a pod's condition. The transition time changes only with the status.
 func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
 	c.LastTransitionTime = metav1.Time{Time: time.Now().Truncate(time.Second)} // as stored
 	i := slices.IndexFunc(pod.Status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
@@ -119,12 +119,11 @@ func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
 	pod.Status.Conditions[i] = c
 }
 
-// TokenIssuer is a Parent that can issue tokens for its service account.
+// TokenIssuer is a kind.Parent that can issue tokens for its service account.
 type TokenIssuer interface {
 	IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
 }
 
-// issueToken handles a TokenRequest.
 func issueToken(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
 	request, ok := in.(*authenticationv1.TokenRequest)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// csiRows returns the rows of the kinds that describe CSI drivers and what they have attached.
+// csiRows returns the rows of the CSI kinds: drivers, nodes, capacities, attachments and attributes classes.
 func csiRows() []*kind.Resource {
 	group := storagev1.SchemeGroupVersion
 	drivers := row[storagev1.CSIDriver, storagev1.CSIDriverList](group, "csidrivers", "csidriver", csidriver.Strategy,

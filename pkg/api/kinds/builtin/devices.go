@@ -24,8 +24,8 @@ func deviceRows() []*kind.Resource {
 	classes := row[resourcev1.DeviceClass, resourcev1.DeviceClassList](v1, "deviceclasses", "deviceclass",
 		deviceclass.Strategy, metaFields)
 
-	// Whether admin access is allowed in the namespace, and whether an author may bind claims, are the registry's
-	// questions, because rows know neither namespaces nor an authorizer.
+	// Rows have neither namespaces nor an authorizer: the registry checks whether the namespace allows admin access
+	// and whether the author may bind claims.
 	claimStrategy := resourceclaim.NewStrategy(adminNamespaces{}, anyone{})
 	claims := row[resourcev1.ResourceClaim, resourcev1.ResourceClaimList](v1, "resourceclaims", "resourceclaim",
 		claimStrategy, metaFields)
@@ -53,7 +53,7 @@ func deviceRows() []*kind.Resource {
 	return []*kind.Resource{classes, taints, claims, templates, slices}
 }
 
-// adminNamespaces answers that every namespace allows admin access to devices.
+// adminNamespaces returns namespaces that allow admin access to devices, whatever their name.
 type adminNamespaces struct{ typedcore.NamespaceInterface }
 
 func (adminNamespaces) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {

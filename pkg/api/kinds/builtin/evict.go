@@ -19,10 +19,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// evictAttempts is how often an eviction that no budget forbids starts over because its pod changes, as in upstream.
+// evictAttempts limits how often an eviction starts over because its pod changed, if no budget applies. As upstream.
 const evictAttempts = 20
 
-// evict deletes a pod if its disruption budget allows that, as upstream's pkg/registry/core/pod/storage/eviction.go.
+// evict deletes a pod if its disruption budget allows it, like upstream's pkg/registry/core/pod/storage/eviction.go.
 func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
 	_, _, name := on.Target()
 	in, ok := obj.(*policyv1.Eviction)
@@ -39,7 +39,7 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 	if err := on.Admit(&policy.Eviction{ObjectMeta: in.ObjectMeta, DeleteOptions: in.DeleteOptions}, &o); err != nil {
 		return nil, err
 	}
-	pinned := del.Preconditions != nil && del.Preconditions.ResourceVersion != nil // by the client
+	pinned := del.Preconditions != nil && del.Preconditions.ResourceVersion != nil // the client set the precondition
 	var pod *corev1.Pod
 	for attempt := 1; ; attempt++ {
 		stored, err := on.Current()
@@ -54,7 +54,8 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 		if !ended && pod.Status.Phase != corev1.PodPending {
 			break
 		}
-		// Deleting this pod disrupts nothing, so no budget is asked; a pending pod must still be pending then.
+		// Deleting this pod disrupts nothing, so no budget applies. The precondition makes sure that a pending pod
+		// is still pending.
 		once := del
 		if !ended && !pinned {
 			once = atRevision(del, pod)
@@ -74,7 +75,7 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 		if err := spend(on, budget, len(del.DryRun) > 0); err != nil {
 			return nil, err
 		}
-	case budget != nil: // the pod is not healthy, which must still be so when it is deleted
+	case budget != nil: // the budget ignores an unhealthy pod, which must still be unhealthy when it is deleted
 		once = atRevision(del, pod)
 	}
 	err = disrupt(on, once)
@@ -84,7 +85,7 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 	return nil, err
 }
 
-// evictionDeleteOptions is the options of the eviction's deletion, with the request's dry run.
+// evictionDeleteOptions returns the delete options of an eviction, including the dry run of the request.
 func evictionDeleteOptions(in *policyv1.Eviction, o metav1.CreateOptions) (metav1.DeleteOptions, error) {
 	d := in.DeleteOptions
 	if d == nil {
@@ -107,7 +108,7 @@ func evictionDeleteOptions(in *policyv1.Eviction, o metav1.CreateOptions) (metav
 	return out, nil
 }
 
-// atRevision adds the precondition that the pod has not changed.
+// atRevision adds the precondition that the pod is unchanged.
 func atRevision(o metav1.DeleteOptions, pod *corev1.Pod) metav1.DeleteOptions {
 	out := *o.DeepCopy()
 	if out.Preconditions == nil {
@@ -118,7 +119,7 @@ func atRevision(o metav1.DeleteOptions, pod *corev1.Pod) metav1.DeleteOptions {
 	return out
 }
 
-// disrupt marks a pod as disrupted and deletes it.
+// disrupt sets the pod's DisruptionTarget condition and deletes it.
 func disrupt(on kind.Parent, o metav1.DeleteOptions) error {
 	r, _, _ := on.Target()
 	o = *o.DeepCopy()
@@ -160,11 +161,11 @@ func preconditions(gr schema.GroupResource, o client.Object, p *metav1.Precondit
 	return nil
 }
 
-// severalBudgets is upstream's answer for a pod that several budgets select. It has no reason.
+// severalBudgets is upstream's error for a pod that several budgets select. It has no reason.
 var severalBudgets = &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 500,
 	Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
 
-// tryLater is the answer while the disruption controller is behind.
+// tryLater is the error while the disruption controller has not processed the budget's latest generation.
 func tryLater(budget string) error {
 	err := apierrors.NewTooManyRequests(wouldViolate, 10)
 	return withCause(err, fmt.Sprintf("The disruption budget %s is still being processed by the server.", budget))

@@ -17,12 +17,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// maxDisruptedPods bounds the evictions of one budget that its controller has not seen yet, as in upstream.
+// maxDisruptedPods limits the evictions of one budget that its controller has not seen yet, as upstream.
 const maxDisruptedPods = 2000
 
 var budgetKind = policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")
 
-// guarding is the budget of a pod, or nil; counted is whether the pod's disruption must be counted.
+// guarding returns the pod's budget, or nil. counted means that the eviction must be subtracted from the budget.
 func guarding(on kind.Parent, pod *corev1.Pod) (budget *policyv1.PodDisruptionBudget, counted bool, err error) {
 	for _, o := range on.Siblings(budgetKind) {
 		b, ok := o.(*policyv1.PodDisruptionBudget)
@@ -51,7 +51,7 @@ func guarding(on kind.Parent, pod *corev1.Pod) (budget *policyv1.PodDisruptionBu
 	return budget, s.CurrentHealthy < s.DesiredHealthy || s.DesiredHealthy <= 0, nil
 }
 
-// spend takes one disruption from a budget, or says why there is none.
+// spend takes one disruption from a budget. The error says why the budget allows none.
 func spend(on kind.Parent, b *policyv1.PodDisruptionBudget, dry bool) error {
 	_, _, pod := on.Target()
 	budget, err := on.Sibling(budgetKind, b.Name)
@@ -73,21 +73,21 @@ func spend(on kind.Parent, b *policyv1.PodDisruptionBudget, dry bool) error {
 		b.Status.DisruptionsAllowed--
 		if b.Status.DisruptionsAllowed == 0 {
 			pdbhelper.UpdateDisruptionAllowedCondition(b)
-			for i := range b.Status.Conditions { // as it is stored
+			for i := range b.Status.Conditions { // truncate, as the store does
 				b.Status.Conditions[i].LastTransitionTime.Time = b.Status.Conditions[i].LastTransitionTime.Truncate(time.Second)
 			}
 		}
 		if b.Status.DisruptedPods == nil {
 			b.Status.DisruptedPods = map[string]metav1.Time{}
 		}
-		// The controller does not count this pod as healthy from now on, until it is deleted or two minutes have passed.
+		// Until the pod is deleted or two minutes have passed, the controller does not count it as healthy.
 		b.Status.DisruptedPods[pod] = metav1.Time{Time: time.Now().Truncate(time.Second)}
 		return b, nil
 	})
 	return err
 }
 
-// allows says why a budget allows no disruption, in upstream's words.
+// allows returns upstream's error if the budget allows no disruption.
 func allows(b *policyv1.PodDisruptionBudget) error {
 	s := &b.Status
 	switch {
@@ -105,7 +105,7 @@ func allows(b *policyv1.PodDisruptionBudget) error {
 	c := meta.FindStatusCondition(s.Conditions, policyv1.DisruptionAllowedCondition)
 	refused := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
 	switch {
-	case refused && c.Reason == policyv1.SyncFailedReason: // the numbers cannot be trusted then
+	case refused && c.Reason == policyv1.SyncFailedReason: // the numbers may be wrong
 		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently because it failed sync: %s",
 			b.Name, c.Message)
 	case s.CurrentHealthy <= s.DesiredHealthy:

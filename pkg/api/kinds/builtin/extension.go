@@ -18,9 +18,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// This file has what the subresources and the validation of extensions share with the built-in kinds.
+// This file exports functions of built-in subresources and validation that extensions use too.
 
-// ValidatePod validates a pod as its creation would, after setting its defaults.
+// ValidatePod sets a pod's defaults and validates it as for a create.
 func ValidatePod(pod *corev1.Pod) field.ErrorList {
 	legacyscheme.Scheme.Default(pod)
 	in := &internal.Pod{}
@@ -31,8 +31,8 @@ func ValidatePod(pod *corev1.Pod) field.ErrorList {
 		podutil.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil))
 }
 
-// ValidateLogOptions validates the query of a request for a log, which is a pod's (PodLogOptions), and reports whether
-// the log is followed. Errors are Status errors.
+// ValidateLogOptions validates the query of a log request, which has the options of a pod's log (PodLogOptions). It
+// reports whether the client follows the log. Errors are Status errors.
 func ValidateLogOptions(req *http.Request, name string) (follow bool, err error) {
 	o, err := logOptions(req, name)
 	if err != nil {
@@ -57,12 +57,13 @@ func logOptions(req *http.Request, name string) (*internal.PodLogOptions, error)
 	return o, nil
 }
 
-// LogHandler writes a log to the client and closes it. With follow, each part is sent as it comes.
+// LogHandler returns a handler that sends a log to the client and closes it. With follow, it sends each part as it
+// arrives.
 func LogHandler(on kind.Connection, in io.ReadCloser, follow bool) http.Handler {
 	return logHandler{on: on, in: in, follow: follow}
 }
 
-// AdmitProxy runs admission on a connection to a pod or service, as on a proxy to path.
+// AdmitProxy runs admission for a connection to a pod or service, as for a proxy request to path.
 func AdmitProxy(req *http.Request, on kind.Connection, path string) error {
 	if r, _, _ := on.Target(); r.Kind == "Service" {
 		return on.Admit(req.Context(), &internal.ServiceProxyOptions{Path: path})
@@ -70,8 +71,8 @@ func AdmitProxy(req *http.Request, on kind.Connection, path string) error {
 	return on.Admit(req.Context(), &internal.PodProxyOptions{Path: path})
 }
 
-// Forward returns a handler that forwards requests to location, at the path and with the query behind the subresource.
-// It allows no upgrades.
+// Forward returns a handler that forwards requests to location, with the path behind the subresource and the query.
+// It refuses upgrades.
 func Forward(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
 	location.Path, location.RawQuery = proxyPath(on), req.URL.RawQuery
 	h := proxy.NewUpgradeAwareHandler(location, rt, false, false, responder{on})

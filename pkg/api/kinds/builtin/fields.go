@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// The fields that field selectors may use, as upstream.
+// Fields are the fields that field selectors may use, as upstream.
 
 var metaFields = kind.MetaFields()
 

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// flowControlRows is the rows of the kinds that configure priority and fairness.
+// flowControlRows returns the rows of API Priority and Fairness.
 func flowControlRows() []*kind.Resource {
 	group := gv("flowcontrol.apiserver.k8s.io", "v1")
 	schemas := row[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](group, "flowschemas", "flowschema",
@@ -23,9 +23,9 @@ func flowControlRows() []*kind.Resource {
 	return []*kind.Resource{schemas, levels}
 }
 
-// RevisedFlowSchema returns the update that brings a bootstrap object to what it should be, or nil. As upstream,
-// mandatory objects are always reset; suggested ones while no client has changed their spec, or if their annotation
-// apf.kubernetes.io/autoupdate-spec is true.
+// RevisedFlowSchema returns the update that resets a bootstrap object to want, or nil if none is needed. As
+// upstream, mandatory objects are always reset. Suggested ones are reset while no client has changed their spec, or
+// if their annotation apf.kubernetes.io/autoupdate-spec is true.
 func RevisedFlowSchema(have, want *flowcontrolv1.FlowSchema, mandatory bool) (*flowcontrolv1.FlowSchema, error) {
 	strategy := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
 	if mandatory {

@@ -5,13 +5,13 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 )
 
-// setGates sets the feature gates by which upstream's strategies decide what they keep and accept, where this is not as
-// upstream's defaults. It is called before any row is used.
+// setGates sets the feature gates that upstream's strategies read, where they differ from upstream's defaults. It
+// must be called before any row is used.
 func setGates() {
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
-		// Pods that are scheduled together (KEP-4671), whose spec.schedulingGroup is dropped otherwise.
+		// Gang scheduling (KEP-4671). Without the gate, spec.schedulingGroup of pods is dropped.
 		string(features.GenericWorkload): true,
 	}); err != nil {
-		panic(err) // the gates are upstream's of this release
+		panic(err) // a gate that this release does not have
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// ingressRows is the rows of Ingress, IngressClass and NetworkPolicy. pkg/node/ingress serves Ingresses of its class;
-// controllers in pods serve other classes.
+// ingressRows returns the rows of Ingress, IngressClass and NetworkPolicy. pkg/node/ingress serves Ingresses of its
+// own class. Other classes need a controller in a pod.
 func ingressRows() []*kind.Resource {
 	group := gv("networking.k8s.io", "v1")
 	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](group, "ingresses", "ingress", ingress.Strategy,

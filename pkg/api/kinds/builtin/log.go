@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podLog reads the log of a container from the node's agent.
+// podLog returns a handler that sends a container's log, which the node's agent returns.
 func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	_, _, name := on.Target()
 	o, err := logOptions(req, name)
@@ -25,7 +25,7 @@ func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 		return nil, err
 	}
 	var in io.ReadCloser
-	if location != nil { // otherwise it is not bound yet, and nothing was logged
+	if location != nil { // otherwise the pod is not bound yet, and its log is empty
 		streamer := &genericrest.LocationStreamer{
 			Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
 			ResponseChecker: genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),
@@ -38,7 +38,7 @@ func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return logHandler{on: on, in: in, follow: o.Follow}, nil
 }
 
-// logHandler writes a log to the client, and closes it.
+// logHandler sends a log to the client and closes it.
 type logHandler struct {
 	on     kind.Connection
 	in     io.ReadCloser
@@ -53,8 +53,8 @@ func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	defer h.in.Close()
 	if wsstream.IsWebSocketRequest(req) {
-		// The reader drops data that arrives together with EOF, as it does for a body of known length; a buffer
-		// separates the two.
+		// wsstream's reader drops data that arrives together with io.EOF, as at the end of a body of known length. A
+		// buffer separates the two.
 		if err := wsstream.NewReader(bufio.NewReader(h.in), true, wsstream.NewDefaultReaderProtocols()).Copy(w, req); err !=
 			nil {
 			h.on.Fail(w, req, err)
@@ -79,7 +79,7 @@ func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			_ = rc.Flush()
 		}
 		if err != nil {
-			return // the end of the log, or of the container
+			return // the log or the container has ended
 		}
 	}
 }

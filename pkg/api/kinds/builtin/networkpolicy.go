@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// policyRow is the row of NetworkPolicy. pkg/node/netpolicy enforces them.
+// policyRow returns the row of NetworkPolicy. pkg/node/netpolicy enforces the policies.
 func policyRow() *kind.Resource {
 	r := row[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](gv("networking.k8s.io", "v1"), "networkpolicies",
 		"networkpolicy", networkpolicy.Strategy, metaFields)
@@ -28,7 +28,7 @@ func policyRow() *kind.Resource {
 	return r
 }
 
-// policyRules is the subresource of nodes from which they get their rules.
+// policyRules returns the subresource of nodes that serves their network policy rules.
 func policyRules(parent kind.Resource) kind.Subresource {
 	return kind.Subresource{
 		Name:             "networkpolicy",
@@ -40,14 +40,15 @@ func policyRules(parent kind.Resource) kind.Subresource {
 	}
 }
 
-// holdRules is how long a request waits for other rules, before it is answered that there are none. Nodes wait longer.
+// holdRules is how long a request waits for changed rules before the response is 204. Nodes wait longer.
 const holdRules = 2 * time.Minute
 
-// writeRules is how long a node may take to read its rules, 48 MiB at most, for whose memory others may wait.
+// writeRules is how long a node may take to read its rules (at most 48 MiB). Other nodes may be waiting for that
+// memory.
 const writeRules = 30 * time.Second
 
-// nodePolicies answers with the rules of the node that the request names, as soon as their version differs from the
-// query parameter "after", or with 204.
+// nodePolicies returns a handler that sends the rules of the request's node as soon as their version differs from
+// the query parameter "after", or 204 after holdRules.
 func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, _, name := on.Target()
 	who, _ := request.UserFrom(req.Context())
@@ -80,7 +81,7 @@ func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}), nil
 }
 
-// policyRoles let nodes get their rules.
+// policyRoles returns the role and binding that let nodes get their rules.
 func policyRoles() []client.Object {
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: own.RoleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{

@@ -33,7 +33,7 @@ func (c policyConnection) Target() (*kind.Resource, string, string) {
 }
 func (c policyConnection) Policies() kind.Policies { return c.source }
 
-// TestNodesGetTheirOwnRulesAlone, and versions that are none are refused.
+// A node gets only its own rules. A malformed version is refused.
 func TestNodesGetTheirOwnRulesAlone(t *testing.T) {
 	source := &policySource{}
 	ask := func(who user.Info, source kind.Policies, query string) (http.Handler, *http.Request, error) {

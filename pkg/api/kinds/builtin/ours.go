@@ -8,12 +8,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// ours is an Extension with the kinds of Coracle's own that belong to no system.
+// ours returns an Extension with Coracle's own kinds that no system defines.
 func ours() own.Extension { return own.Extension{Kinds: snapshotKinds()} }
 
 // extend adds the kinds and subresources of extensions to rows.
 func extend(rows []*kind.Resource, extensions []own.Extension) []*kind.Resource {
-	rows = append(rows, custom.Definitions()) // a kind that makes kinds
+	rows = append(rows, custom.Definitions()) // defines further kinds
 	for _, e := range extensions {
 		for gvk, more := range e.Subresources {
 			i := slices.IndexFunc(rows, func(r *kind.Resource) bool { return r.GroupVersionKind == gvk })

@@ -9,7 +9,7 @@ import (
 	scheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// permanentNamespace protects the system namespaces, as upstream's NamespaceLifecycle does.
+// permanentNamespace refuses to delete the system namespaces, as upstream's NamespaceLifecycle plugin.
 func permanentNamespace(name string) error {
 	if slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, name) {
 		return errors.New("this namespace may not be deleted")

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podGroupRows returns the rows of pods that are scheduled together (KEP-4671).
+// podGroupRows returns the row of PodGroup (gang scheduling, KEP-4671).
 func podGroupRows() []*kind.Resource {
 	strategy := podgroup.NewStrategy()
 	groups := row[schedulingv1beta1.PodGroup, schedulingv1beta1.PodGroupList](gv("scheduling.k8s.io", "v1beta1"),
@@ -22,14 +22,15 @@ func podGroupRows() []*kind.Resource {
 	return []*kind.Resource{groups}
 }
 
-// podGroups is upstream's strategy.
+// podGroups is the interface of upstream's PodGroup strategy.
 type podGroups interface {
 	kind.Strategy
 	rest.DeclarativeValidationStrategy
 	rest.ResetFieldsStrategy
 }
 
-// podGroupStrategy is upstream's, but refuses what the scheduler does not honour, instead of dropping it.
+// podGroupStrategy is upstream's strategy, but keeps the fields that the scheduler does not honour, so that
+// validation refuses them instead of dropping them silently.
 type podGroupStrategy struct{ podGroups }
 
 func (s podGroupStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// upstreamColumns is built on first use, to save memory on servers that print no tables.
+// upstreamColumns is built on first use: a server that prints no tables saves the memory.
 var upstreamColumns = sync.OnceValue(func() *printers.HumanReadableGenerator {
 	return printers.NewTableGenerator().With(printersinternal.AddHandlers)
 })
@@ -47,10 +47,10 @@ func (scalePrinter) ConvertToTable(_ context.Context, obj, options runtime.Objec
 	return upstreamColumns().GenerateTable(&in, printers.GenerateOptions{Wide: true, NoHeaders: o != nil && o.NoHeaders})
 }
 
-// namesOnly is for kinds that have only name and creation time as columns upstream.
+// namesOnly prints name and creation time, as upstream does for kinds without columns.
 func namesOnly(gr schema.GroupResource) rest.TableConvertor { return rest.NewDefaultTableConvertor(gr) }
 
-// addressPrinter drops the age, a cell for which upstream has no column in IPAddress.
+// addressPrinter drops the age cell of an IPAddress, for which upstream has no column.
 func addressPrinter(r *kind.Resource) *kind.Printer {
 	all := printer(r)
 	return &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {

@@ -25,13 +25,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// insecure connects to pods and services with self-signed certificates, as upstream does.
+// insecure connects to pods and services without verifying their certificates, as upstream.
 var insecure = &http.Transport{ //nolint:gochecknoglobals // a pool of connections, closed when idle
 	TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 	MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 }
 
-// proxyPod forwards requests to a port of a pod.
+// proxyPod returns a handler that forwards requests to a pod's port.
 func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.Admit(req.Context(), &coreapi.PodProxyOptions{Path: proxyPath(on)}); err != nil {
 		return nil, err
@@ -44,7 +44,8 @@ func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return forwardPath(req, on, location, rt), nil
 }
 
-// proxyService forwards requests to one ready endpoint of a service, which must be a pod.
+// proxyService returns a handler that forwards requests to a ready endpoint of a service. The endpoint must be a
+// pod.
 func proxyService(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.Admit(req.Context(), &coreapi.ServiceProxyOptions{Path: proxyPath(on)}); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func proxyService(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return forwardPath(req, on, location, insecure), nil
 }
 
-// proxyNode forwards requests to a node's API, or to another port of the node.
+// proxyNode returns a handler that forwards requests to the node's API or to another port of the node.
 func proxyNode(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if runsCommands(on.Path()) {
 		if err := on.MayCreate(req.Context()); err != nil {
@@ -73,7 +74,7 @@ func proxyNode(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return forwardPath(req, on, location, rt), nil
 }
 
-// proxyPath is the path that is asked for behind the subresource; empty for none.
+// proxyPath returns the path behind the subresource, or "".
 func proxyPath(on kind.Connection) string {
 	if path := on.Path(); len(path) > 0 {
 		return "/" + strings.Join(path, "/")
@@ -81,7 +82,7 @@ func proxyPath(on kind.Connection) string {
 	return ""
 }
 
-// forwardPath forwards requests with the path behind the subresource.
+// forwardPath returns a handler that forwards requests to location, with the path behind the subresource.
 func forwardPath(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
 	if location.Scheme == "" {
 		location.Scheme = "http"
@@ -111,17 +112,17 @@ func nodeLocation(ctx context.Context, on kind.Connection) (*url.URL, http.Round
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(u.Hostname(), port)}, insecure, nil
 }
 
-// runsCommands reports whether a path of a node's API runs commands in containers. These start with a GET for a
-// WebSocket, for which "get nodes/proxy", a permission of monitoring systems, must not be enough.
+// runsCommands reports whether a path of a node's API runs commands in containers. A WebSocket begins with a GET,
+// and monitoring systems often have "get nodes/proxy", so this permission must not suffice.
 func runsCommands(path []string) bool {
 	return len(path) > 0 && slices.Contains([]string{"exec", "attach", "run", "portForward"}, path[0])
 }
 
 var errNotProxyable = errors.New("address not allowed")
 
-// proxyable refuses everything but addresses of other hosts: loopback, link-local (including cloud metadata), multicast
-// and unspecified addresses, and names, which could resolve to one of them. It does not apply to a node's own API,
-// which authenticates with a certificate for the node's name.
+// proxyable refuses hosts that are not global unicast addresses: loopback, link-local (including cloud metadata),
+// multicast and unspecified addresses, and names, which could resolve to one. It does not apply to a node's own API,
+// whose certificate is for the node's name.
 func proxyable(host string) error {
 	if a, err := netip.ParseAddr(host); err != nil || !a.Unmap().IsGlobalUnicast() {
 		return errNotProxyable
@@ -129,8 +130,8 @@ func proxyable(host string) error {
 	return nil
 }
 
-// podAddress reports whether an endpoint is the address of a pod in its namespace, so that writing endpoints does not
-// allow making the API server connect to arbitrary addresses.
+// podAddress reports whether an endpoint is an address of a pod in its namespace. Otherwise, a user who may write
+// endpoints could make the API server connect to any address.
 func podAddress(on kind.Connection, namespace string, ep *discoveryv1.Endpoint) bool {
 	if ep.TargetRef == nil || ep.TargetRef.Namespace != namespace || proxyable(ep.Addresses[0]) != nil {
 		return false
@@ -143,7 +144,7 @@ func noEndpoints(service string) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", service))
 }
 
-// serviceLocation picks one ready endpoint of a service, which must be a pod, at random.
+// serviceLocation picks a ready endpoint of a service at random. The endpoint must be a pod.
 func serviceLocation(on kind.Connection) (*url.URL, error) {
 	r, namespace, target := on.Target()
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(target)
@@ -152,7 +153,7 @@ func serviceLocation(on kind.Connection) (*url.URL, error) {
 	}
 	svc, ok := on.Read(r.GroupVersionKind, namespace, name).(*corev1.Service)
 	if !ok {
-		return nil, noEndpoints(name) // as upstream, which looks for the endpoints
+		return nil, noEndpoints(name) // upstream looks up the endpoints, with this error
 	}
 	if port == "" && len(svc.Spec.Ports) != 1 {
 		return nil, noEndpoints(name)

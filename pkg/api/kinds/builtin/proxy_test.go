@@ -23,7 +23,7 @@ func TestProxyable(t *testing.T) {
 	}
 }
 
-// podReader is a connection of a server that has one pod, d/p.
+// podReader is a connection to a server with one pod, d/p.
 type podReader struct {
 	kind.Connection
 	pod *corev1.Pod

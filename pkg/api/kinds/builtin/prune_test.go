@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// TestKubectlCanPrune checks that kubectl can map each kind of its default list, which it does before it prunes any.
+// kubectl maps every kind of its default prune list before it prunes any.
 func TestKubectlCanPrune(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, r := range Kinds().All() {

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Review is a kind that is created but never stored, such as a TokenReview: the response has its status. A Binding does
-// Reviews returns the rows of the kinds that are created but never stored.
+// Reviews returns the rows of the kinds that are created but never stored, such as TokenReview: the response has the
+// status. A Binding binds its pod.
 func Reviews() []*kind.Resource {
 	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	cluster := func(gvk schema.GroupVersionKind, object func() client.Object) *kind.Resource {
@@ -48,7 +48,8 @@ func Reviews() []*kind.Resource {
 	}
 }
 
-// Unstored has the rows of all kinds that the API server computes instead of storing, by path. They are in no Table.
+// Unstored returns the rows of all kinds that the API server computes instead of storing, by resource. No Table has
+// them.
 var Unstored = sync.OnceValue(func() map[schema.GroupVersionResource]*kind.Resource {
 	rows := append(Reviews(), ComponentStatuses(), NodeUsage(), PodUsage())
 	all := make(map[schema.GroupVersionResource]*kind.Resource, len(rows))
@@ -58,7 +59,7 @@ var Unstored = sync.OnceValue(func() map[schema.GroupVersionResource]*kind.Resou
 	return all
 })
 
-// IsReview reports whether an object is a review, which the API server answers.
+// IsReview reports whether an object is a review, to which the API server responds with a status.
 func IsReview(o runtime.Object) bool {
 	switch o.(type) {
 	case *authenticationv1.SelfSubjectReview, *authenticationv1.TokenReview, *authorizationv1.LocalSubjectAccessReview,

@@ -8,15 +8,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
-// Roles returns the roles and bindings of every cluster: upstream's bootstrap policy, and the roles for Coracle's own
-// kinds and of extensions. Aggregated cluster roles come without the aggregated rules.
+// Roles returns the roles and bindings of every cluster: upstream's bootstrap policy, and the roles of Coracle's own
+// kinds and of extensions. Aggregated cluster roles do not have the aggregated rules yet.
 func Roles(extensions ...own.Extension) []client.Object {
 	var all []client.Object
 	all = pointers(all, bootstrappolicy.ClusterRoles())
 	all = pointers(all, bootstrappolicy.ClusterRoleBindings())
 	all = pointers(all, bootstrappolicy.ControllerRoles())
 	all = pointers(all, bootstrappolicy.ControllerRoleBindings())
-	// These are package variables of upstream, so they are copied.
+	// Copy these package variables of upstream.
 	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
 		for i := range roles {
 			role := roles[i].DeepCopy()
@@ -44,10 +44,10 @@ func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object
 	return all
 }
 
-// aggregateTo, with the name of an aggregated role, is the label that includes a role's rules in that role.
+// aggregateTo, followed by the name of an aggregated role, is the label that adds a role's rules to it.
 const aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
 
-// extensionRoles returns the roles of extensions, the role and binding of the reconciler of each of their kinds, and
+// extensionRoles returns the roles of extensions, a role and binding for the reconciler of each of their kinds, and
 // two roles aggregated into edit and view.
 func extensionRoles(extensions []own.Extension) []client.Object {
 	edit := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:aggregate-to-edit")}
@@ -61,7 +61,7 @@ func extensionRoles(extensions []own.Extension) []client.Object {
 			controller, edits, views := k.Rights()
 			edit.Rules, view.Rules = append(edit.Rules, edits...), append(view.Rules, views...)
 			if controller == nil {
-				continue // nothing acts on it
+				continue // the kind has no reconciler
 			}
 			account := k.Row.Singular + "-controller"
 			role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:controller:" + account), Rules: controller}

@@ -24,7 +24,7 @@ var (
 	})
 )
 
-// printed gives a scale upstream's columns.
+// printed gives a scale subresource upstream's columns.
 func printed(s kind.Subresource) kind.Subresource {
 	s.Table = scalePrinter{}
 	return s

@@ -8,7 +8,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// sets is the rows of the workloads with a revision history.
+// sets returns the rows of DaemonSet and StatefulSet.
 func sets() []*kind.Resource {
 	apps := gv("apps", "v1")
 	daemons := row[appsv1.DaemonSet, appsv1.DaemonSetList](apps, "daemonsets", "daemonset", daemonset.Strategy, metaFields)

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// snapshotKinds returns the kinds of volume snapshots and groups of them. Elsewhere they are custom resources; their
-// keys in the store are the same.
+// snapshotKinds returns the kinds of volume snapshots and volume group snapshots. In other distributions they are
+// custom resources, whose keys in the store are the same.
 func snapshotKinds() []own.Kind {
 	kinds := []own.Kind{
 		{Row: own.Row(own.Definition[*snapshots.VolumeSnapshot]{
@@ -80,7 +80,7 @@ func snapshotKinds() []own.Kind {
 		}, nil), Rights: snapshots.NoRights},
 	}
 	for _, k := range kinds {
-		if k.Row.Group == snapshots.Groups.Group { // upstream's definitions store v1beta2, which has the same fields
+		if k.Row.Group == snapshots.Groups.Group { // upstream's definition stores v1beta2, with the same fields
 			stored := *k.Row
 			stored.Version = "v1beta2"
 			k.Row.Also = []*kind.Resource{&stored}
@@ -89,8 +89,8 @@ func snapshotKinds() []own.Kind {
 	return kinds
 }
 
-// noLocalGroups refuses groups of local volumes. They are copied while they are used, so their snapshots would not be
-// of one point in time.
+// noLocalGroups refuses group snapshots of local volumes: they are copied one after the other while in use, so the
+// snapshots would not share a point in time.
 func noLocalGroups(driver string, path *field.Path) field.ErrorList {
 	if driver != local.Provisioner {
 		return nil

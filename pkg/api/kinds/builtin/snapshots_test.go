@@ -8,7 +8,7 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// What upstream's definitions of groups left in the store is read after an upgrade.
+// Group snapshots that the store has from upstream's custom resource can be decoded after an upgrade.
 func TestGroupsThatDefinitionsStored(t *testing.T) {
 	for _, k := range snapshotKinds() {
 		if k.Row.Kind != "VolumeGroupSnapshotContent" {

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// StaticPod decodes the manifest of a static pod, in YAML or JSON, calls complete with it, sets defaults and validates
-// it as upstream's kubelet does. More than one document, unknown and repeated fields, and pods that need the API (for
-// secrets, claims, service accounts) are errors.
+// StaticPod decodes a static pod's manifest (YAML or JSON), calls complete with the pod, sets defaults and validates
+// it like upstream's kubelet. Several documents, unknown or duplicate fields, and pods that need the API (secrets,
+// claims, service accounts) are errors.
 func StaticPod(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error) {
 	data, err := onlyDocument(data)
 	if err != nil {
@@ -59,7 +59,7 @@ func StaticPod(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, erro
 	return p, nil
 }
 
-// onlyDocument returns the one document that is not empty.
+// onlyDocument returns the only non-empty document. A second one is an error.
 func onlyDocument(data []byte) (only []byte, err error) {
 	reader := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for {
@@ -72,7 +72,7 @@ func onlyDocument(data []byte) (only []byte, err error) {
 		}
 		var any any
 		if err := yaml.Unmarshal(document, &any); err == nil && any == nil {
-			continue // nothing but comments
+			continue // only comments
 		}
 		if only != nil {
 			return nil, errors.New("it has several documents: put each pod into a file of its own")

@@ -37,8 +37,8 @@ func storage() []*kind.Resource {
 	return []*kind.Resource{volumes, claims, classes}
 }
 
-// claimStrategy is upstream's, but for the phase of a new claim: upstream's registry gets it from the defaults when it
-// decodes what it stored.
+// claimStrategy is upstream's strategy, but sets a new claim's phase. Upstream's registry gets the phase from the
+// defaults when it decodes the stored object.
 type claimStrategy struct{ kind.Strategy }
 
 func (s claimStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
@@ -53,8 +53,8 @@ func (claimStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return persistentvolumeclaim.Strategy.GetResetFields()
 }
 
-// markDefault marks the default class in the list of classes. Upstream's printer marks it in whole lists alone, and
-// objects are printed one by one.
+// markDefault marks the default class in lists. Upstream's printer does so only when it prints a whole list, but
+// here objects are printed one by one.
 type markDefault struct{ rest.TableConvertor }
 
 func (m markDefault) ConvertToTable(ctx context.Context, o, options runtime.Object) (*metav1.Table, error) {

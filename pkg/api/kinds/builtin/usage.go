@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// NodeUsage and PodUsage are the rows of metrics.k8s.io, which are in no table: they are read, never written, and
-// stored nowhere.
+// NodeUsage and PodUsage return the rows of metrics.k8s.io. No Table has them, because they are read-only and not
+// stored.
 var (
 	NodeUsage = sync.OnceValue(func() *kind.Resource {
 		return usageRow(own.Row[metrics.NodeMetrics, struct{}](own.Definition[*metrics.NodeMetrics]{
@@ -50,7 +50,7 @@ var (
 )
 
 func usageRow(r *kind.Resource) *kind.Resource {
-	r.Singular, r.Verbs = "", []string{"get", "list"} // as metrics-server says of them
+	r.Singular, r.Verbs = "", []string{"get", "list"} // as in metrics-server's discovery
 	return r
 }
 
@@ -66,7 +66,7 @@ func usageCells(name string, usage corev1.ResourceList, window metav1.Duration) 
 	return []any{name, usage.Cpu().String(), usage.Memory().String(), window.Duration.Round(time.Millisecond).String()}
 }
 
-// usageRole lets those who may view pods view what they use, as metrics-server's role of that name.
+// usageRole lets the roles view, edit and admin read metrics, like metrics-server's role of the same name.
 func usageRole() client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:aggregated-metrics-reader"), Rules: []rbacv1.PolicyRule{
 		{

@@ -18,20 +18,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Webhooks resolves the services of webhooks, by namespace, name and port, to addresses that this process can reach.
+// Webhooks resolves a webhook's service (namespace, name and port) to a URL that this process can reach.
 type Webhooks = webhook.ServiceResolver
 
 const (
-	// conversionTimeout bounds one call of a conversion webhook.
+	// conversionTimeout limits one call of a conversion webhook.
 	conversionTimeout = 30 * time.Second
-	// maxPage and maxPageSize bound the objects that are sent to a webhook at once, in number and in bytes (as sizeOf
-	// counts), so that they fit into a response (pkg/api/webhook) when their conversion makes them larger. A single object
-	// may be larger.
+	// maxPage and maxPageSize limit the number and the bytes (counted by sizeOf) of the objects in one conversion
+	// request. This leaves room for objects that grow, within the response limit of pkg/api/webhook. A single larger
+	// object is still sent.
 	maxPage     = 1000
 	maxPageSize = 2 << 20
 )
 
-// converters makes the converters of definitions.
+// converters creates the converters of definitions.
 type converters struct{ *conversion.CRConverterFactory }
 
 func newConverters(webhooks Webhooks) (*converters, error) {
@@ -48,7 +48,7 @@ func newConverters(webhooks Webhooks) (*converters, error) {
 	return &converters{f}, nil
 }
 
-// anonymous configures the clients of webhooks, without credentials.
+// anonymous configures clients of conversion webhooks without credentials.
 type anonymous struct{}
 
 func (anonymous) ClientConfigFor(string) (*restclient.Config, error) {
@@ -59,7 +59,7 @@ func (a anonymous) ClientConfigForService(string, string, int) (*restclient.Conf
 	return a.ClientConfigFor("")
 }
 
-// newConvertor makes the definition's converter between versions. It does not change what it converts.
+// newConvertor creates the definition's converter between versions. The converter does not modify its input.
 func (d *definition) newConvertor() (runtime.ObjectConvertor, error) {
 	factory, err := d.shared.converters()
 	if err != nil {
@@ -74,7 +74,7 @@ func (d *definition) newConvertor() (runtime.ObjectConvertor, error) {
 	return safe, err
 }
 
-// external converts an object of any version to this one.
+// external converts an object of any version to v.
 func (v *version) external(o runtime.Object) (client.Object, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -105,7 +105,7 @@ func (v *version) converted(out runtime.Object) (client.Object, error) {
 	return u, nil
 }
 
-// externalAll converts objects of other versions to this one, a page of them with one call of a webhook.
+// externalAll converts objects of other versions to v, with one webhook call per page.
 func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
 	convertor, err := v.of.convertor()
 	if err != nil {
@@ -140,7 +140,7 @@ func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
 	return out, nil
 }
 
-// firstPage returns the objects of a list, which is not empty, that are converted by one call: at least one.
+// firstPage returns the first objects of a non-empty list that one call converts, at least one.
 func firstPage(list []client.Object) []client.Object {
 	size := 0
 	for i, o := range list {
@@ -152,7 +152,7 @@ func firstPage(list []client.Object) []client.Object {
 	return list
 }
 
-// sizeOf estimates the size of a value in JSON, in bytes.
+// sizeOf estimates the size of a value's JSON in bytes.
 func sizeOf(v any) int {
 	const punctuation, number = 4, 8
 	switch v := v.(type) {
@@ -174,8 +174,8 @@ func sizeOf(v any) int {
 	return number
 }
 
-// decodesAs reports whether the objects of a later state of the definition are read from the store as this set reads
-// them: by the same schemas of the same versions.
+// decodesAs reports whether objects in the store decode the same by d, a later state of the definition: the versions
+// and their schemas are equal.
 func (s *Set) decodesAs(d *definition) bool {
 	is := s.definition
 	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID ||

@@ -1,9 +1,9 @@
-// Package custom creates the rows of custom resources from their CustomResourceDefinitions (apiextensions.k8s.io/v1),
-// and the row of CustomResourceDefinition itself. Schemas, pruning, defaults, validation, CEL rules, columns and
-// conversion are upstream's (k8s.io/apiextensions-apiserver).
+// Package custom creates the rows of custom resources from their CustomResourceDefinitions
+// (apiextensions.k8s.io/v1), and the row of CustomResourceDefinition itself. Schemas, pruning, defaults, validation,
+// CEL rules, columns and conversion are upstream's (k8s.io/apiextensions-apiserver).
 //
-// Its invariants: an unused row is cheap, whatever the size of its schema; and no definition can prevent the rows of
-// other definitions from being served.
+// Its invariants: an unused row is cheap, whatever the size of its schema; and no definition can prevent other
+// definitions from being served.
 package custom
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// scheme contains the versions of CustomResourceDefinition. It is created on first use.
+// scheme returns the scheme with the versions of CustomResourceDefinition.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	install.Install(s)
@@ -41,10 +41,10 @@ func (typer) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, err
 
 func (typer) Recognizes(gvk schema.GroupVersionKind) bool { return scheme().Recognizes(gvk) }
 
-// Definitions creates the row of CustomResourceDefinition v1. Definitions are stored as JSON, like upstream's.
-// kube-apiserver may have stored them as v1beta1, which can be read too.
+// Definitions creates the row of CustomResourceDefinition v1. As upstream, definitions are stored as JSON. It can
+// also decode v1beta1, which a kube-apiserver may have stored.
 func Definitions() *kind.Resource {
-	// upstream has metadata.namespace as a field label, although definitions are cluster-scoped
+	// Upstream has the field label metadata.namespace, although definitions are cluster-scoped.
 	fields := kind.MetaFields()
 	r := definitions(apiextensionsv1.SchemeGroupVersion, func() client.Object {
 		return &apiextensionsv1.CustomResourceDefinition{}
@@ -78,11 +78,11 @@ func Definitions() *kind.Resource {
 	return r
 }
 
-// MaxDefinitions is how many definitions a cluster can have. Each is a kind of its own, with a cache, routes, discovery
-// and documents: 100 to 300 KB for schemas of the usual size.
+// MaxDefinitions limits the definitions of a cluster. Each is a kind with a cache, routes, discovery and documents,
+// which takes 100 to 300 KB with a schema of common size.
 const MaxDefinitions = 5000
 
-// definitions creates the part of the row that all versions have in common.
+// definitions creates the part of the row that all versions share.
 func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resource {
 	return &kind.Resource{
 		GroupVersionKind: gv.WithKind("CustomResourceDefinition"), Plural: "customresourcedefinitions",
@@ -107,7 +107,8 @@ func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resour
 	}
 }
 
-// beginDelete adds what keeps a definition until its objects are deleted.
+// beginDelete adds the finalizer that keeps a definition until its objects are deleted, and the condition
+// Terminating.
 func beginDelete(o runtime.Object) {
 	crd, ok := o.(*apiextensions.CustomResourceDefinition)
 	if !ok {

@@ -63,7 +63,7 @@ func fieldNames(list []apiextensionsv1.SelectableField) []string {
 	return out
 }
 
-// scale returns the row's scale subresource, which reads and writes the paths that the version declares.
+// scale returns the scale subresource, which reads and writes the paths that the version declares.
 func (v *version) scale() *kind.Scale {
 	spec := v.spec.Subresources.Scale
 	s := &kind.Scale{Missing: spec.SpecReplicasPath, Paths: managedfields.ResourcePathMappings{}}

@@ -33,7 +33,7 @@ const (
 	conventions     = "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 )
 
-// model returns the name of a kind's definition in OpenAPI documents: the reversed group, the version and the kind.
+// model returns the name of a kind's OpenAPI definition: reversed group, version, kind.
 func (v *version) model(k string) string {
 	parts := strings.Split(v.gvk.Group, ".")
 	slices.Reverse(parts)
@@ -52,7 +52,7 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 	}
 	switch {
 	case s == nil, form == 2 && (s.XPreserveUnknownFields || v.of.crd.Spec.PreserveUnknownFields):
-		// If the schema had any properties, kubectl would reject all others.
+		// With any properties in the schema, kubectl would reject all others.
 		object = &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
 	default:
 		if form == 2 {
@@ -91,8 +91,7 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 	return object, list, nil
 }
 
-// published returns the schema to publish, or nil if it is invalid. Unlike the structural schema, it keeps invalid
-// defaults.
+// published returns the schema to publish, or nil if it is invalid. Unlike structural, it keeps invalid defaults.
 func (v *version) published() (*structuralschema.Structural, error) {
 	in, err := v.props()
 	if err != nil || in == nil || validation.SchemaHasInvalidTypes(in) {
@@ -136,7 +135,7 @@ func embedded(s *spec.Schema, refs string, form int) {
 		embedded(s.AdditionalProperties.Schema, refs, form)
 	}
 	if unknown, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); unknown && form == 2 {
-		return // kubectl would reject unknown fields
+		return // otherwise kubectl would reject unknown fields
 	}
 	if is, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !is {
 		return
@@ -158,7 +157,7 @@ var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
 	return own.GeneratedModels(generated.GetOpenAPIDefinitions, metav1.ObjectMeta{}.OpenAPIModelName())
 })
 
-// definitionTypes returns the type converter of CustomResourceDefinition, which client-go's schema does not contain.
+// definitionTypes returns the type converter of CustomResourceDefinition. client-go's schema does not have the kind.
 var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 	return own.GeneratedTypes(generated.GetOpenAPIDefinitions,
@@ -177,7 +176,7 @@ func definitionManagers(subresource string,
 		reset)
 }
 
-// typeConverter returns the type converter of all versions. It is created from their schemas on first use.
+// typeConverter returns the type converter of all versions, which is created on first use.
 func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 	if t := d.types.Load(); t != nil {
 		return *t, nil
@@ -211,7 +210,7 @@ func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 // dropTypes releases the type converter; the next write recreates it.
 func (d *definition) dropTypes() { d.types.Store(nil) }
 
-// managers creates the field manager of the version or of its status.
+// managers creates the field manager of the version, or of its status.
 func (v *version) managers(subresource string,
 	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	convertor, err := v.of.convertor()
@@ -222,8 +221,8 @@ func (v *version) managers(subresource string,
 		subresource, reset)
 }
 
-// typesOf is the definition's type converter. It looks the converter up for each call, so that it can be released
-// between writes.
+// typesOf looks up the definition's type converter for each call, so that the converter can be released between
+// writes.
 type typesOf struct{ *definition }
 
 func (t typesOf) ObjectToTyped(o runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
@@ -242,7 +241,7 @@ func (t typesOf) TypedToObject(value *typed.TypedValue) (runtime.Object, error) 
 	return c.TypedToObject(value)
 }
 
-// Default sets defaults in an object of any version of the definition.
+// Default sets defaults in an object of any of the definition's versions.
 func (d *definition) Default(o runtime.Object) {
 	for _, v := range d.versions {
 		if o.GetObjectKind().GroupVersionKind() == v.gvk {

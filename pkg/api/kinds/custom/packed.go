@@ -15,22 +15,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// packed is a definition as the cache and its rows hold it. Its schemas are compressed: they are nearly all of it, take
-// ten times their size as Go types, and are rarely read. It is immutable, but for the metadata of a shallow copy.
+// packed is a definition in the form that the cache and its rows hold. The schemas are compressed: they are nearly
+// all of a definition, take ten times their size as Go types, and are rarely read. It is immutable, except for the
+// metadata of a shallow copy.
 type packed struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	spec    apiextensionsv1.CustomResourceDefinitionSpec // whose versions have no schemas
+	spec    apiextensionsv1.CustomResourceDefinitionSpec // versions without their schemas
 	status  apiextensionsv1.CustomResourceDefinitionStatus
-	schemas []byte // the JSON of a list with the schema of each version, or null, compressed
+	schemas []byte // compressed JSON list with the schema of each version, or null
 }
 
 var _ client.Object = (*packed)(nil)
 
-// maxSchemas limits what the schemas of a definition are when they are unpacked, in bytes: several times a request.
+// maxSchemas limits the unpacked size of a definition's schemas, in bytes: several times the maximum request.
 const maxSchemas = 64 << 20
 
-// pack returns a definition in packed form, and any other object as it is. The result shares memory with it.
+// pack returns a definition in packed form, or any other object unchanged. The result shares memory with o.
 func pack(o client.Object) client.Object {
 	crd, ok := o.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
@@ -38,7 +39,7 @@ func pack(o client.Object) client.Object {
 	}
 	p, err := packDefinition(crd)
 	if err != nil {
-		return o // which is merely larger
+		return o // usable, only larger
 	}
 	return p
 }
@@ -69,8 +70,8 @@ func packDefinition(crd *apiextensionsv1.CustomResourceDefinition) (*packed, err
 	return p, nil
 }
 
-// unpack returns the definition that pack was given, and any other object as it is. It shares memory with it, but for
-// the schemas.
+// unpack reverses pack. Other objects are returned unchanged. The result shares all memory except the schemas with
+// o.
 func unpack(o client.Object) client.Object {
 	if p, ok := o.(*packed); ok {
 		return p.whole()
@@ -89,7 +90,7 @@ func (p *packed) whole() *apiextensionsv1.CustomResourceDefinition {
 	crd.Spec.Versions = slices.Clone(p.spec.Versions)
 	list, err := p.unpackSchemas()
 	if err != nil {
-		panic(fmt.Sprintf("definition %s: %v", p.Name, err)) // they were packed in this process
+		panic(fmt.Sprintf("definition %s: %v", p.Name, err)) // this process packed them
 	}
 	for i := range crd.Spec.Versions {
 		crd.Spec.Versions[i].Schema = list[i]
@@ -97,7 +98,7 @@ func (p *packed) whole() *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// text returns the JSON of the list of schemas.
+// text returns the JSON of the schema list.
 func (p *packed) text() ([]byte, error) {
 	return bounded.All(flate.NewReader(bytes.NewReader(p.schemas)), maxSchemas)
 }
@@ -125,13 +126,13 @@ func (p *packed) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// Size is about the size of the object in protobuf, in bytes.
+// Size returns the approximate size of the object in protobuf, in bytes.
 func (p *packed) Size() int {
 	slim := apiextensionsv1.CustomResourceDefinition{ObjectMeta: p.ObjectMeta, Spec: p.spec, Status: p.status}
 	return slim.Size() + len(p.schemas)
 }
 
-// wire, wireSpec and wireVersion are a definition's JSON with the schemas as text, field by field as upstream's types.
+// wire, wireSpec and wireVersion mirror the JSON fields of upstream's types, with schemas as raw JSON.
 type wire struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -160,7 +161,7 @@ type wireVersion struct {
 	SelectableFields         []apiextensionsv1.SelectableField                `json:"selectableFields,omitempty"`
 }
 
-// MarshalJSON encodes the whole definition, as upstream's type does, without making Go types of the schemas.
+// MarshalJSON encodes the whole definition like upstream's type, without decoding the schemas into Go types.
 func (p *packed) MarshalJSON() ([]byte, error) {
 	text, err := p.text()
 	if err != nil {

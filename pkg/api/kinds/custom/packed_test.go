@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// large returns a definition with schemas of n properties in two versions, and every field that definitions have.
+// large returns a definition that has every field, and two versions whose schemas have n properties.
 func large(n int) *apiextensionsv1.CustomResourceDefinition {
 	properties := map[string]apiextensionsv1.JSONSchemaProps{}
 	for i := range n {
@@ -63,7 +63,7 @@ func large(n int) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// What is stored, and what clients read, does not depend on the form in which the cache holds it.
+// A definition's stored and served encodings do not depend on the form in which the cache holds it.
 func TestPackedDefinitionsEncodeAsUpstreams(t *testing.T) {
 	for _, crd := range []*apiextensionsv1.CustomResourceDefinition{large(50), large(0), {}} {
 		before := crd.DeepCopy()
@@ -84,7 +84,7 @@ func TestPackedDefinitionsEncodeAsUpstreams(t *testing.T) {
 	}
 }
 
-// The fields of wireVersion and wireSpec are upstream's, in upstream's order: a new one would be lost.
+// wireVersion and wireSpec have upstream's fields in upstream's order. A field that upstream adds would be lost.
 func TestPackedDefinitionsHaveAllFields(t *testing.T) {
 	names := func(of any) (out []string) {
 		for i := range reflect.TypeOf(of).NumField() {

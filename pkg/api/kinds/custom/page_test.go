@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A conversion webhook gets pages that are bounded in number and size, and every object once.
+// A conversion webhook gets each object once, in pages of bounded number and size.
 func TestPagesOfConversion(t *testing.T) {
 	pages := func(sizes ...int) (counts []int) {
 		var list []client.Object

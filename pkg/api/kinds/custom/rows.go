@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Maker creates the rows of definitions, and holds their shared state. It is safe for concurrent use.
+// Maker creates the rows of definitions and holds their shared state. It is safe for concurrent use.
 type Maker struct {
 	converters func() (*converters, error)
 	programs   programs
@@ -32,9 +32,10 @@ func NewMaker(webhooks Webhooks) *Maker {
 	return &Maker{converters: sync.OnceValues(func() (*converters, error) { return newConverters(webhooks) })}
 }
 
-// definition is one definition. Its versions share the conversion and the type converter of their field managers.
+// definition is one CustomResourceDefinition. Its versions share the conversion and the field managers' type
+// converter.
 type definition struct {
-	// without its schemas, which packed has; shares memory with the cache: immutable
+	// crd has no schemas; packed has them. It shares memory with the cache, so it must not be modified.
 	crd      *apiextensionsv1.CustomResourceDefinition
 	packed   *packed
 	names    apiextensionsv1.CustomResourceDefinitionNames
@@ -51,11 +52,11 @@ func (d *definition) namespaced() bool {
 	return d.crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
-// Rows creates the rows of a definition's served versions under its accepted names. crd must not be changed afterwards.
-// was, which may be nil, is the result for an earlier state of the same definition: the new rows have the same Storage
-// unless stored objects would be decoded differently.
+// Rows creates the rows of a definition's served versions under its accepted names. The caller must not modify crd
+// afterwards. was, which may be nil, is the Set for an earlier state of the same definition. The new rows keep its
+// Storage unless stored objects would now be decoded differently.
 //
-// Rows does not look at the schemas. Errors in them are reported when the rows are used.
+// Rows does not check the schemas. Their errors are reported when the rows are used.
 func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*Set, error) {
 	held, err := packDefinition(crd)
 	if err != nil {
@@ -118,21 +119,21 @@ func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*
 	}
 	set.Stored = stored
 	if len(set.Rows) == 0 && crd.DeletionTimestamp != nil {
-		set.Rows = append(set.Rows, stored) // needed to find and delete its objects
+		set.Rows = append(set.Rows, stored) // needed to find and delete objects
 	}
 	return set, nil
 }
 
-// Set is the rows of one definition.
+// Set contains the rows of one definition.
 type Set struct {
-	// Rows are the rows of the served versions. Stored is the row of the storage version, which may not be served.
+	// Rows are the rows of the served versions. Stored is the storage version's row; it may not be served.
 	Rows       []*kind.Resource
 	Stored     *kind.Resource
 	definition *definition
 	storage    *kind.Storage
 }
 
-// Close releases what was compiled for the rows.
+// Close releases the compiled strategies of the rows.
 func (s *Set) Close() {
 	for _, v := range s.definition.versions {
 		s.definition.shared.programs.forget(v)
@@ -147,16 +148,16 @@ func (s *Set) Same(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		(is.DeletionTimestamp == nil) == (crd.DeletionTimestamp == nil)
 }
 
-// Of reports whether the rows belong to the definition with this UID, rather than to an earlier one of the same name.
+// Of reports whether the rows belong to the definition with this UID, not to an earlier one of the same name.
 func (s *Set) Of(uid types.UID) bool { return s.definition.crd.UID == uid }
 
-// SameNames reports whether definitions with these names are served under the same names.
+// SameNames reports whether a and b serve the same names.
 func SameNames(a, b apiextensionsv1.CustomResourceDefinitionNames) bool {
 	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
 		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
 }
 
-// row creates the row of a version, without what it shares with other versions.
+// row creates the row of a version, without the parts that the versions share.
 func (v *version) row() *kind.Resource {
 	crd := v.of.crd
 	r := own.Untyped{
@@ -166,7 +167,7 @@ func (v *version) row() *kind.Resource {
 	}.Row()
 	r.ListKind = v.of.names.ListKind
 	r.PerVersion = true
-	// upstream's order
+	// Upstream's order.
 	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	s := newStrategy(v)
 	r.Strategy = s
@@ -218,7 +219,7 @@ func (v *version) deprecation() string {
 	return text
 }
 
-// age returns the column of kinds that declare none.
+// age returns the column of kinds that declare no columns.
 func age() apiextensionsv1.CustomResourceColumnDefinition {
 	return apiextensionsv1.CustomResourceColumnDefinition{
 		Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
@@ -250,7 +251,7 @@ func scaleColumns(
 	return append(list, age())
 }
 
-// columns prints objects. The columns are parsed on first use.
+// columns prints objects. It parses the columns on first use.
 type columns struct {
 	list []apiextensionsv1.CustomResourceColumnDefinition
 	once sync.Once
@@ -263,7 +264,7 @@ func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object,
 		if len(c.list) == 0 {
 			c.list = []apiextensionsv1.CustomResourceColumnDefinition{age()}
 		}
-		c.made, _ = tableconvertor.New(c.list) // with an error it still prints the valid columns, as upstream does
+		c.made, _ = tableconvertor.New(c.list) // despite an error it prints the valid columns, as upstream
 	})
 	return c.made.ConvertToTable(ctx, obj, options)
 }

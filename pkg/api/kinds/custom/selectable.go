@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// checked validates definitions as upstream, whose validation of selectable fields panics where a schema has no
-// structural form. Such a definition is refused because of its schema, so its selectable fields are left out.
+// checked is upstream's strategy without a panic: upstream's validation of selectable fields panics if a schema has
+// no structural form. Such a schema is an error by itself, so checked validates without its selectable fields.
 type checked struct{ kind.Strategy }
 
 func (s checked) Validate(ctx context.Context, o runtime.Object) field.ErrorList {
@@ -26,7 +26,7 @@ func (s checked) ValidateUpdate(ctx context.Context, o, old runtime.Object) fiel
 	return s.Strategy.ValidateUpdate(ctx, withoutUnselectable(o), old)
 }
 
-// GetResetFields returns the fields that server-side apply must not own.
+// GetResetFields implements rest.ResetFieldsStrategy.
 func (s checked) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if r, ok := s.Strategy.(rest.ResetFieldsStrategy); ok {
 		return r.GetResetFields()
@@ -34,7 +34,7 @@ func (s checked) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return nil
 }
 
-// withoutUnselectable returns a definition without the selectable fields of schemas that have no structural form.
+// withoutUnselectable returns the definition without selectable fields of schemas that have no structural form.
 func withoutUnselectable(o runtime.Object) runtime.Object {
 	crd, ok := o.(*apiextensions.CustomResourceDefinition)
 	if !ok {
@@ -58,7 +58,7 @@ func withoutUnselectable(o runtime.Object) runtime.Object {
 
 func isStructural(v *apiextensions.CustomResourceValidation) bool {
 	if v == nil || v.OpenAPIV3Schema == nil {
-		return true // which upstream tells
+		return true // upstream's validation reports it
 	}
 	_, err := structural.NewStructural(v.OpenAPIV3Schema)
 	return err == nil

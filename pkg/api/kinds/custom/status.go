@@ -16,16 +16,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Names are the names in use in one group, with how many hold each.
+// Names counts the holders of each name in one API group.
 type Names struct {
 	Resources map[string]int // plural, singular and short names
 	Kinds     map[string]int // kinds of objects and lists
 }
 
-// Add adds names that are in use.
+// Add adds the names that a definition holds.
 func (n *Names) Add(names apiextensionsv1.CustomResourceDefinitionNames) { n.count(names, 1) }
 
-// Remove removes names that were added.
+// Remove removes names that were added before.
 func (n *Names) Remove(names apiextensionsv1.CustomResourceDefinitionNames) { n.count(names, -1) }
 
 // Empty reports whether no name is in use.
@@ -52,9 +52,9 @@ func (n *Names) count(names apiextensionsv1.CustomResourceDefinitionNames, by in
 	add(n.Kinds, names.ListKind)
 }
 
-// Accept sets status.acceptedNames and the conditions NamesAccepted and Established. A name that is in use is not
-// accepted; used holds the accepted names of all definitions of the group, including this one. Accept reports whether
-// the definition can be served. A definition whose names are accepted becomes Established unless the CA bundle of its
+// Accept sets status.acceptedNames and the conditions NamesAccepted and Established, and reports whether the
+// definition can be served. A name in use is not accepted. used has the accepted names of all definitions of the
+// group, including this one. A definition whose names are accepted becomes Established unless the CA bundle of its
 // conversion webhook is invalid. Write the status only after the definition is served.
 func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	want, have := crd.Spec.Names, crd.Status.AcceptedNames
@@ -122,8 +122,9 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	return ok || established.Status == apiextensionsv1.ConditionTrue
 }
 
-// Disown takes a definition's names away, and so what it was established for: the kind has become one of the server's
-// own. Its objects are that kind's, and stay when the definition is deleted.
+// Disown removes a definition's accepted names and its conditions NamesAccepted and Established, because the server
+// now has a built-in kind of the same name. The objects belong to the built-in kind and stay when the definition is
+// deleted.
 func Disown(crd *apiextensionsv1.CustomResourceDefinition) {
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
 		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
@@ -147,7 +148,7 @@ func free(want, have string, used map[string]int) error {
 	return fmt.Errorf("%q is already in use", want)
 }
 
-// set sets a condition if more than its transition time differs.
+// set sets a condition unless it would change only the transition time.
 func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.CustomResourceDefinitionCondition) {
 	if !apihelpers.IsCRDConditionEquivalent(&c, apihelpers.FindCRDCondition(crd, c.Type)) {
 		c.LastTransitionTime = metav1.Time{}
@@ -157,8 +158,8 @@ func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.Custom
 	}
 }
 
-// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant. It returns an error if the
-// definition's schemas cannot be used at all.
+// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant. It returns an error if
+// the schemas cannot be used at all.
 func Inspect(crd *apiextensionsv1.CustomResourceDefinition) error {
 	condition, err := nonStructural(crd)
 	if condition != nil {
@@ -216,7 +217,8 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextension
 // maxMessage is the maximum length of a condition's message, in bytes.
 const maxMessage = 32 << 10
 
-// approval returns the condition for definitions in a protected Kubernetes community group, nil for others.
+// approval returns the condition for definitions in a protected community group (*.k8s.io, *.kubernetes.io),
+// otherwise nil.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinitionCondition {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return nil

@@ -20,28 +20,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// compiled is what writes of one version need: upstream's strategies with their validators and CEL programs.
+// compiled contains upstream's strategies of one version, with their validators and CEL programs.
 type compiled struct {
 	main   kind.Strategy
 	status rest.RESTUpdateStrategy // nil without a status subresource
 }
 
-// lazily holds a value that can be dropped and recreated.
+// lazily holds a value that can be dropped and created again.
 type lazily[T any] struct{ atomic.Pointer[T] }
 
-// maxCompiled is the maximum number of versions whose compiled strategies are kept. The least recently used are
-// dropped, and compiled again at their next write: the programs of a large schema take megabytes, and milliseconds to
-// compile.
+// maxCompiled limits the versions whose compiled strategies are kept. The least recently used one is dropped, and
+// compiled again for its next write. The programs of a large schema take megabytes, and milliseconds to compile.
 const maxCompiled = 256
 
-// programs tracks the compiled versions by when they were last used.
+// programs tracks the compiled versions in the order of their last use.
 type programs struct {
 	mu    sync.Mutex
 	order list.List // of *version, most recently used first
 	at    map[*version]*list.Element
 }
 
-// used records the use of a version. If there are too many compiled versions, it drops the least recently used.
+// used records the use of a version. Above maxCompiled, it drops the least recently used one.
 func (p *programs) used(v *version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,8 +134,8 @@ func (v *version) makeCompiled() (*compiled, error) {
 	return c, nil
 }
 
-// strategy is upstream's strategy for a version's main resource, compiled on first use. If that fails, it rejects all
-// objects.
+// strategy is upstream's strategy for a version's main resource, compiled on first use. If it cannot be compiled,
+// all objects are rejected.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -227,8 +226,8 @@ func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runti
 	return nil
 }
 
-// GetResetFields returns the fields that server-side apply to the status must not own, in all versions with a status
-// subresource.
+// GetResetFields returns the fields that server-side apply to the status must not own, for each version with a
+// status subresource.
 func (s *statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range s.v.of.versions {

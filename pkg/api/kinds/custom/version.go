@@ -18,14 +18,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// version is one version of a definition. Expensive parts are created on first use.
+// version is one version of a definition. Its expensive parts are created on first use.
 type version struct {
 	of    *definition
 	index int
-	spec  *apiextensionsv1.CustomResourceDefinitionVersion // without its schema, which props reads
+	spec  *apiextensionsv1.CustomResourceDefinitionVersion // without its schema, which props returns
 	gvk   schema.GroupVersionKind
 
-	// structural returns the schema used for pruning and defaults; nil if the version has none.
+	// structural returns the schema for pruning and defaults, or nil if the version has no schema.
 	structural func() (*structuralschema.Structural, error)
 	mu         sync.Mutex // held while compiling
 	compiled   lazily[compiled]
@@ -45,11 +45,11 @@ func newVersion(of *definition, index int) *version {
 	return v
 }
 
-// errSchema is upstream's error for requests whose definition cannot be used.
+// errSchema is upstream's error for requests to a kind whose definition cannot be used.
 var errSchema = fmt.Errorf("the server could not properly serve the CR schema")
 
-// guarded turns a panic of a library that reads a definition into an error: definitions may have been stored by other
-// servers.
+// guarded calls f and turns a panic into an error: other servers may have stored definitions on which a library
+// panics.
 func guarded[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -59,7 +59,7 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 	return f()
 }
 
-// props returns the schema in upstream's internal form, nil if there is none. It is made anew each time.
+// props returns the schema in upstream's internal version, nil if there is none. Each call decodes it anew.
 func (v *version) props() (*apiextensions.JSONSchemaProps, error) {
 	list, err := v.of.packed.unpackSchemas()
 	if err != nil {
@@ -70,7 +70,7 @@ func (v *version) props() (*apiextensions.JSONSchemaProps, error) {
 	return internalSchema(&whole)
 }
 
-// internalSchema returns the version's schema in upstream's internal form, nil if there is none.
+// internalSchema converts the version's schema to upstream's internal version. It returns nil if there is no schema.
 func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
 	if spec.Schema == nil || spec.Schema.OpenAPIV3Schema == nil {
 		return nil, nil
@@ -105,7 +105,6 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 	return s, nil
 }
 
-// fill sets defaults in an object.
 func (v *version) fill(o runtime.Object) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -116,7 +115,7 @@ func (v *version) fill(o runtime.Object) {
 	}
 }
 
-// coerce does for unstructured objects what decoding does for Go types, like upstream: it validates and prunes
+// coerce does for unstructured objects what decoding does for Go types, as upstream: it validates and prunes
 // metadata, prunes unknown fields by the schema, and drops nulls that are not allowed and have no default.
 func (v *version) coerce(o client.Object, how kind.Coercion) ([]string, error) {
 	u, ok := o.(*unstructured.Unstructured)

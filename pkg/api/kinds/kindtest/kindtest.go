@@ -1,4 +1,4 @@
-// Package kindtest helps tests to use the strategies of kinds without a registry.
+// Package kindtest runs the strategies of kinds in tests, without a registry.
 package kindtest
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Context returns a context as strategies need it: with the namespace "ns" and request info.
+// Context returns a context as strategies expect it: with request info and, for namespaced kinds, the namespace
+// "ns".
 func Context(r *kind.Resource, subresource string) context.Context {
 	ns := ""
 	if r.Namespaced {
@@ -24,7 +25,7 @@ func Context(r *kind.Resource, subresource string) context.Context {
 	})
 }
 
-// Create does what a registry does before it stores an object.
+// Create does what the registry does to a new object before it stores it.
 func Create(r *kind.Resource, o client.Object) (client.Object, error) {
 	r.Default(o)
 	obj, err := r.Internal(o)

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// AtomicTypes returns the types of a kind one of whose fields has a single owner as a whole, such as a record that only
-// one controller writes: its managed fields are a few bytes, whatever is in it.
+// AtomicTypes returns the type converter of a kind in which field has one owner as a whole. For a record that only
+// one controller writes, this keeps the managed fields at a few bytes, whatever the record's size.
 func AtomicTypes(gvk schema.GroupVersionKind, field string) (managedfields.TypeConverter, error) {
 	free := func(extensions spec.Extensions) spec.Schema {
 		extensions["x-kubernetes-preserve-unknown-fields"] = true

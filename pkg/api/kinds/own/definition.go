@@ -14,9 +14,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// CustomResource returns the definition of a row's kind for other API servers than ours, with a structural schema from
-// its Go type. It has the row's subresources status and scale; selector is the path of a text with the selector of its
-// pods.
+// CustomResource returns a definition of a row's kind for other API servers. It has a structural schema derived from
+// the Go type, and the row's status and scale subresources. selector is the JSON path of the string that holds the
+// pod selector.
 func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceColumnDefinition,
 	selector string) *apiextensionsv1.CustomResourceDefinition {
 	schema := schemaOf(reflect.TypeOf(r.New()).Elem(), nil)
@@ -59,7 +59,7 @@ func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceCo
 	}
 }
 
-// special are types whose JSON is not what their fields say.
+// special contains the types whose JSON does not follow from their fields.
 var special = map[reflect.Type]apiextensionsv1.JSONSchemaProps{
 	reflect.TypeFor[metav1.Time]():          {Type: "string", Format: "date-time"},
 	reflect.TypeFor[metav1.MicroTime]():     {Type: "string", Format: "date-time"},
@@ -78,8 +78,8 @@ func anything() apiextensionsv1.JSONSchemaProps {
 	return apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &yes}
 }
 
-// schemaOf returns the schema of a type; above are the types that contain it. A type that contains itself may have any
-// fields there.
+// schemaOf returns a type's schema. above lists the enclosing types. Where a type contains itself, any fields are
+// allowed.
 func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaProps {
 	if s, ok := special[t]; ok {
 		return s
@@ -119,8 +119,8 @@ func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaPr
 	return anything()
 }
 
-// fieldsOf adds a struct's fields to a schema, including the fields of embedded structs. Fields without omitempty are
-// required.
+// fieldsOf adds a struct's fields, including those of embedded structs, to a schema. Fields without omitempty or
+// omitzero are required, except for pointers, maps and slices.
 func fieldsOf(t reflect.Type, above []reflect.Type, s *apiextensionsv1.JSONSchemaProps) {
 	for i := range t.NumField() {
 		f := t.Field(i)

@@ -12,12 +12,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Extension is what a system adds to the kinds that a server starts with.
+// Extension adds a system's kinds to the kinds that a server starts with.
 type Extension struct {
 	Kinds []Kind
-	// Subresources are added to kinds that others define.
+	// Subresources are added to kinds that are defined elsewhere.
 	Subresources map[schema.GroupVersionKind][]kind.Subresource
-	// Roles are roles and bindings besides those that follow from the rights of Kinds.
+	// Roles are further roles and bindings, besides those that result from Kind.Rights.
 	Roles []client.Object
 }
 
@@ -27,7 +27,7 @@ type Kind struct {
 	Rights Rights
 }
 
-// Resources returns the names and scopes of kinds, as in discovery.
+// Resources returns the names and scopes of kinds in discovery's form.
 func Resources(kinds []Kind) []metav1.APIResource {
 	list := make([]metav1.APIResource, len(kinds))
 	for i, k := range kinds {
@@ -40,12 +40,12 @@ func Resources(kinds []Kind) []metav1.APIResource {
 	return list
 }
 
-// Rights returns the RBAC rules of a kind: of its reconciler (nil if it has none), and the ones that the roles edit and
-// view get.
+// Rights returns the RBAC rules of a kind's reconciler (nil if it has none) and the rules that the kind adds to the
+// roles edit and view.
 type Rights func() (controller, edit, view []rbacv1.PolicyRule)
 
-// WholeField makes a field one unit of field ownership (server-side apply), which a single writer owns. It panics if
-// the kind has no such field.
+// WholeField makes a field atomic in server-side apply: one field manager owns all of it. It panics if the types
+// cannot be built.
 func WholeField(r *kind.Resource, field string) {
 	types, err := AtomicTypes(r.GroupVersionKind, field)
 	if err != nil {
@@ -54,13 +54,13 @@ func WholeField(r *kind.Resource, field string) {
 	r.Types, r.Record = types, field
 }
 
-// Index has the cache index a selectable field; value returns the field's value.
+// Index makes the cache index a selectable field. value returns the field's value.
 func Index(r *kind.Resource, field string, value func(client.Object) string) {
 	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
 }
 
-// Scale returns the subresource scale of a kind. fields returns the fields behind it. Its table prints as upstream's
-// once a server has the kind.
+// Scale returns the scale subresource of a kind. fields returns pointers to, and values of, the underlying fields.
+// Its table has upstream's columns once the kind is part of a server's Table.
 func Scale[P client.Object](fields func(P) (want **int32, have int32,
 	selector *metav1.LabelSelector)) kind.Subresource {
 	return kind.Subresource{
@@ -80,7 +80,7 @@ func Scale[P client.Object](fields func(P) (want **int32, have int32,
 	}
 }
 
-// ControllerBinding binds a role to a service account of kube-system, as which a reconciler acts.
+// ControllerBinding binds a role to a service account in kube-system, whose identity a reconciler uses.
 func ControllerBinding(role *rbacv1.ClusterRole, account string) client.Object {
 	return RoleBinding(role, rbacv1.Subject{
 		Kind:      rbacv1.ServiceAccountKind,
@@ -89,7 +89,7 @@ func ControllerBinding(role *rbacv1.ClusterRole, account string) client.Object {
 	})
 }
 
-// RoleBinding binds a role to a subject, in a binding of the role's name.
+// RoleBinding binds a role to a subject. The binding has the role's name.
 func RoleBinding(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: RoleMeta(role.Name),
@@ -98,8 +98,8 @@ func RoleBinding(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object
 	}
 }
 
-// RoleMeta is the metadata of a default role or binding, which a server keeps as it is unless the object's annotation
-// says otherwise.
+// RoleMeta returns the metadata of a default role or binding. The server resets such objects unless their
+// auto-update annotation is false.
 func RoleMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
 		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}}

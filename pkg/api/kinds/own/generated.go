@@ -9,8 +9,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// GeneratedModels returns the schemas, of those that upstream generates, of a Go type and of the types that it refers
-// to.
+// GeneratedModels returns upstream's generated schemas of the Go type root and of the types that it refers to.
 func GeneratedModels(definitions common.GetOpenAPIDefinitions, root string) map[string]*spec.Schema {
 	all := definitions(func(name string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + name) })
 	models := map[string]*spec.Schema{}
@@ -29,7 +28,7 @@ func GeneratedModels(definitions common.GetOpenAPIDefinitions, root string) map[
 	return models
 }
 
-// GeneratedTypes returns the type converter of a kind that client-go's schema does not contain, whose Go type is root.
+// GeneratedTypes returns the type converter of a kind that client-go's schema does not have. root is its Go type.
 func GeneratedTypes(definitions common.GetOpenAPIDefinitions, root string,
 	gvk schema.GroupVersionKind) (managedfields.TypeConverter, error) {
 	models := GeneratedModels(definitions, root)

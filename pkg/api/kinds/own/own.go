@@ -1,5 +1,4 @@
 // Package own makes the rows of Coracle's own kinds from their types, defaults, validation and columns under apis.
-//
 // It contains only pure functions.
 package own
 
@@ -25,8 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Definition defines one of Coracle's own kinds; Row makes its row. Kind, Plural, New and NewList are required;
-// functions may be nil. Metadata is validated as upstream does.
+// Definition defines one of Coracle's own kinds; Row makes its row. Kind, Plural, New and NewList are required.
+// Functions may be nil. Metadata is validated as upstream does.
 type Definition[P client.Object] struct {
 	Kind                  schema.GroupVersionKind
 	Plural                string // lower case; the singular is the lower-case kind
@@ -40,25 +39,25 @@ type Definition[P client.Object] struct {
 	ValidateUpdate        func(obj, old P) field.ErrorList
 	ValidateStatus        func(obj, old P) field.ErrorList
 	Prepare               func(obj, old P)   // before a write is compared and validated; old is nil for a create
-	Changed               func(obj, old P)   // on updates that change the generation
+	Changed               func(obj, old P)   // on updates that increment the generation
 	PrepareStatus         func(obj, old P)   // before a write to the status is validated
 	Fields                func(P) fields.Set // further selectable fields; always the same keys
 	Columns               func() []metav1.TableColumnDefinition
 	Cells                 func(P, time.Time) []any
 	AllowCreateOnUpdate   bool
-	RequireUpdateRevision bool   // updates must have a resourceVersion
-	Source                string // the Go source of the types, whose comments kubectl explain shows
+	RequireUpdateRevision bool   // updates need a resourceVersion
+	Source                string // Go source of the types; kubectl explain shows its comments
 }
 
-// withStatus is a kind with a status.
+// withStatus constrains a type parameter to pointers to T that implement client.Object.
 type withStatus[T any] interface {
 	client.Object
 	*T
 }
 
-// Row returns the row of one of Coracle's own kinds. A write to the object does not change its status, and a write to
-// the status subresource changes nothing else. status returns a pointer to an object's status, and is nil if the kind
-// has none. The generation counts changes of everything but status and metadata.
+// Row returns the row of one of Coracle's own kinds. A write to the object does not change its status, and a write
+// to the status subresource changes nothing else. status returns a pointer to an object's status; it is nil if the
+// kind has no status. The generation counts changes of everything except status and metadata.
 func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Resource {
 	s := &strategy[T, S, P]{NameGenerator: names.SimpleNameGenerator, Definition: d, status: status}
 	group := d.Kind.GroupVersion()
@@ -69,7 +68,7 @@ func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Re
 		ShortNames:       d.ShortNames,
 		Categories:       d.Categories,
 		Namespaced:       !d.Cluster,
-		Keys:             d.Kind.Group + "/" + d.Plural, // as upstream for custom resources
+		Keys:             d.Kind.Group + "/" + d.Plural, // as for custom resources upstream
 		New:              func() client.Object { return d.New() },
 		NewList:          d.NewList,
 		Source:           d.Source,

@@ -9,8 +9,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// Together returns the rules of several controllers in order, with one rule for all resources of a group that need the
-// same verbs. Rules that are limited to names, or that are about paths, follow as they are.
+// Together merges the rules of several controllers, in order: one rule has all resources of a group that need the
+// same verbs. Rules with resource names or non-resource URLs follow unchanged.
 func Together(all ...Rights) (list []rbacv1.PolicyRule) {
 	type resource struct{ group, name string }
 	verbs := map[resource]map[string]bool{}

@@ -7,7 +7,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// TestRulesThatAreLimitedStayLimited: what is printed for an operator gives no more rights than its controllers need.
+// The rules that are printed for an operator grant no more than its controllers need.
 func TestRulesThatAreLimitedStayLimited(t *testing.T) {
 	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "get"}}
 	one := rbacv1.PolicyRule{

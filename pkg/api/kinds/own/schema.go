@@ -10,8 +10,8 @@ import (
 // Schema is a part of a definition's schema.
 type Schema = apiextensionsv1.JSONSchemaProps
 
-// Adjust changes the schema at a path of fields, such as spec.windows.[].kind, where [] is any element of a list. A
-// path that the schema does not have is an error of the program, and panics.
+// Adjust changes the schema at a path of fields such as spec.windows.[].kind, where [] means any element of a list.
+// It panics if the schema does not have the path.
 func Adjust(s *Schema, path string, changes ...func(*Schema)) {
 	adjust(s, strings.Split(path, "."), changes)
 }
@@ -34,7 +34,7 @@ func adjust(s *Schema, path []string, changes []func(*Schema)) {
 	}
 }
 
-// OneOf allows values of a text.
+// OneOf restricts a string to values.
 func OneOf[T ~string](values ...T) func(*Schema) {
 	return func(s *Schema) {
 		for _, v := range values {
@@ -43,19 +43,19 @@ func OneOf[T ~string](values ...T) func(*Schema) {
 	}
 }
 
-// WithDefault sets the default, a value with the field's JSON.
+// WithDefault sets the default. v must encode to the field's JSON.
 func WithDefault(v any) func(*Schema) {
 	return func(s *Schema) { s.Default = new(literal(v)) }
 }
 
-// WithRule adds a rule in CEL, with a message for who breaks it.
+// WithRule adds a CEL rule. A violation is reported with message.
 func WithRule(rule, message string) func(*Schema) {
 	return func(s *Schema) {
 		s.XValidations = append(s.XValidations, apiextensionsv1.ValidationRule{Rule: rule, Message: message})
 	}
 }
 
-// WithNames bounds the names of objects; it is for the field metadata. A pattern that is empty allows all.
+// WithNames limits the names of objects; use it on the field metadata. An empty pattern allows all names.
 func WithNames(most int64, pattern string) func(*Schema) {
 	return func(s *Schema) {
 		s.Properties = map[string]Schema{"name": {Type: "string", MaxLength: &most, Pattern: pattern}}
@@ -65,7 +65,7 @@ func WithNames(most int64, pattern string) func(*Schema) {
 func literal(v any) apiextensionsv1.JSON {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // constants are given
+		panic(err) // callers pass constants
 	}
 	return apiextensionsv1.JSON{Raw: raw}
 }

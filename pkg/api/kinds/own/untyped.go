@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Untyped defines a kind without a Go type, such as one defined at run time. Kind and Plural are required; functions
-// may be nil.
+// Untyped defines a kind without a Go type, such as a custom resource. Kind and Plural are required. Functions may
+// be nil.
 type Untyped struct {
 	Kind                 schema.GroupVersionKind
 	Plural, Singular     string // Singular defaults to the lower-case kind
@@ -39,9 +39,8 @@ type Untyped struct {
 	Hash                 string // see kind.Resource.Hash
 }
 
-// Row returns the row. If status is a subresource, it and the rest are written separately, and the generation counts
-// changes of everything but metadata and status; otherwise of everything but metadata, as for upstream's custom
-// resources.
+// Row returns the row. As for upstream's custom resources, the generation counts changes of everything except
+// metadata. With a status subresource, status is written separately and does not count.
 func (u Untyped) Row() *kind.Resource {
 	s := &untyped{NameGenerator: names.SimpleNameGenerator, Untyped: u}
 	r := &kind.Resource{
@@ -138,7 +137,7 @@ func (s *untyped) counted(u *unstructured.Unstructured) map[string]any {
 	return part
 }
 
-// set sets a field to its value in from, or removes it.
+// set copies the field name from from to object, or removes it if from does not have it.
 func set(object map[string]any, name string, from map[string]any) {
 	if v, ok := from[name]; ok {
 		object[name] = v
@@ -203,8 +202,8 @@ func (s *untypedStatus) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 	return s.validateUpdate(obj, old, s.ValidateStatusUpdate)
 }
 
-// GetResetFields returns the fields that server-side apply must not own through the status subresource; as upstream,
-// spec.
+// GetResetFields returns the fields that server-side apply must not own through the status subresource: spec, as
+// upstream.
 func (s *untypedStatus) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec")),

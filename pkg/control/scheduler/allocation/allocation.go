@@ -1,8 +1,6 @@
 // Package allocation allocates devices to resource claims with upstream's allocator of structured parameters
-// (KEP-4381).
-//
-// It is apart from the scheduler because the allocator links the CEL of the API server, which other users of the
-// scheduler's package must not.
+// (KEP-4381). It is separate from the scheduler because the allocator links the API server's CEL, which other
+// importers of the scheduler must not link.
 package allocation
 
 import (
@@ -21,17 +19,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 )
 
-// expressions is how many compiled CEL expressions are kept, as upstream.
+// expressions is the number of cached CEL expressions, as upstream.
 const expressions = 128
 
-// features are those that upstream 1.37 has by default.
+// features are the features that upstream 1.37 enables by default.
 var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
 	FractionalCapacityRange: true,
 	PartitionableDevices:    true, PrioritizedList: true,
 }
 
-// New returns the function that makes allocators. It compiles nothing before the first use.
+// New returns a function that creates allocators. Nothing is compiled before the first use.
 func New() func(context.Context, scheduler.Inventory) (scheduler.Allocate, error) {
 	compiled := sync.OnceValue(func() *cel.Cache {
 		return cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: features.ConsumableCapacity})
@@ -55,7 +53,7 @@ func New() func(context.Context, scheduler.Inventory) (scheduler.Allocate, error
 	}
 }
 
-// known returns upstream's error for a claim of a class that does not exist.
+// known returns upstream's error if a claim refers to a missing class.
 func known(class func(string) (*resourcev1.DeviceClass, error), claims []*resourcev1.ResourceClaim) error {
 	missing := func(request, name string) error {
 		if _, err := class(name); err != nil {
@@ -80,7 +78,7 @@ func known(class func(string) (*resourcev1.DeviceClass, error), claims []*resour
 	return nil
 }
 
-// state is what the allocations use. Devices used with admin access stay available to others.
+// state returns the devices that allocations use. Devices used with admin access stay available to others.
 func state(allocated []*resourcev1.AllocationResult) structured.AllocatedState {
 	out := structured.AllocatedState{
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
@@ -110,7 +108,7 @@ type classes func(name string) (*resourcev1.DeviceClass, error)
 
 func (c classes) Get(name string) (*resourcev1.DeviceClass, error) { return c(name) }
 
-// List is not used by the allocator, which looks classes up by name.
+// List fails: the allocator looks classes up by name.
 func (c classes) List() ([]*resourcev1.DeviceClass, error) {
 	return nil, errors.New("device classes are looked up by name")
 }
