@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,6 +46,9 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		status, err := server.Start(cmd.Context(), c, child, startProgress(*verbose, terminalWidth() > 0))
 		if terminalWidth() > 0 {
 			fmt.Print("\r\x1b[K")
+		}
+		if err != nil && cmd.Context().Err() != nil {
+			return errors.New("the start was interrupted, and no cluster runs: `coracle start` starts it again")
 		}
 		if err != nil {
 			return err

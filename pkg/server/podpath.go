@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// checkUID is the UID of the sandbox in which networkHealth acts as a pod. After a crash the agent releases it, as every
-// sandbox without a pod.
+// checkUID is the UID of the sandbox in which networkHealth acts as a pod. After a crash the agent releases it, as
+// every sandbox without a pod.
 const checkUID = "coracle-status"
 
 // networkHealth does what every pod needs, in the network namespace of a pod: it asks the cluster's DNS for a name and

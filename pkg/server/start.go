@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +31,22 @@ const (
 // one is already running, its status is returned. A child that fails has exited when Start returns its error. If ctx is
 // done first, the child is stopped.
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(socket.Event)) (socket.Status, error) {
+	_, statErr := os.Stat(c.DataDir)
+	dirErr := os.MkdirAll(c.DataDir, 0o700) // for the lock; what else is wrong comes first
+	if dirErr == nil {
+		unlock, err := lockStart(ctx, c.DataDir, toStart, func(pid int, does string) {
+			progress(socket.Event{Message: fmt.Sprintf("waiting for process %d, which %ss the cluster", pid, does)})
+		})
+		if err != nil {
+			return socket.Status{}, err
+		}
+		defer func() {
+			unlock()
+			if errors.Is(statErr, fs.ErrNotExist) {
+				_ = os.Remove(c.DataDir) // if the start failed before it wrote anything
+			}
+		}()
+	}
 	status, err := socket.NewClient(c.RunDir).Status(ctx)
 	if err == nil {
 		return status, ownedBy(c, status.DataDir, status.PID)
@@ -40,12 +57,15 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 	if err := checkRunDir(ctx, c); err != nil {
 		return status, err
 	}
-	if err := preflight(c, true, true); err != nil {
+	if err := errors.Join(preflight(c, true, true), dirErr); err != nil {
 		return status, err
 	}
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return status, err
-	}
+	return startChild(ctx, c, child, progress)
+}
+
+// startChild starts the background process and follows its reports until its node is Ready.
+func startChild(ctx context.Context, c config.Config, child *exec.Cmd,
+	progress func(socket.Event)) (status socket.Status, err error) {
 	log, err := openLog(filepath.Join(c.DataDir, logFile))
 	if err != nil {
 		return status, err

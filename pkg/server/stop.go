@@ -25,6 +25,13 @@ func Stop(ctx context.Context, c config.Config, progress func(socket.Event)) err
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
+	release, err := endStart(ctx, c.DataDir, func(format string, args ...any) {
+		progress(socket.Event{Message: fmt.Sprintf(format, args...)})
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
 	return stop(ctx, socket.NewClient(c.RunDir), c, progress)
 }
 
@@ -66,6 +73,11 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
+	release, err := endStart(ctx, c.DataDir, say)
+	if err != nil {
+		return err
+	}
+	defer release()
 	pid := holder(c.DataDir)
 	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
 		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, "+

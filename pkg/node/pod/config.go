@@ -26,7 +26,8 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be nil.
+// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be
+// nil.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
