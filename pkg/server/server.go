@@ -15,12 +15,11 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
+	"path/filepath"
 	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
@@ -166,21 +165,18 @@ func prepare(ctx context.Context, c config.Config) (*process, error) {
 	if err := claimRunDir(p.Config); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	handler, err := logHandler(os.Stderr, c.LogLevel, c.LogFormat)
+	handler, err := logHandler(boundedLog(os.Stderr, filepath.Join(c.DataDir, logFile)), c.LogLevel, c.LogFormat)
 	if err != nil {
 		return nil, err
 	}
 	p.log = component(slog.New(handler), "server")
 	quietLibraries(p.log)
-	if p.NodeName == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return nil, err
-		}
-		p.NodeName = strings.ToLower(name)
-		if err := p.Validate(); err != nil {
-			return nil, fmt.Errorf("the hostname is not a valid node name: %w: set one with --node-name", err)
-		}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	if p.NodeName, err = nodeName(c.DataDir, p.NodeName, hostname, p.log); err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
 	if p.NodeIP == "" {
 		ip, err := outwardAddress()

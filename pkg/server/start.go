@@ -21,7 +21,7 @@ import (
 // control.Event.
 const reportVariable = "CORACLE_REPORT_FD"
 
-// logFile is the background process's log, in the data directory; it is truncated when it exceeds maxLog at a start.
+// logFile is the background process's log, in the data directory. Beyond maxLog bytes its contents move to logFile.1.
 const (
 	logFile = "coracle.log"
 	maxLog  = 16 << 20
@@ -116,11 +116,7 @@ func startChild(ctx context.Context, c config.Config, child *exec.Cmd,
 }
 
 func openLog(path string) (*os.File, error) {
-	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
-		flags |= os.O_TRUNC
-	}
-	return os.OpenFile(path, flags, 0o600)
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
 // reporter returns a function that reports progress to `coracle start`; in the foreground it does nothing.
