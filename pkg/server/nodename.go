@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// nodeNameFile is in a data directory and contains the machine's node name. A second name would be a second node, and the
-// pods of the first would be removed from the machine while the API shows them as running.
+// nodeNameFile is in a data directory and contains the machine's node name. A second name would be a second node, and
+// the pods of the first would be removed from the machine while the API shows them as running.
 const nodeNameFile = "node-name"
 
 const maxNodeName = 256 // bytes
@@ -40,17 +40,17 @@ func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error)
 	case err != nil:
 		return "", err
 	case given != "" && given != known:
-		return "", fmt.Errorf("this machine is the node %q of its cluster, and --node-name says %q: leave --node-name out, or, "+
-			"for a new node, stop, remove %s, start, and delete the old node with `coracle ctl delete node %s`", known, given,
-			file, known)
+		return "", fmt.Errorf("this machine is the node %q of its cluster, and --node-name says %q: leave --node-name out, "+
+			"or, for a new node, stop, remove %s, start, and delete the old node with `coracle ctl delete node %s`",
+			known, given, file, known)
 	case given == "" && known != strings.ToLower(hostname):
 		log.Info("the hostname is not the node's name; the node keeps its name", "hostname", hostname, "node", known)
 	}
 	return known, nil
 }
 
-// restoreNodeName has the machine take the name of the snapshot's node, unless it has a name: the Node and the pods that
-// are bound to it are in the restored cluster.
+// restoreNodeName has the machine take the name of the snapshot's node, unless it has a name: the Node and the pods
+// that are bound to it are in the restored cluster.
 func restoreNodeName(dataDir, name string) error {
 	file := filepath.Join(dataDir, nodeNameFile)
 	if _, err := os.Stat(file); err == nil || name == "" {

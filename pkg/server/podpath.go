@@ -29,7 +29,8 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	defer n.checks.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime*3/4)
 	defer cancel()
-	box, err := n.network.Setup(ctx, network.Pod{UID: checkUID, Namespace: "kube-system", Name: "status", Hostname: "status"})
+	pod := network.Pod{UID: checkUID, Namespace: "kube-system", Name: "status", Hostname: "status"}
+	box, err := n.network.Setup(ctx, pod)
 	if err != nil {
 		h.Summary = "cannot set up a pod's network"
 		h.add(socket.Unhealthy, "%v", err)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startLock is a file in a data directory that `coracle start`, `stop` and `delete` lock while they run. It contains the
-// pid of the command and what it does. The server's own lock (lockFile) comes later: without this one, a stop or delete in the first moments of
-// a start would find nothing, and then a cluster would run.
+// startLock is a file in a data directory that `coracle start`, `stop` and `delete` lock while they run. It contains
+// the pid of the command and what it does. The server's own lock (lockFile) comes later: without this one, a stop or
+// delete in the first moments of a start would find nothing, and then a cluster would run.
 const (
 	startLock = "start.lock"
 	toStart   = "start"
