@@ -290,7 +290,7 @@ func TestFleet(t *testing.T) {
 	}
 	have(func(int) string { return "one@1" })
 
-	// Edit all Resources, and roll back those of the first half while Kontrol applies the others.
+	// Edit all Resources, and roll back the first half while Kontrol applies the others.
 	patch := func(n int, text string) error {
 		r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: all[n]}}
 		return h.Patch(t.Context(), r, ctrl.RawPatch(types.MergePatchType, []byte(text)))

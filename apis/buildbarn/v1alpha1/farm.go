@@ -171,10 +171,10 @@ type FarmConfig struct {
 	MaximumMessageSizeBytes int64 `json:"maximumMessageSizeBytes,omitempty"`
 	// MaximumTreeSizeBytes is of the directory trees in results of actions, 1 MiB to 1 GiB. Default 64 MiB.
 	MaximumTreeSizeBytes int64 `json:"maximumTreeSizeBytes,omitempty"`
-	// BrowserURL is the address under which users reach the browser. Default that of its Ingress.
+	// BrowserURL is the address under which users reach the browser. Default: the address of its Ingress.
 	BrowserURL string `json:"browserURL,omitempty"`
-	// DefaultExecutionSeconds and MaximumExecutionSeconds limit the execution of an action, 1 to 86400. Default 1800 and
-	// 7200.
+	// DefaultExecutionSeconds and MaximumExecutionSeconds limit the execution of an action, 1 to 86400. Default 1800
+	// and 7200.
 	DefaultExecutionSeconds int32 `json:"defaultExecutionSeconds,omitempty"`
 	MaximumExecutionSeconds int32 `json:"maximumExecutionSeconds,omitempty"`
 	// WorkerCacheBytes and WorkerCacheFiles bound the cache of input files of each worker. Default 1 GiB and 10000.

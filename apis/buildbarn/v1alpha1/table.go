@@ -49,7 +49,7 @@ func columns(part bool) []metav1.TableColumnDefinition {
 	return out
 }
 
-// Columns returns the columns of parts, FarmColumns those of farms.
+// Columns returns the columns of parts, FarmColumns the columns of farms.
 func Columns() []metav1.TableColumnDefinition { return columns(true) }
 
 // FarmColumns returns the columns of farms.

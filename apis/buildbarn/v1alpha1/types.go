@@ -21,15 +21,15 @@ type Part interface {
 
 // PodSpec is what the specs of all parts have in common.
 type PodSpec struct {
-	// Image is the image of the part's program, such as buildbarn/bb-storage:latest. Its entry point takes one argument,
-	// the path of the configuration.
+	// Image is the image of the part's program, such as buildbarn/bb-storage:latest. Its entry point takes one
+	// argument, the path of the configuration.
 	Image string `json:"image,omitempty"`
 	// ImagePullPolicy of all images of the part. Default IfNotPresent.
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 	// Replicas is the number of pods, 0 to 1000. Default 1; of storage 2.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// ConfigMapName is the ConfigMap with the configuration. Default buildbarn-config. Its pods mount a copy of the files
-	// of this part, which is replaced, and the pods with it, when the files change and are valid.
+	// ConfigMapName is the ConfigMap with the configuration. Default buildbarn-config. Its pods mount a copy of the
+	// files of this part, which is replaced, and the pods with it, when the files change and are valid.
 	ConfigMapName string `json:"configMapName,omitempty"`
 	// ImagePullSecrets are the secrets with which images are pulled.
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
@@ -45,10 +45,10 @@ type PodSpec struct {
 
 // PartTLS gives the program of a part a certificate.
 type PartTLS struct {
-	// SecretName is a Secret with tls.crt, tls.key and ca.crt in PEM format, as cert-manager makes it. The program finds
-	// the files in /tls, and its configuration says what they are for. A renewed certificate is there without a restart;
-	// for another ca.crt pods are replaced, as programs read it when they start. The runner of a worker, and so actions,
-	// cannot see the files: a worker with a certificate runs as root, and its runner as nobody.
+	// SecretName is a Secret with tls.crt, tls.key and ca.crt in PEM format, as cert-manager makes it. The program
+	// finds the files in /tls, and its configuration says what they are for. A renewed certificate is there without a
+	// restart; for another ca.crt pods are replaced, as programs read it when they start. The runner of a worker, and
+	// so actions, cannot see the files: a worker with a certificate runs as root, and its runner as nobody.
 	SecretName string `json:"secretName"`
 }
 
@@ -110,8 +110,8 @@ const (
 	// ConditionConfigValid is false while the ConfigMap is missing or not valid; the pods keep the last valid
 	// configuration.
 	ConditionConfigValid = "ConfigValid"
-	// ConditionConfigFits is false while the configuration names what is not there, or what is something else: it may be
-	// meant, and so pods get it. It says nothing before the part was ready once.
+	// ConditionConfigFits is false while the configuration names what is not there, or what is something else: it may
+	// be meant, and so pods get it. It says nothing before the part was ready once.
 	ConditionConfigFits = "ConfigFits"
 	// ConditionProgressing is false when pods cannot start, such as for an image that does not exist, and says why.
 	ConditionProgressing = "Progressing"
@@ -126,7 +126,7 @@ const (
 	// ConditionCertificates is false when the Secret with a part's certificate is missing or not valid, or a farm's
 	// certificates cannot be issued.
 	ConditionCertificates = "CertificatesValid"
-	// ConditionChildren is false when a child's name is taken by an object of somebody else.
+	// ConditionChildren is false when a child's name is taken by an object that another owner controls.
 	ConditionChildren = "ChildrenOwned"
 )
 
@@ -141,8 +141,8 @@ const (
 	AnnotationConfig = "buildbarn.io/config-hash"
 	// AnnotationAuthorities is the hash of the authorities that a program reads when it starts, on pods.
 	AnnotationAuthorities = "buildbarn.io/authorities-hash"
-	// AnnotationFields, on a ConfigMap, is FieldsUnchecked if its files are evaluated, but their fields not compared with
-	// those that are known: they are for another version of Buildbarn.
+	// AnnotationFields, on a ConfigMap, is FieldsUnchecked if its files are evaluated, but their fields not compared
+	// with those that are known: they are for another version of Buildbarn.
 	AnnotationFields = "buildbarn.io/fields"
 	FieldsUnchecked  = "Unchecked"
 	// AnnotationRetired is on the pods of workers that are about to go.
@@ -160,7 +160,8 @@ const (
 	PortSchedulerClient int32 = 8982
 	PortSchedulerWorker int32 = 8983
 	PortSchedulerHTTP   int32 = 7982
-	// PortSchedulerQueue is where rendered configurations serve the state of the queue over gRPC; services do not have it.
+	// PortSchedulerQueue is where rendered configurations serve the state of the queue over gRPC; services do not have
+	// it.
 	PortSchedulerQueue int32 = 8984
 	PortStorage        int32 = 8981
 	PortFrontend       int32 = 8980

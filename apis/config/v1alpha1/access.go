@@ -13,14 +13,15 @@ import (
 // meaning are upstream's.
 type Access struct {
 	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io),
-	// AuthorizationConfig that of an AuthorizationConfiguration. They are reloaded when they change; empty for none.
+	// AuthorizationConfig the path of an AuthorizationConfiguration. Both files are reloaded when they change; empty
+	// for none.
 	AuthenticationConfig string
 	AuthorizationConfig  string
 	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of
 	// system:unauthenticated.
 	AnonymousAuth bool
-	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for none.
-	// TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
+	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for
+	// none. TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
 	TokenWebhook        string
 	TokenWebhookVersion string
 	TokenWebhookTTL     time.Duration
@@ -31,8 +32,8 @@ type Access struct {
 
 // FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
 type FrontProxy struct {
-	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for no
-	// proxy.
+	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for
+	// no proxy.
 	RequestHeaderCA string
 	// RequestHeaderNames are the common names that its certificate may have; empty for any.
 	RequestHeaderNames    []string

@@ -19,14 +19,14 @@ type Accounts struct {
 	AccountJWKS string
 	// APIAudiences are the audiences of tokens for the API; empty means the issuers.
 	APIAudiences []string
-	// AccountSigningKey is the absolute path of the key that signs tokens; empty means that of the data directory, which
-	// can be rotated. AccountKeys are those of further keys that verify tokens, such as former ones.
+	// AccountSigningKey is the absolute path of the key that signs tokens; empty means the data directory's key, which
+	// can be rotated. AccountKeys are the paths of further keys that verify tokens, such as former ones.
 	AccountSigningKey string
 	AccountKeys       []string
 	// AccountMaxExpiration is the maximum lifetime of a requested token; 0 is no limit.
 	AccountMaxExpiration time.Duration
-	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never read
-	// them again.
+	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never
+	// read them again.
 	AccountExtendExpiration bool
 }
 

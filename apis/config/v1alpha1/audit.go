@@ -11,8 +11,8 @@ import (
 // Audit configures the audit of the API, which is disabled without AuditLogPath and AuditWebhookConfig. Names and
 // meaning are upstream's.
 type Audit struct {
-	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires one
-	// of them.
+	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires
+	// one of them.
 	AuditPolicyFile string
 	// AuditLogPath is the absolute path of the file to write, or StandardOutput; AuditLogFormat is json, an object per
 	// line, or legacy.
@@ -30,8 +30,8 @@ type Audit struct {
 	// AuditWebhookInitialBackoff is how long after a failure they are sent again; it grows by half until the fifth
 	// attempt.
 	AuditWebhookInitialBackoff time.Duration
-	// AuditWebhookBufferSize limits the events that wait, AuditWebhookMaxBatch those of a request, and AuditWebhookMaxWait
-	// how long one waits for more.
+	// AuditWebhookBufferSize limits the waiting events, AuditWebhookMaxBatch the events of a request, and
+	// AuditWebhookMaxWait how long a batch waits for more events.
 	AuditWebhookBufferSize int
 	AuditWebhookMaxBatch   int
 	AuditWebhookMaxWait    time.Duration

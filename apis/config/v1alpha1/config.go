@@ -32,7 +32,8 @@ type Config struct {
 
 // Common has the options of all modes.
 type Common struct {
-	// DataDir is the directory of all state, RunDir that of state that need not survive a reboot. Both are absolute.
+	// DataDir is the directory of all state, RunDir the directory of state that need not survive a reboot. Both are
+	// absolute.
 	DataDir string
 	RunDir  string
 	// LogLevel is debug, info, warn or error.
@@ -50,7 +51,8 @@ type Server struct {
 	// ClusterCIDR is divided into a /24 per node; ServiceCIDR is the range of service addresses.
 	ClusterCIDR string
 	ServiceCIDR string
-	// NodePortRange are the ports of nodes for services, as "30000-32767", or "30000+2767" with a number of further ports.
+	// NodePortRange are the ports of nodes for services, as "30000-32767", or "30000+2767" with a number of further
+	// ports.
 	NodePortRange string
 	// EventTTL is how long events are retained after their last write.
 	EventTTL time.Duration
@@ -122,7 +124,7 @@ type Agent struct {
 	PodManifestPath string
 	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	PodMetadataAccess bool
-	// PodProbeAnyHost allows probes and hooks of pods to name any host, also those of the machine itself.
+	// PodProbeAnyHost allows probes and hooks of pods to name any host, including the machine itself.
 	PodProbeAnyHost bool
 	// AgentListen is the address and port of the node's own API (logs, exec).
 	AgentListen string
@@ -139,7 +141,7 @@ type Agent struct {
 	ImageGCHigh int
 	ImageGCLow  int
 	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a
-	// folder, and CredentialBinDir that of their programs. Both or neither are set.
+	// folder, and CredentialBinDir the folder of their programs. Both or neither are set.
 	CredentialConfig string
 	CredentialBinDir string
 	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that

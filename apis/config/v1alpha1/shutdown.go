@@ -15,8 +15,8 @@ import (
 // Shutdown is how long pods have to end when the machine shuts down (KEP-2000, KEP-2712). There is only a delay where
 // systemd-logind runs.
 type Shutdown struct {
-	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of it
-	// that is kept for critical pods, which end last.
+	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of
+	// it that is kept for critical pods, which end last.
 	ShutdownGracePeriod             time.Duration
 	ShutdownGracePeriodCriticalPods time.Duration
 	// ShutdownGracePeriodByPodPriority are "priority=duration" and replace the two above. See ShutdownPeriods.
@@ -33,12 +33,12 @@ type ShutdownPeriod struct {
 const (
 	// lowestCritical is the priority of system-cluster-critical.
 	lowestCritical = 2_000_000_000
-	// longestShutdown is the maximum of all periods together, mostShutdownPeriods that of their number.
+	// longestShutdown is the maximum of all periods together, mostShutdownPeriods the maximum of their number.
 	longestShutdown     = time.Hour
 	mostShutdownPeriods = 64
 )
 
-// ShutdownPeriods returns the periods in the order in which pods end, that of the lowest priority first. It returns
+// ShutdownPeriods returns the periods in the order in which pods end, lowest priority first. It returns
 // none if shutdowns are not delayed.
 func (s Shutdown) ShutdownPeriods() ([]ShutdownPeriod, error) {
 	if len(s.ShutdownGracePeriodByPodPriority) > 0 {

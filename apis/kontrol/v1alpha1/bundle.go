@@ -45,7 +45,7 @@ type BundleSpec struct {
 	// Overrides change some of the objects on some clusters, at most 32, in this
 	// order.
 	Overrides []BundleOverride `json:"overrides,omitempty"`
-	// Mode, Ignore and DeletionPolicy are those of the Resources.
+	// Mode, Ignore and DeletionPolicy are copied to the Bundle's Resources.
 	Mode           Mode           `json:"mode,omitempty"`
 	Ignore         *Ignore        `json:"ignore,omitempty"`
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -118,7 +118,7 @@ type Approval string
 const (
 	// ApprovalNone: it is applied as soon as it can be.
 	ApprovalNone Approval = "None"
-	// ApprovalManual: it is applied once somebody has approved it.
+	// ApprovalManual: it is applied after a user approves it.
 	ApprovalManual Approval = "Manual"
 )
 

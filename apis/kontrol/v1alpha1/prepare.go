@@ -22,7 +22,7 @@ func DefaultCluster(c *Cluster) {
 	}
 }
 
-// Default sets the defaults, those of a new Resource included. It is idempotent.
+// Default sets the defaults, including the ones that only a new Resource has. It is idempotent.
 func Default(r *Resource) {
 	DefaultWritten(r)
 	if r.Spec.Revision == nil {

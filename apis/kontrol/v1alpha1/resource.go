@@ -179,8 +179,8 @@ type Ignore struct {
 	// metadata.annotations["a.b/c"] or
 	// spec.template.spec.containers[name="app"].image; [*] is any element.
 	Fields []string `json:"fields,omitempty"`
-	// Managers are names of field managers, at most 64, such as that of an
-	// autoscaler: fields that they own are ignored.
+	// Managers are names of field managers, at most 64, such as an
+	// autoscaler's: fields that they own are ignored.
 	Managers []string `json:"managers,omitempty"`
 }
 
@@ -194,9 +194,9 @@ const (
 	StateOutOfSync State = "OutOfSync"
 	// StatePendingApplied: applied != current.
 	StatePendingApplied State = "PendingApplied"
-	// StateDrifted: somebody changed the object on the cluster.
+	// StateDrifted: another client changed the object on the cluster.
 	StateDrifted State = "Drifted"
-	// StateConflict: somebody else claims the object or some of its fields.
+	// StateConflict: another manager owns the object or some of its fields.
 	StateConflict State = "Conflict"
 	// StateUnreachable: the cluster does not answer, or there is none.
 	StateUnreachable State = "Unreachable"
@@ -248,7 +248,7 @@ type ClusterCounts struct {
 
 // Accepted is a content of a Resource that is valid.
 type Accepted struct {
-	// Revision and Generation are those of the Resource.
+	// Revision and Generation are the Resource's.
 	Revision   int64 `json:"revision"`
 	Generation int64 `json:"generation"`
 	// Template is the object, Overrides what changes it.
@@ -279,8 +279,9 @@ const (
 	// deletion policy says. The API server adds it.
 	FinalizerTargets = "kontrol.coracle.dev/targets"
 	// AnnotationWave on a Resource is its wave, an integer from -1000 to 1000; 0
-	// without. It is applied to a cluster once those of lower waves that have
-	// the same label LabelGroup, or all have none, are in sync there.
+	// if it is not set. A Resource is applied to a cluster when all Resources of
+	// lower waves with the same value of LabelGroup, or without that label, are
+	// in sync there.
 	AnnotationWave = "kontrol/wave"
 	LabelGroup     = "kontrol/group"
 

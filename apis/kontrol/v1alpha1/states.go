@@ -6,7 +6,7 @@ import (
 )
 
 // AppliedState is what was last applied of a Resource to a cluster. Its name is
-// that of the Resource, a dot, and that of the cluster.
+// the Resource's, a dot, and the cluster's.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -53,8 +53,8 @@ type Target struct {
 type Applied struct {
 	Subject `json:",inline"`
 
-	// Generation and Revision are those of the Resource when it was applied
-	// last; 0 if it never was.
+	// Generation and Revision are the Resource's when it was last applied; 0 if
+	// it never was.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
 	// Variant identifies what overrides made of the object for the cluster;
@@ -96,11 +96,11 @@ const (
 	ApplyWaiting ApplyStatus = "Waiting"
 	// ApplyFailed: the cluster refused it, or could not be reached.
 	ApplyFailed ApplyStatus = "Failed"
-	// ApplyConflict: somebody else claims the object or some of its fields.
+	// ApplyConflict: another manager owns the object or some of its fields.
 	ApplyConflict ApplyStatus = "Conflict"
 )
 
-// The reasons of applied states, besides those of the cluster's answers.
+// The reasons of applied states. Others come from the cluster's response.
 const (
 	ReasonDependency      = "Dependency"
 	ReasonDependencyCycle = "DependencyCycle"
@@ -114,8 +114,8 @@ const (
 	ReasonOverride        = "Override"
 )
 
-// CurrentState is what a cluster has of a Resource now. Its name is that of the
-// Resource, a dot, and that of the cluster.
+// CurrentState is what a cluster has of a Resource now. Its name is the
+// Resource's, a dot, and the cluster's.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -146,8 +146,8 @@ type Current struct {
 	// Generation and Revision are from the object's annotations.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
-	// UID is the object's, ResourceVersion that of the cluster at which anything
-	// recorded here changed last.
+	// UID is the object's. ResourceVersion is the object's on the cluster when
+	// anything recorded here last changed.
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Object is the object without status and managed fields. Values of Secrets
@@ -187,11 +187,11 @@ const (
 	DriftChanged DriftType = "Changed"
 	// DriftRemoved: an applied field, or the object, is gone.
 	DriftRemoved DriftType = "Removed"
-	// DriftAdded: a field that was not applied was set by somebody else.
+	// DriftAdded: another client set a field that was not applied.
 	DriftAdded DriftType = "Added"
 )
 
-// Drift is a field that somebody else changed.
+// Drift is a field that another client changed.
 type Drift struct {
 	// Path is the field, such as .spec.replicas; empty for the object.
 	Path string `json:"path"`

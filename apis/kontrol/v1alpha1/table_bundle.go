@@ -30,7 +30,7 @@ func BundleCells(b *Bundle, now time.Time) []any {
 	}
 }
 
-// Phase returns how far a Bundle is: that of a generation that nothing has looked at yet is Progressing.
+// Phase returns the phase of a Bundle: Progressing until its latest generation was observed.
 func (b *Bundle) Phase() string {
 	switch {
 	case b.DeletionTimestamp != nil:

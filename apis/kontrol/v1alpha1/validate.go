@@ -12,7 +12,8 @@ import (
 
 // Bounds.
 const (
-	// MaxTemplate is the largest object of a Resource, MaxObject that of a state, in bytes of JSON. Servers add defaults.
+	// MaxTemplate limits the object of a Resource, MaxObject the object of a state, in bytes of JSON. The latter is
+	// larger because servers add defaults.
 	MaxTemplate = 256 << 10
 	MaxObject   = 512 << 10
 	// MaxDrift is how many drifted fields are listed, MaxError the length of an error, MaxValue of a drifted field's

@@ -1,8 +1,8 @@
 // Package v1 is the API of volume snapshots and of groups of them: upstream's groups snapshot.storage.k8s.io and
 // groupsnapshot.storage.k8s.io, which elsewhere are installed as custom resources.
 //
-// Its invariant: the fields are those of upstream's v1, so that CSI drivers' sidecars and backup programs work with
-// it. Its types are written here because those of upstream's client module bring no comments for kubectl explain.
+// Its invariant: the fields equal upstream's v1, so that CSI drivers' sidecars and backup programs work with it. The
+// types are written here because upstream's client module brings no comments for kubectl explain.
 //
 //	Kind                   Written by                                        Says
 //	VolumeSnapshotClass    administrators      which driver takes snapshots, and what becomes of them

@@ -9,8 +9,8 @@ import (
 const (
 	// MaxGroup limits the volumes of a group.
 	MaxGroup = 1000
-	// maxHandles limits the names that a driver gives to the volumes of a group, and those of its snapshots, in bytes of
-	// all together.
+	// maxHandles limits the names that a driver gives to the volumes and the snapshots of a group, in bytes of all
+	// together.
 	maxHandles = 256 << 10
 )
 

@@ -37,8 +37,8 @@ func PodName(t *Task, a *TaskAttempt) string {
 	return fmt.Sprintf("%s-%d", name, a.Number)
 }
 
-// AnyPod takes the place of a pod's UID where an agent is asked for the log of an attempt by its pod's name alone. If
-// that ends with a star, a number takes its place: the log is that of the greatest.
+// AnyPod takes the place of a pod's UID in requests to an agent for the log of an attempt by its pod's name. If the
+// name ends with a star, which stands for a number, the agent takes the pod with the greatest number.
 const AnyPod = "-"
 
 // Pod returns the pod of an attempt. It shares no memory with the task.
@@ -71,7 +71,8 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
 			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
 			TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
-			// A task names no service account, so there is nothing that a token of the namespace's default one would be for.
+			// A task names no service account, so there is nothing that a token of the namespace's default one would be
+			// for.
 			AutomountServiceAccountToken: &no,
 		},
 	}

@@ -41,7 +41,7 @@ type TaskScheduleSpec struct {
 	// Schedule is in cron's format, such as "0 3 * * *" or "@hourly".
 	Schedule string `json:"schedule"`
 	// TimeZone is the name of the time zone of the schedule, such as
-	// "Europe/Paris". Unset: that of the server.
+	// "Europe/Paris". Unset: the server's.
 	TimeZone *string `json:"timeZone,omitempty"`
 	// StartingDeadlineSeconds is how late a task may be created. Unset: however
 	// late.

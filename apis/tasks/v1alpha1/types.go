@@ -62,7 +62,7 @@ type TaskSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations are the taints of nodes that do not matter to the task.
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// PriorityClassName names the PriorityClass of its pods: those of a higher
+	// PriorityClassName names the PriorityClass of its pods. Pods of a higher
 	// priority are scheduled first. Empty: the default class.
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
@@ -147,8 +147,8 @@ const (
 	TaskScheduled TaskPhase = "Scheduled"
 	// TaskRunning: the container runs. In an array, at least one does.
 	TaskRunning TaskPhase = "Running"
-	// TaskCompleted: the container ended with exit code 0, those of an array
-	// for every index. Terminal.
+	// TaskCompleted: the container ended with exit code 0, in an array for
+	// every index. Terminal.
 	TaskCompleted TaskPhase = "Completed"
 	// TaskFailed: status.reason and status.error say why. Terminal.
 	TaskFailed TaskPhase = "Failed"
@@ -157,8 +157,8 @@ const (
 // Ended reports whether the phase is terminal.
 func (p TaskPhase) Ended() bool { return p == TaskCompleted || p == TaskFailed }
 
-// The reasons of failed tasks and attempts, besides those of the runtime and
-// of evictions, such as OOMKilled.
+// The reasons of failed tasks and attempts. Others come from the runtime and
+// evictions, such as OOMKilled.
 const (
 	// ReasonError: the container ended with another exit code than 0.
 	ReasonError = "Error"
@@ -172,7 +172,7 @@ const (
 	// be made within startTimeoutSeconds, such as for a ConfigMap that is not
 	// there or a port of the node that is taken.
 	ReasonNotPrepared = "NotPrepared"
-	// ReasonPodDeleted: somebody deleted the pod.
+	// ReasonPodDeleted: a client deleted the pod.
 	ReasonPodDeleted = "PodDeleted"
 	// ReasonRejected: the API server refused the pod, such as for a quota.
 	ReasonRejected = "Rejected"
@@ -183,8 +183,7 @@ const (
 )
 
 // TaskStatus is what became of the task. Except for arrays, node, podName,
-// containerID, exitCode, scheduledAt and startedAt are those of the last
-// attempt.
+// containerID, exitCode, scheduledAt and startedAt describe the last attempt.
 type TaskStatus struct {
 	// Phase is Pending, Scheduled, Running, and then Completed or Failed.
 	Phase TaskPhase `json:"phase,omitempty"`

@@ -41,7 +41,7 @@ type BatchResult struct {
 	// Reply is the reply, if it is text, Binary if it is not.
 	Reply  string `json:"reply,omitempty"`
 	Binary []byte `json:"binary,omitempty"`
-	// Reason and Message are those of a Status, for a message without success.
+	// Reason and Message are as in a Status, for a message that failed.
 	Reason  Failure `json:"reason,omitempty"`
 	Message string  `json:"message,omitempty"`
 }

@@ -108,8 +108,8 @@ func (s *Server) FailRemote(w http.ResponseWriter, req *http.Request, err error)
 	s.fail(w, req, apierrors.NewServiceUnavailable(err.Error()))
 }
 
-// withRemotes returns a function that merges the local discovery documents with those of aggregated API servers. It
-// caches the result until either changes.
+// withRemotes returns a function that merges the local discovery documents with the documents of aggregated API
+// servers. It caches the result until either changes.
 func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 	type merged struct {
 		base   *discovery

@@ -34,7 +34,7 @@ type Config struct {
 	// Outstanding limits a flow's requests that wait, execute or send their response (default 500), Streams its
 	// watches and other long-running requests (default 4,000).
 	Outstanding, Streams int
-	// BodyBytes limits the request bodies in memory of all flows (default 32 MiB), FlowBodyBytes those of one flow
+	// BodyBytes limits the request bodies in memory of all flows (default 32 MiB), FlowBodyBytes the bodies of one flow
 	// (default 8 MiB). A flow with at most 64 KiB may also use a reserve as large as BodyBytes.
 	BodyBytes, FlowBodyBytes int
 }
@@ -167,7 +167,7 @@ type Stat struct {
 	Rejected           map[string]uint64 // by reason
 }
 
-// Stats returns all flow schemas except those of exempt levels, whose requests are not counted.
+// Stats returns all flow schemas except the schemas of exempt levels, whose requests are not counted.
 func (s *Set) Stats() []Stat {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -138,7 +138,7 @@ func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...c
 	return err
 }
 
-// applied is implemented by client-go's apply configurations, including those of unstructured objects.
+// applied is implemented by client-go's apply configurations, also for unstructured objects.
 type applied interface {
 	GetName() *string
 	GetNamespace() *string

@@ -147,8 +147,8 @@ func TestPropagationAndFinalizers(t *testing.T) {
 	}
 }
 
-// A deletion without a finalizer removes it in the same write. Other finalizers stay, and so do those of objects
-// whose deletion has already begun.
+// A deletion without a finalizer removes it in the same write. Other finalizers stay, and so do the finalizers of
+// objects whose deletion has already begun.
 func TestDeletionWithoutAFinalizer(t *testing.T) {
 	h := build(t)
 	const own, other = "example.com/own", "example.com/other"

@@ -39,7 +39,7 @@ func TestClassesByResource(t *testing.T) {
 		}))
 }
 
-// Containers that run at the same time have separate devices. Init containers that end use those of later
+// Containers that run at the same time have separate devices. Init containers that end share devices with later
 // containers.
 func TestExtendedRequests(t *testing.T) {
 	container := func(name string, gpus, nics int64) corev1.Container {

@@ -179,7 +179,7 @@ func TestCapacityOfDrivers(t *testing.T) {
 	}
 }
 
-// Scores equal those of upstream's scorer.
+// Scores equal the scores of upstream's scorer.
 func TestVolumesPreferFreeSpace(t *testing.T) {
 	const driver = "d.example.com"
 	class := func(name string) *storagev1.StorageClass {

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Scheduling steps are those of upstream's framework, with upstream's names: filters reject nodes, scores rank the
+// Scheduling steps are upstream's framework's, with upstream's names: filters reject nodes, scores rank the
 // feasible ones, reserves claim resources on the chosen node, preBinds prepare the pod outside the lock, and then
 // the binding is written.
 

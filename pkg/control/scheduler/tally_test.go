@@ -32,8 +32,8 @@ func preferring(key, v, topology string, weight int32) func(*corev1.Pod) {
 	}
 }
 
-// After any changes of pods and nodes, and after attempts to preempt, each node's verdict and scores equal those of
-// a new state.
+// After any changes of pods and nodes, and after attempts to preempt, each node's verdict and scores equal the results
+// of a new state.
 func TestCountsThatAreKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)

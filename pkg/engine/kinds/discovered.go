@@ -171,7 +171,7 @@ func stored(lists []*metav1.APIResourceList) (map[schema.GroupVersionResource]en
 			return nil, fmt.Errorf("discovery: %w", err)
 		}
 		for _, r := range list.APIResources {
-			if gv.Group == "events.k8s.io" { // the same objects as those of the core group
+			if gv.Group == "events.k8s.io" { // the same objects as in the core group
 				continue
 			}
 			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {

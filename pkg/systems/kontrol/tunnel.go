@@ -39,9 +39,9 @@ func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
 // tunnels has the connections of the agents of clusters; hub is nil if this server has none.
 type tunnels struct{ hub *pull.Hub }
 
-// proxy forwards requests for objects to the API of a cluster that has connected itself. They are made with its agent's
-// credentials, as what Resources do: who may use it has the rights of the agent, but for the verbs of the requests,
-// which are those of this subresource.
+// proxy forwards requests for objects to the API of a cluster that has connected itself. The agent makes them with
+// its credentials, as for Resources: a user of this subresource has the agent's rights, limited to the verbs that RBAC
+// allows on the subresource.
 func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)

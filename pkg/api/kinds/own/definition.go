@@ -119,7 +119,7 @@ func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaPr
 	return anything()
 }
 
-// fieldsOf adds a struct's fields, including those of embedded structs, to a schema. Fields without omitempty or
+// fieldsOf adds the fields of a struct and its embedded structs to a schema. Fields without omitempty or
 // omitzero are required, except for pointers, maps and slices.
 func fieldsOf(t reflect.Type, above []reflect.Type, s *apiextensionsv1.JSONSchemaProps) {
 	for i := range t.NumField() {

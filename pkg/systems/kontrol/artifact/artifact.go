@@ -44,7 +44,7 @@ const (
 	maxRedirects = 5
 )
 
-// Credentials are those of a registry; the zero value is nobody.
+// Credentials are a user's of a registry; the zero value is anonymous.
 type Credentials struct{ Username, Password string }
 
 // CredentialsOf returns the credentials that a docker configuration has for the registry of a reference.
@@ -200,7 +200,7 @@ func Resolve(ctx context.Context, reference string, c Credentials) (string, erro
 
 // quiet keeps the library from logging what is returned as an error.
 func quiet(ctx context.Context) context.Context {
-	return log.WithLogger(ctx, &log.Entry{Logger: zero(log.L.Logger)}) // whose level is that of panics
+	return log.WithLogger(ctx, &log.Entry{Logger: zero(log.L.Logger)}) // a new Logger logs only panics
 }
 
 func zero[T any](*T) *T { return new(T) }

@@ -99,7 +99,7 @@ func document(text []byte, f func(map[string]any) error) error {
 	return each(o, f, 0)
 }
 
-// each calls f with an object, or with those of a list.
+// each calls f with an object, or with each object of a list.
 func each(o map[string]any, f func(map[string]any) error, depth int) error {
 	kind, _ := o["kind"].(string)
 	items, isList := o["items"].([]any)

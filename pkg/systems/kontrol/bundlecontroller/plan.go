@@ -16,7 +16,7 @@ import (
 // Observed is what Plan goes by.
 type Observed struct {
 	Bundle *kontrol.Bundle
-	// Objects are those of the content, in their order, and Content identifies them.
+	// Objects are the content's objects in order, and Content identifies them.
 	Objects []bundle.Object
 	Content string
 	// Clusters are all clusters, Resources all Resources of the Bundle.
@@ -28,8 +28,8 @@ type Observed struct {
 
 // Step is what to do.
 type Step struct {
-	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be written
-	// before.
+	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be
+	// written before.
 	Write  []*kontrol.Resource
 	Delete []*kontrol.Resource
 	Status kontrol.BundleStatus

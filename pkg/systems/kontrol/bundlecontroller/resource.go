@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 )
 
-// longestName is the longest name of a Resource; names of its states have that of the cluster, too.
+// longestName limits the name of a Resource. Names of its states also contain the cluster's name.
 const longestName = 150
 
 // nameOf returns the name of the Resource of an object on a cluster: readable, and unique by a hash.

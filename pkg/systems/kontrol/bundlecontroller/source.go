@@ -207,7 +207,7 @@ func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
 	return stamped(is.result, b)
 }
 
-// credentials returns those of the pull secret, and its version.
+// credentials returns the pull secret's credentials, and its resourceVersion.
 func (s *sources) credentials(ctx context.Context,
 	a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
 	ref := a.PullSecret

@@ -9,8 +9,8 @@ import (
 )
 
 // accept does what an API server that has Kontrol's kinds by definitions cannot do. It returns the Resource with the
-// status that accepts it, which is to be written, or why it is refused. Nil means that somebody else is changing it:
-// the next event says more.
+// status that accepts it, which is to be written, or why it is refused. Nil means that another client changed it
+// at the same time; its event leads to another reconciliation.
 func (s *summary) accept(ctx context.Context, r *kontrol.Resource) (out *kontrol.Resource, refused string, err error) {
 	for range 2 {
 		next, errs := kontrol.Accept(r)

@@ -20,9 +20,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// The pause after a failed attempt grows from failFirst to failUsual, about as often as all are compared: that somebody
-// has made what was missing, such as a namespace, is not seen otherwise. Where many have failed, as a cluster refuses
-// all, it grows by failShare for each, up to failMost.
+// The pause after a failed attempt grows from failFirst to failUsual, about as often as all Resources are compared:
+// nothing else shows that a missing object, such as a namespace, was created. If many attempts failed, as when a
+// cluster refuses all, the pause grows by failShare for each, up to failMost.
 const (
 	failFirst = time.Second
 	failUsual = resync
@@ -65,7 +65,7 @@ func unsettled(was, is client.Object) bool {
 	return failed || b.Status != kontrol.ApplyApplied || b.Generation < a.Generation || a.ResourceUID != b.ResourceUID
 }
 
-// pairsOfObject maps a Resource to its pairs, and to those of others that are about the same object.
+// pairsOfObject maps a Resource to its pairs, and to the pairs of other Resources for the same object.
 func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := pairsOfResource(ctx, env, o)
 	r, ok := o.(*kontrol.Resource)
@@ -156,8 +156,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		})
 	}
 	if a == nil || !attempted(&a.State) {
-		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows
-		// what was created.
+		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it
+		// shows what was created.
 		if err := r.record(ctx, res, pair, a, kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true}); err != nil {
 			return engine.Result{}, err
 		}
@@ -221,8 +221,8 @@ func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
 	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
 }
 
-// first reports whether a Resource was created before another. Times have seconds, so for those of one second it only
-// decides.
+// first reports whether a Resource was created before another. Times have a resolution of seconds; the names
+// decide between Resources of one second.
 func first(a, b *kontrol.Resource) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)

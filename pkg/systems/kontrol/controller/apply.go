@@ -41,8 +41,8 @@ func (e *claimedError) Error() string {
 		e.id, kontrol.AnnotationID)
 }
 
-// Apply applies a Resource's object to a cluster by server-side apply. Fields of others are not taken, except those
-// that were applied before and somebody changed, if step.Correct is set or the mode is not Report.
+// Apply applies a Resource's object to a cluster by server-side apply. It does not take fields of other managers,
+// except fields that it applied before and another manager changed, if step.Correct is set or the mode is not Report.
 func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answer, error) {
 	r := o.Resource
 	t := kontrol.TargetOf(r)
@@ -219,8 +219,8 @@ func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
 	return o, nil
 }
 
-// patch applies an object. A conflict about fields that were applied before, with somebody who updated rather than
-// applied them, is drift, which is taken back unless the mode is Report.
+// patch applies an object. A conflict about fields that were applied before, with a manager that updated instead of
+// applied them, is drift; patch reverts it unless the mode is Report.
 func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[string]any, o Observed,
 	manager string) (*unstructured.Unstructured, error) {
 	raw, err := json.Marshal(body)
@@ -274,8 +274,8 @@ func ours(list []metav1.StatusCause, a *kontrol.Applied) bool {
 var generationField = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
 
 // unrecorded reports whether the object was applied in a later generation than is recorded: the answer was lost, or
-// this process ended before it recorded it. Which fields that had is not known then; those of the Resource are taken
-// for them.
+// this process ended before it recorded it. The fields of that apply are unknown; the
+// Resource's fields are taken instead.
 func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Observed) bool {
 	live, err := read(ctx, c, t)
 	if err != nil || live == nil {

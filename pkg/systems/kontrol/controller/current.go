@@ -221,7 +221,7 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 	return next
 }
 
-// removed reports whether the object is recorded as removed by somebody.
+// removed reports whether the object is recorded as removed by another client.
 func removed(c *kontrol.Current) bool { return len(c.Drift) == 1 && c.Drift[0].Path == "" }
 
 // generationPath is the annotation with the generation.
@@ -243,7 +243,7 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was
 	if a == nil || a.Generation == 0 {
 		return
 	}
-	// An apply under way is no drift, unless somebody else wrote the annotation.
+	// An apply under way is not drift, unless another client wrote the annotation.
 	managed, ignored := o.GetManagedFields(), object.NewIgnored(r.Spec.Ignore)
 	if generation != a.Generation {
 		if owned, _ := object.Owned(managed); owned.Has(generationPath) {

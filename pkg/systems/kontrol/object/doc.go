@@ -1,5 +1,5 @@
 // Package object reads, compares and cuts objects of any kind by the paths of their fields: what Kontrol records of
-// them, which fields somebody else changed, which it leaves to others, and whether they work.
+// them, which fields other clients changed, which fields it leaves to others, and whether they work.
 //
 // It contains only pure functions, which do not change their arguments unless they say so. Its invariant: fields are
 // compared by who owns them and as the cluster answered, never with what was sent, so that defaults, conversions,

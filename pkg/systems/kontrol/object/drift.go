@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Change is a field that somebody else changed.
+// Change is a field that another client changed.
 type Change struct {
 	Path fieldpath.Path
 	kontrol.Drift
@@ -61,7 +61,7 @@ func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fi
 }
 
 // Untouched reports, at little cost, that Drifted would find nothing: Kontrol owns what it applied, whose JSON is
-// fields, and nobody else owns anything that counts as drift. It may be false without any drift.
+// fields, and no other manager owns a field that counts as drift. It may be false without any drift.
 func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignored) bool {
 	if len(fields) == 0 || !bytes.Equal(OwnedText(managed), fields) {
 		return false

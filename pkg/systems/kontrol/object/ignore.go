@@ -32,7 +32,7 @@ func NewIgnored(i *kontrol.Ignore) Ignored {
 // None reports whether nothing is ignored.
 func (i Ignored) None() bool { return len(i.fields) == 0 && len(i.managers) == 0 }
 
-// Field reports whether a field is ignored, whoever owns it.
+// Field reports whether a field is ignored for every manager.
 func (i Ignored) Field(p fieldpath.Path) bool {
 	return slices.ContainsFunc(i.fields, func(s []kontrol.PathStep) bool { return Matches(s, p) })
 }

@@ -44,7 +44,7 @@ func (*NotConnectedError) Temporary() bool { return true }
 
 var _ net.Error = (*NotConnectedError)(nil)
 
-// ErrElsewhere means that this server does not run the reconcilers, so that a connection to it would serve nobody.
+// ErrElsewhere means that this server does not run the reconcilers, so that a connection to it would have no use.
 var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, or not at all: give the agent the " +
 	"addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
 
@@ -55,7 +55,7 @@ var ErrFull = fmt.Errorf("there are %d clusters connected, no more are possible"
 type Hub struct {
 	mu      sync.Mutex
 	tunnels map[string]*tunnel
-	changed func(cluster string) // nil while nobody uses the connections
+	changed func(cluster string) // nil until Use
 }
 
 // NewHub returns a hub without connections, which accepts none until Use.

@@ -14,9 +14,9 @@ type waiter struct {
 }
 
 // Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise
-// it returns ErrBusy, and calls again, once for each key, when it may be retried. Whoever is notified must call Next
-// when done, whether it called Do or not. After an error that means that the cluster may be lost nobody is let through
-// until that is known.
+// it returns ErrBusy, and calls again, once for each key, when it may be retried. A notified caller must call Next when
+// done, whether it called Do or not. After an error that may mean an outage, Do returns ErrBusy until a probe has
+// decided.
 func (t *Target) Do(ctx context.Context, key string, again func(),
 	f func(context.Context, client.WithWatch) error) error {
 	t.mu.Lock()

@@ -30,8 +30,8 @@ import (
 const (
 	// patience is how long a cluster may take to answer a request other than a watch.
 	patience = 10 * time.Second
-	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost, give or take half,
-	// between those of one that does not: nothing tells that it answers again.
+	// interval is the time between two probes of a cluster that answers. Probes of a cluster that does not answer are
+	// retryFirst to retryMost apart, give or take half: no event reports that it answers again.
 	interval   = 30 * time.Second
 	retryFirst = time.Second
 	retryMost  = 10 * time.Second
@@ -176,7 +176,7 @@ type Target struct {
 
 	mu      sync.Mutex
 	status  Status
-	doubted bool // a request was lost, and the probe that tells whether the cluster is has not ended: nobody was told yet
+	doubted bool // a request was lost, and the probe that decides about an outage is still running
 	running int
 	waiting []waiter        // notified once a request may be made, in order
 	waits   map[string]bool // the keys in waiting

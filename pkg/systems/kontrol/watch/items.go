@@ -32,18 +32,19 @@ type item struct {
 }
 
 const (
-	// maxDecoded is how many objects of a watch are held decoded: a few are about to be recorded, and many wait as JSON.
+	// maxDecoded is how many objects of a watch are held decoded: a few are about to be recorded, and many wait as
+	// JSON.
 	maxDecoded = 128
 	// maxDecodedSize is about how many bytes of JSON one of them may have.
 	maxDecodedSize = 64 << 10
-	// maxUnwanted is how many bytes of objects of a watch are held that nobody wants yet, as after a start, when they are
-	// listed and wanted at the same time. Others may belong to another Kontrol, or to somebody who wants to fill this
-	// process.
+	// maxUnwanted limits the bytes of a watch's objects that no Resource wants yet. After a start, objects are listed
+	// before their Resources are read. Other unwanted objects may belong to another Kontrol, or to an attacker who
+	// wants to fill this process.
 	maxUnwanted = 16 << 20
 )
 
-// hold sets the object of an item that has none, unless it is one too many that nobody wants: that is read when it is
-// wanted. The watcher is locked.
+// hold sets the object of an item that has none, unless it is unwanted and beyond maxUnwanted: then it is read when
+// a Resource wants it. The caller holds the watcher's lock.
 func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 	if len(i.pairs) == 0 {
 		if full := store(o); w.unwanted+len(full) <= maxUnwanted {

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// position is how far the changes of a cluster were followed: all up to version are known. A watch goes on from it,
-// also after hours without the cluster, as long as the cluster still has the changes since. Without a version a list
-// must come first.
+// position is the resourceVersion up to which all changes of a cluster are known. A watch resumes there, also after
+// hours without the cluster, as long as the cluster still has the changes since. Without a version a list must come
+// first.
 type position struct {
 	cluster types.UID // empty if it may not be read
 	version string
@@ -26,8 +26,8 @@ type position struct {
 }
 
 const (
-	// doubt is after how long a watch goes on only from where the cluster is seen to have the same history: one that was
-	// restored from a copy may have passed the version that was reached.
+	// doubt is the time after which a watch resumes only where the cluster is proven to have the same history: a
+	// cluster that was restored from a copy may have passed the same version with another history.
 	doubt = time.Hour
 	// witnesses is how many objects are read for that.
 	witnesses = 8
@@ -95,10 +95,10 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 	return w.witnessed(ctx, c)
 }
 
-// witnessed looks for an object that the cluster still has in the version that is known, the latest first: until then
-// its history is the one that was followed, and the watch goes on from there. What has happened since is reported
-// again. Those before may be newer by now, but none gone or older: then the cluster may not have got as far. That an
-// object which was deleted since is there again is not found out.
+// witnessed looks for an object that the cluster still has in the known version, the latest first. Up to that version
+// the histories are equal, and the watch resumes there and repeats later changes. Objects examined before it may be
+// newer, but not gone or older: then the cluster may not have reached their versions. It does not detect that an object
+// deleted since exists again.
 func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
 	began := time.Now()
 	for _, at := range w.latest(witnesses, w.reached.version) {

@@ -44,7 +44,7 @@ type watcher struct {
 	lost            map[types.NamespacedName]bool // are there, without the label by which they are watched
 	wanted, present int                           // pairs, and objects that are there
 	decoded         int                           // objects that are held decoded
-	unwanted        int                           // bytes of objects that are held and that nobody wants
+	unwanted        int                           // bytes of held objects that no Resource wants
 }
 
 func newWatcher(h *Hub, k kind) *watcher {
