@@ -221,7 +221,7 @@ func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
 	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
 }
 
-// first reports whether a Resource was created before another. Times have a resolution of seconds; the names
+// first reports whether a Resource was created before another. Times have a resolution of seconds; the UIDs
 // decide between Resources of one second.
 func first(a, b *kontrol.Resource) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
