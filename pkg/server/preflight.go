@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,14 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// leastFree is the free space, in bytes, required to start a cluster.
-const leastFree = 256 << 20
+// leastFree is the free space, in bytes, required to start a new cluster, leastToGoOn to start one that exists: freeing
+// space needs a cluster that runs. leastInodes is the number of free inodes required for either.
+const (
+	leastFree   = 256 << 20
+	leastToGoOn = 16 << 20
+	leastInodes = 100
+	manyFiles   = "du -x --inodes / | sort -n | tail"
+)
 
 // preflight checks for problems that would make a server or node fail later, before anything is started. Each error is
 // a line that names the problem and its fix.
@@ -21,7 +28,11 @@ func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
-	errs := []error{space(c.DataDir)}
+	least := int64(leastFree)
+	if there, err := exists(filepath.Join(c.DataDir, nodeNameFile)); err == nil && there {
+		least = leastToGoOn
+	}
+	errs := []error{space(c.DataDir, least)}
 	if server {
 		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir))
 	}
@@ -45,7 +56,7 @@ func free(option, address string) error {
 	return l.Close()
 }
 
-func space(dir string) error {
+func space(dir string, least int64) error {
 	for {
 		var s unix.Statfs_t
 		err := unix.Statfs(dir, &s)
@@ -56,9 +67,13 @@ func space(dir string) error {
 		if err != nil {
 			return fmt.Errorf("data-dir %s: %w", dir, err)
 		}
-		if left := int64(s.Bavail) * s.Bsize; left < leastFree {
+		if left := int64(s.Bavail) * s.Bsize; left < least {
 			return fmt.Errorf("data-dir: %s has %d MiB left and needs %d: free some, or choose another disk with --data-dir",
-				dir, left>>20, leastFree>>20)
+				dir, left>>20, least>>20)
+		}
+		if s.Files > 0 && s.Ffree < leastInodes { // some file systems have no fixed number
+			return fmt.Errorf("data-dir: the file system of %s has %d inodes left and needs %d: remove files (%s shows where "+
+				"they are), or choose another disk with --data-dir", dir, s.Ffree, leastInodes, manyFiles)
 		}
 		return nil
 	}

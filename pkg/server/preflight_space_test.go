@@ -1,0 +1,31 @@
+package server
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/thread"
+)
+
+// TestSpace: a full disk and one without inodes are told apart, and each error says how much is needed.
+func TestSpace(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, space(filepath.Join(dir, "not", "there"), 1))
+	require.ErrorContains(t, space(dir, 1<<60), "MiB left and needs")
+	require.NoError(t, thread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=50"); err != nil {
+			return err
+		}
+		require.ErrorContains(t, space(dir, 1), "inodes left and needs")
+		return nil
+	}))
+}
