@@ -151,7 +151,6 @@ rebooted)
   ctl exec notes-0 -- cat /data/note | grep kept
   ;;
 purge)
-  coracle delete
   dpkg --purge coracle
   machine >after.txt
   diff before.txt after.txt

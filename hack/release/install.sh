@@ -2,7 +2,9 @@
 # Installs Coracle from an archive of a release, or removes it. It has no default host: give the archive.
 #
 #   install.sh ARCHIVE           a file or an https:// URL of coracle-VERSION-linux-ARCH.tar.gz
-#   install.sh --uninstall       removes the installed files; clusters' data stays (see `coracle delete`)
+#   install.sh --uninstall       removes the installed files; while /var/lib/coracle has a cluster, one of these is required:
+#   --delete-data                deletes the cluster
+#   --keep-data                  stops the cluster and leaves its data
 #
 #   --sha256 SUM                 the archive's checksum; default from SHA256SUMS beside the archive
 #   --prefix DIR                 where bin/coracle goes (default /usr/local)
@@ -11,7 +13,7 @@
 # It may be run again: the same archive changes nothing; another archive replaces the program atomically and
 # restarts running services.
 set -eu
-prefix=/usr/local root='' sum='' archive='' uninstall=''
+prefix=/usr/local root='' sum='' archive='' uninstall='' data=''
 fail() { echo "install.sh: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' "$0"; }
 while [ $# -gt 0 ]; do
@@ -20,6 +22,7 @@ while [ $# -gt 0 ]; do
   --prefix) [ $# -ge 2 ] || fail "--prefix needs a directory"; prefix=${2%/}; shift ;;
   --root) [ $# -ge 2 ] || fail "--root needs a directory"; root=${2%/}; shift ;;
   --uninstall) uninstall=yes ;;
+  --keep-data | --delete-data) data=${1#--} ;;
   -h | --help) usage; exit ;;
   -*) fail "unknown option $1 (see --help)" ;;
   *) [ -z "$archive" ] || fail "one archive, please: $archive or $1"; archive=$1 ;;
@@ -34,6 +37,9 @@ systemd() { [ -z "$root" ] && [ -d /run/systemd/system ] && command -v systemctl
 
 if [ -n "$uninstall" ]; then
   [ -z "$archive" ] || fail "--uninstall takes no archive"
+  # Only the program can remove a cluster's mounts, links and tables.
+  [ ! -e "$root/var/lib/coracle/node-name" ] || [ -n "$data" ] ||
+    fail "/var/lib/coracle has a cluster: add --delete-data to delete it, or --keep-data to leave it"
   # End the pods while the program is still installed.
   if systemd; then
     for role in server agent; do
@@ -43,9 +49,11 @@ if [ -n "$uninstall" ]; then
   elif [ -z "$root" ] && [ -x "$bin" ] && "$bin" status >/dev/null 2>&1; then
     "$bin" stop || fail "the cluster on this machine could not be stopped"
   fi
+  if [ "$data" = delete-data ] && [ -z "$root" ]; then "$bin" delete || fail "the cluster could not be deleted"; fi
   rm -f "$bin" "$units/coracle-server.service" "$units/coracle-agent.service"
   if systemd; then systemctl daemon-reload; fi
-  echo "Coracle is removed. Data of a cluster, if there is any, is still in /var/lib/coracle."
+  echo "Coracle is removed."
+  if [ -d "$root/var/lib/coracle" ]; then echo "Data of a cluster is still in $root/var/lib/coracle."; fi
   exit
 fi
 

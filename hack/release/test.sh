@@ -36,6 +36,12 @@ grep -q '^ExecStart=/opt/bin/coracle server' "$root/etc/systemd/system/coracle-s
 run --prefix /opt --uninstall >/dev/null
 run --uninstall >/dev/null
 run --uninstall >/dev/null
+mkdir -p "$root/var/lib/coracle"
+touch "$root/var/lib/coracle/node-name"
+if run --uninstall >"$dir/out" 2>&1; then fail "it removes the program of a cluster that is there"; fi
+grep -q -- --delete-data "$dir/out" || fail "it does not say what to do: $(cat "$dir/out")"
+run --uninstall --keep-data | grep -q 'still in' || fail "it does not say that data stays"
+rm -r "$root/var/lib/coracle"
 [ -z "$(find "$root" -type f)" ] || fail "uninstalling leaves $(find "$root" -type f)"
 
 # The script refuses a damaged archive, a wrong or missing checksum and an http URL, and installs nothing.
