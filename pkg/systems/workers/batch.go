@@ -25,7 +25,7 @@ import (
 // batchPods is among how many pods the messages of a batch are spread.
 const batchPods = 32
 
-// messageBatch is the messages of one request, each of which is a line.
+// messageBatch holds the messages of one request, one per line.
 type messageBatch struct {
 	sender
 	wait bool

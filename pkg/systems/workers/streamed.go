@@ -112,7 +112,7 @@ func (m *streamMessage) done(o workers.Delivered) {
 	}
 }
 
-// refuse notes that the node has refused the message. It returns false if nobody waits for it any longer.
+// refuse notes that the node has refused the message. It returns false if the sender no longer waits.
 func (m *streamMessage) refuse() bool {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package workers is the system of message workers: programs that get messages from a queue, scaled by its depth. This
 // package is the API server's part: it takes messages and brings them to the nodes of pods.
 //
-// Its invariant: a sender is told that a message is accepted only once a node has it on disk.
+// Its invariant: a sender learns that a message is accepted only after a node has it on disk.
 package workers
 
 import (

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// nodeBytes limits the payloads in memory for all pods of the node, podBytes those of one pod.
+	// nodeBytes limits the payloads in memory for all pods of the node, podBytes the payloads for one pod.
 	nodeBytes = 128 << 20
 	podBytes  = 32 << 20
 	// overhead is what a message takes in memory besides its payload.

@@ -109,8 +109,8 @@ func (r *receiver) offer(e *entry) Outcome {
 	return Outcome{Failure: f, Text: text, Untouched: true}
 }
 
-// persist writes to the log those of the messages that must not be lost, and sets the outcomes of those that could not
-// be written.
+// persist writes the messages that must not be lost to the log, and sets the outcome of each message that it could not
+// write.
 func (m *Manager) persist(list []arrival) {
 	var mark uint64
 	var failed error

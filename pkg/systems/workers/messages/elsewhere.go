@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until somebody
-// accepts it or it has waited too long. With AtMostOnce it is not sent again once somebody may have accepted it.
+// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until a
+// node accepts it or it has waited too long. With AtMostOnce it is not sent again once a node may have accepted it.
 func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead string) {
 	service := c.Worker
 	if dead != "" {
@@ -107,7 +107,7 @@ func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (agai
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
 	gone := res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusBadRequest ||
 		res.StatusCode == http.StatusRequestEntityTooLarge
-	// A refusal says that nobody has it. Of the others only that there is no receiver does.
+	// On a 4xx or 503 no node has accepted the message, so it may be sent elsewhere. Other failures leave that unknown.
 	refused := res.StatusCode >= 400 && res.StatusCode < 500 || res.StatusCode == http.StatusServiceUnavailable
 	return !gone, !refused, fmt.Errorf("%s: %s", res.Status, text)
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// trim removes the oldest segments without messages, but for the last. If the log is much larger than the messages in
-// it, those of the oldest segment are put again, of one segment at a time.
+// trim deletes empty segments except the newest. If the log is much larger than its live messages, it compacts one
+// segment per call by rewriting its messages at the end.
 func (l *messageLog) trim() {
 	l.removeEmpty()
 	if len(l.segments) > 1 && l.bytes > slack+spread*l.live && l.evacuate(l.segments[0]) == nil {

@@ -18,8 +18,8 @@ import (
 
 // API sends requests to the API server.
 type API interface {
-	// Do sends a request whose URL has only a path. With a token it has the permissions of that, otherwise those of the
-	// node.
+	// Do sends a request whose URL has only a path. With a token it has the token's permissions, otherwise the
+	// node's.
 	Do(req *http.Request, token string) (*http.Response, error)
 }
 
@@ -29,7 +29,8 @@ type Config struct {
 	Enter func(ctx context.Context, uid string, f func() error) error
 	// Dir is where the messages are that must not be lost. It is made when there is one.
 	Dir string
-	// API is used for messages that pods send, and for those that must go to another pod; nil if there is none (in tests).
+	// API is used for messages that pods send, and for those that must go to another pod; nil if there is none (in
+	// tests).
 	API API
 	// Token returns a token of the pod's service account.
 	Token func(ctx context.Context, p *corev1.Pod) (string, error)
@@ -56,7 +57,7 @@ type Manager struct {
 	pods    map[types.UID]*receiver
 	log     *messageLog                 // nil until there is a message for it
 	orphans map[types.UID][]*stored     // messages in the log whose pod is not here yet
-	counted map[workers.Failure]float64 // messages that nobody waited for and that were given up
+	counted map[workers.Failure]float64 // messages without a waiting sender that were given up
 	ended   counters                    // of queues that are gone
 }
 
@@ -160,7 +161,7 @@ func (m *Manager) Close(uid types.UID) {
 	}
 }
 
-// Release ends what there is of a pod, of which nothing runs any longer.
+// Release ends the queues and messages of a pod that no longer runs.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	r := m.pods[uid]
@@ -200,5 +201,5 @@ func (*Manager) Env(p *corev1.Pod) []corev1.EnvVar {
 	return env
 }
 
-// LogDir is the directory of the log below that of the agent.
+// LogDir is the directory of the log below the agent's directory.
 func LogDir(dir string) string { return filepath.Join(dir, "messages") }

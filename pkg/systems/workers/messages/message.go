@@ -50,14 +50,14 @@ type entry struct {
 	seq     uint64 // in the log; 0 if it is not there
 	state   state
 	expires time.Time   // it must not wait in the queue any longer
-	reply   *waiter     // nil if nobody waits
+	reply   *waiter     // nil if no sender waits
 	holder  string      // the container that has it
 	timer   *time.Timer // of its attempt, or of its delay
 
-	abandoned bool // nobody waits for the reply any longer: there is no further attempt
+	abandoned bool // no sender waits for the reply any longer: no further attempt
 }
 
-// waiter gets the outcome of a message, of which there may be several: the first one counts.
+// waiter gets the outcomes of a message. Only the first one counts.
 type waiter struct {
 	notified atomic.Bool
 	// notify must not block: the queue's lock is held.
@@ -82,7 +82,7 @@ func (w *waiter) once(o Outcome) bool {
 	return first
 }
 
-// release frees the memory of a reply that nobody receives.
+// release frees the memory of a reply without a receiver.
 func (o *Outcome) release() {
 	if o.body != nil {
 		o.body.release()
@@ -94,7 +94,7 @@ type events interface {
 	changed()
 	attempt(e *entry)
 	finished(e *entry)
-	// undeliverable is called with a message that nobody waits for and that ends without success.
+	// undeliverable is called with a message that failed and whose sender does not wait.
 	undeliverable(e *entry, o Outcome)
 	// moved is called with a message that must go to another pod.
 	moved(e *entry)

@@ -245,7 +245,7 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
 }
 
-// sendHeaders are the headers of a message that a program may set, and those of the reply that it gets.
+// sendHeaders are the headers that a program may set on a message, replyHeaders the headers of the reply that it gets.
 var (
 	sendHeaders  = []string{"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout}
 	replyHeaders = []string{

@@ -82,7 +82,7 @@ func (q *queue) newTaker(most int) *taker {
 	return &taker{holder: q.running, got: make(chan handed, most)}
 }
 
-// more has a taker take n more messages, of which it never holds more than it can.
+// more lets a taker take n more messages, within its capacity.
 func (q *queue) more(t *taker, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
