@@ -83,6 +83,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count("dead_lettered_total", "Messages sent to dead-letter workers.", all.deadLettered)
 	for f, n := range dropped {
 		ch <- prometheus.MustNewConstMetric(desc("dropped_total",
-			"Messages that were given up while nobody waited for a reply.", "reason"), prometheus.CounterValue, n, f)
+			"Messages without a waiting sender that were given up.", "reason"), prometheus.CounterValue, n, f)
 	}
 }
