@@ -30,9 +30,9 @@ const (
 
 	// bodyTime is how long a program may take to send a reply.
 	bodyTime = 30 * time.Second
-	// mostDiscarded is how much is read, in bytes, of a body that is rejected.
+	// mostDiscarded limits how many bytes are read of a rejected body.
 	mostDiscarded = 4 * workers.MaxPayload
-	// maxErrorText limits what is passed on of an error that a program reports, in bytes.
+	// maxErrorText limits the text of an error that a program reports, in bytes; longer text is cut.
 	maxErrorText = 4 << 10
 )
 
@@ -65,7 +65,7 @@ func reject(w http.ResponseWriter, code int, kind, format string, args ...any) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"errorType": kind, "errorMessage": fmt.Sprintf(format, args...)})
 }
 
-// pulls reports whether programs of the pod take messages. Otherwise it responds.
+// pulls reports whether the pod has mode Poll. In mode Push it responds with 409.
 func (r *receiver) pulls(w http.ResponseWriter) bool {
 	if r.push != nil {
 		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d",
