@@ -24,13 +24,13 @@ type receiver struct {
 	queue  *queue
 	bytes  *budget
 	server *http.Server
-	ctx    context.Context // done when the pod goes
+	ctx    context.Context // done when the pod is removed
 	cancel context.CancelFunc
 	push   *pusher // nil in mode Poll
 
 	mu        sync.Mutex
 	published workers.QueueReport
-	at        time.Time   // of published
+	at        time.Time   // when published was set
 	timer     *time.Timer // until the next report
 	accepts   bool
 }
@@ -38,8 +38,8 @@ type receiver struct {
 // reportEvery is the least time between two reports of a queue.
 const reportEvery = time.Second
 
-// Setup makes the pod's queue, if the pod asks for one, and what its program receives with. It is idempotent. The pod's
-// network must be up and none of its containers started since.
+// Setup creates the pod's queue and its Runtime API server, if the pod asks for a queue. It is idempotent. Call it when
+// the pod's network is up, before its containers start.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	config, err := workers.ParseQueue(p)
 	if config == nil || err != nil {
