@@ -16,8 +16,8 @@ func (c *counters) add(d counters) {
 	c.refused += d.refused
 }
 
-// collector reports the queues of the node's pods. The labels name workers with pods here, so they are bounded as pods
-// are; counters have none.
+// collector reports the queues of the node's pods. Gauges are labelled by worker, so the number of pods on the node
+// bounds their cardinality. Counters have no worker label.
 type collector struct{ m *Manager }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
