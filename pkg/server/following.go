@@ -41,10 +41,8 @@ type serverFollower struct {
 	run.Readiness
 }
 
-// Name implements run.Component.
 func (f *serverFollower) Name() string { return "servers" }
 
-// Run implements run.Component.
 func (f *serverFollower) Run(ctx context.Context) error {
 	// The service proxy also watches EndpointSlices, so this opens no additional watch.
 	slices, err := f.client.Cache().GetInformer(ctx, &discoveryv1.EndpointSlice{})

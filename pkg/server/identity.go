@@ -102,7 +102,6 @@ func shutOut(err error) bool {
 	return errors.As(err, &r) && r.code == http.StatusForbidden
 }
 
-// Name implements run.Component.
 func (i *identity) Name() string { return "identity" }
 
 // Run renews the certificates when they are due, when they are refused, or when the cluster's CAs change, until ctx

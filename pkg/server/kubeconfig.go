@@ -39,7 +39,6 @@ type adminKubeconfig struct {
 
 var _ run.Component = (*adminKubeconfig)(nil)
 
-// Name implements run.Component.
 func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 
 // Run renews the kubeconfig until ctx is done.

@@ -15,14 +15,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// nodeNameFile is in a data directory and contains the machine's node name. A second name would be a second node, and
-// the pods of the first would be removed from the machine while the API shows them as running.
+// nodeNameFile stores the machine's node name in the data directory. Under a second name the machine would be a
+// second node: it would remove the pods of the first, which the API shows as running.
 const nodeNameFile = "node-name"
 
 const maxNodeName = 256 // bytes
 
-// nodeName returns the node name of a data directory, and remembers it. given is --node-name, or empty; hostname is the
-// machine's. The data directory's name stands if the hostname changes. It returns an error if given contradicts it.
+// nodeName returns the node name stored in a data directory. At the first start it stores given (--node-name) or
+// else the hostname. The stored name stays when the hostname changes. It is an error if given differs from the
+// stored name.
 func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error) {
 	file := filepath.Join(dataDir, nodeNameFile)
 	text, err := bounded.File(file, maxNodeName)
@@ -49,8 +50,8 @@ func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error)
 	return known, nil
 }
 
-// restoreNodeName has the machine take the name of the snapshot's node, unless it has a name: the Node and the pods
-// that are bound to it are in the restored cluster.
+// restoreNodeName stores the name of the snapshot's node unless the machine has a name: the restored cluster has
+// that Node and the pods bound to it.
 func restoreNodeName(dataDir, name string) error {
 	file := filepath.Join(dataDir, nodeNameFile)
 	if _, err := os.Stat(file); err == nil || name == "" {

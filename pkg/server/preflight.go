@@ -12,11 +12,11 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// leastFree is the free space, in bytes, required to start a cluster.
+// leastFree is the free space required to start a cluster, in bytes.
 const leastFree = 256 << 20
 
-// preflight checks for problems that would make a server or node fail later, before anything is started. Each error is
-// a line that names the problem and its fix.
+// preflight detects problems that would make a server or node fail later. Each error is a line that names the
+// problem and its fix.
 func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
