@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Rights returns the rules of the kind's roles: for its reconciler, and those aggregated into edit (and so admin) and
-// view. Whoever may edit may also send messages.
+// Rights returns the rules of the reconciler's role and of the roles that are aggregated into edit (and so admin)
+// and view. The edit role may also send messages.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
