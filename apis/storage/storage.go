@@ -59,7 +59,7 @@ type Snapshot struct {
 var ErrBusy = errors.New("the node copies as much as it can at once")
 
 // CopyProgress is a line of a node's response while it copies, sent at least every CopyHeartbeat. The last line has
-// Done or Error set, and Snapshot if the request was for one.
+// Done set, and Error after a failure or Snapshot for a snapshot.
 type CopyProgress struct {
 	// Copied is the number of bytes copied so far.
 	Copied   uint64    `json:"copied,omitempty"`

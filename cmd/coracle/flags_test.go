@@ -13,7 +13,7 @@ import (
 )
 
 // TestFlagsOfUpstream checks the manual's lists of upstream flags that server and kube-apiserver accept. Both
-// accept those of its first section.
+// accept all flags in its first section.
 func TestFlagsOfUpstream(t *testing.T) {
 	m, err := manual.Load()
 	require.NoError(t, err)

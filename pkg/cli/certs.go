@@ -79,7 +79,6 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	return printReplacement(state, out)
 }
 
-// mostPrinted is the maximum number of nodes and users printed.
 const mostPrinted = 100
 
 func printReplacement(s socket.Authorities, out io.Writer) error {

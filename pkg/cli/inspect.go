@@ -92,7 +92,6 @@ func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name str
 	return raw, err
 }
 
-// printed returns a function that decodes a response and prints it.
 func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) error {
 	return func(raw []byte, out io.Writer) error {
 		var v T

@@ -55,7 +55,6 @@ func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	}, nil
 }
 
-// Do implements part.API.
 func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	ctx := req.Context()
 	if token == "" {
@@ -69,7 +68,6 @@ func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	return memhttp.Call(l.handler(), in, maxResponse)
 }
 
-// Do implements part.API.
 func (r *remoteAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	req.URL = &url.URL{
 		Scheme:   "https",

@@ -118,7 +118,6 @@ func (a *authorities) saw(cert *x509.Certificate, name string, node bool, versio
 	a.old[key] = inUse{name, now}
 }
 
-// forget removes a deleted Node.
 func (a *authorities) forget(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +208,6 @@ func readBefore(pod *corev1.Pod, t time.Time) bool {
 	})
 }
 
-// pick returns the named CAs, or all if names is empty.
 func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	all := a.keys.Authorities()
 	if len(names) == 0 {
@@ -323,7 +321,6 @@ func (a *authorities) follow() {
 
 var errNodeAlone = errors.New("this process runs only a node: run the command on the server")
 
-// Authorities implements socket.Backend.
 func (p *process) Authorities(ctx context.Context) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone
@@ -331,7 +328,6 @@ func (p *process) Authorities(ctx context.Context) (socket.Authorities, error) {
 	return p.authorities.state(ctx, time.Now())
 }
 
-// ReplaceAuthorities implements socket.Backend.
 func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone
@@ -339,7 +335,6 @@ func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (socke
 	return p.authorities.replace(ctx, names)
 }
 
-// FinishAuthorities implements socket.Backend.
 func (p *process) FinishAuthorities(ctx context.Context, names []string, force bool) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone

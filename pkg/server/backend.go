@@ -59,7 +59,6 @@ func (p *parts) snapshot() []socket.Component {
 	return append([]socket.Component{}, p.list...)
 }
 
-// Status implements socket.Backend.
 func (p *process) Status(context.Context) socket.Status {
 	began := p.began
 	var pressure []string
@@ -88,7 +87,6 @@ func (p *process) Status(context.Context) socket.Status {
 	}
 }
 
-// Images implements socket.Backend.
 func (p *process) Images() runtime.Images {
 	if p.node == nil {
 		return nil
@@ -96,7 +94,6 @@ func (p *process) Images() runtime.Images {
 	return p.node.runtime.Images()
 }
 
-// Stop implements socket.Backend.
 func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	defer p.stop()
 	if p.plane != nil && p.ShutdownDelay > 0 {

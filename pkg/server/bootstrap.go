@@ -32,9 +32,8 @@ import (
 type bootstrap struct {
 	client client.Interface
 	// api is the API's address for nodes and pods; service is the first address of services.
-	api     netip.AddrPort
-	service netip.Addr
-	// services is the service range.
+	api      netip.AddrPort
+	service  netip.Addr
 	services netip.Prefix
 	// servers lists the servers that serve the API.
 	servers *serverList
@@ -75,7 +74,6 @@ func (b *bootstrap) wanted(ctx context.Context) ([]ctrl.Object, time.Duration, e
 	return b.objects(servers), next, nil
 }
 
-// publish writes the API's EndpointSlice and Endpoints.
 func (b *bootstrap) publish(ctx context.Context) error {
 	servers, _, err := b.servers.renew(ctx, b.published(ctx))
 	if err != nil || len(servers) == 0 {
@@ -84,7 +82,6 @@ func (b *bootstrap) publish(ctx context.Context) error {
 	return keep.Ensure(ctx, b.client, []ctrl.Object{b.apiSlice(servers), b.apiEndpoints(servers)})
 }
 
-// published returns the servers in the API's EndpointSlice.
 func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	var slice discoveryv1.EndpointSlice
 	if err := b.client.Get(ctx, ctrl.ObjectKey{
@@ -163,7 +160,6 @@ func localStorage() *storagev1.StorageClass {
 	}
 }
 
-// localSnapshotClass returns the default VolumeSnapshotClass, for local volumes.
 func localSnapshotClass() *snapshots.VolumeSnapshotClass {
 	return &snapshots.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{

@@ -25,7 +25,6 @@ import (
 )
 
 const (
-	// diagnosisTime is the timeout of a diagnosis.
 	diagnosisTime = 3 * time.Second
 	// mostDetails is the maximum number of detail lines per component.
 	mostDetails = 20

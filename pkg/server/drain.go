@@ -21,11 +21,9 @@ const (
 	// Stop first reports the pods that it waits for after waitingAfter, then every waitingEvery.
 	waitingAfter = 5 * time.Second
 	waitingEvery = 15 * time.Second
-	// waitingNames is the maximum number of pods named in a report.
 	waitingNames = 5
 )
 
-// podStopper is the part of the agent that stopPods needs.
 type podStopper interface {
 	Pods() []*corev1.Pod
 	StopPods(ctx context.Context, ended func(*corev1.Pod)) error

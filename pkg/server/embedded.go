@@ -111,7 +111,6 @@ func reachable(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 }
 
-// use overrides c with the fields that are set.
 func (g *Given) use(c *apiserver.Config) {
 	if g.Certificate != nil {
 		c.TLS.GetCertificate = g.Certificate

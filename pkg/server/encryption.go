@@ -31,7 +31,6 @@ func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.C
 
 var errNoPlane = errors.New("this process runs only a node: run the command on the server, which stores the objects")
 
-// Encryption implements socket.EncryptionBackend.
 func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	if p.plane == nil {
 		return socket.Encryption{}, errNoPlane
@@ -58,7 +57,6 @@ func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	return e, nil
 }
 
-// ChangeEncryption implements socket.EncryptionBackend.
 func (p *process) ChangeEncryption(action string, progress func(string)) error {
 	if p.plane == nil {
 		return errNoPlane

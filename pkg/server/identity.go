@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// joinPatience is the timeout of a join or renewal.
 	joinPatience = 30 * time.Second
 	// connectPatience is the timeout for connecting. A connection that has been idle for silence is pinged, and
 	// closed if no answer comes for half as long. The sum leaves time to renew the node's lease over another
@@ -88,7 +87,6 @@ type joined struct {
 	renewal   time.Time
 }
 
-// refusal is an error response of the server.
 type refusal struct {
 	code int
 	text string

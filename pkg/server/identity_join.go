@@ -137,7 +137,6 @@ func (i *identity) join(ctx context.Context) error {
 	return i.ask(ctx, &tls.Config{RootCAs: trusted}, joinPath, token.String())
 }
 
-// renew requests new certificates with the current ones.
 func (i *identity) renew(ctx context.Context, c credentials) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
@@ -184,7 +183,6 @@ func (i *identity) take(answer []byte) error {
 	return nil
 }
 
-// parse decodes and verifies a response to a join or renewal.
 func (i *identity) parse(answer []byte) (*joined, error) {
 	j := &joined{credentials: credentials{trusted: x509.NewCertPool()}}
 	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
@@ -227,7 +225,6 @@ func (i *identity) parse(answer []byte) (*joined, error) {
 	return j, nil
 }
 
-// unreachableError is the error for a server that does not respond.
 type unreachableError struct {
 	host string
 	err  error

@@ -19,7 +19,6 @@ const debugPath = "/debug/coracle/"
 // shownFlows is the maximum number of flows per priority level.
 const shownFlows = 20
 
-// inspection serves the debug endpoints of the control plane.
 func (l *plane) inspection() *http.ServeMux {
 	mux := http.NewServeMux()
 	serve := func(name string, f func() any) {

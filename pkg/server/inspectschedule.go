@@ -70,7 +70,6 @@ func answerError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(raw)
 }
 
-// scheduleReport returns the report without its nodes.
 func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 	r := socket.ScheduleReport{
 		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName,

@@ -202,7 +202,6 @@ func (j *joiner) believeToken(r *http.Request) error {
 	return httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot check the join token: %w", err)}
 }
 
-// join admits a machine with a token.
 func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	public, err := ask.check()
 	if err != nil {

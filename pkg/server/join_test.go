@@ -298,7 +298,7 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.NoError(t, i.renew(t.Context(), good))
 }
 
-// TestAddresses checks that a machine gets a client certificate for the address with which it joined, and renews it
+// TestAddresses checks that a machine gets a client certificate for the address that it joined with, and renews it
 // only for an address from which it connects or that its Node has.
 func TestAddresses(t *testing.T) {
 	c := newCluster(t)

@@ -41,7 +41,6 @@ var _ run.Component = (*adminKubeconfig)(nil)
 
 func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 
-// Run renews the kubeconfig until ctx is done.
 func (k *adminKubeconfig) Run(ctx context.Context) error {
 	k.SetReady()
 	for {
@@ -64,7 +63,6 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the time until the next renewal.
 func (k *adminKubeconfig) due() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,7 +90,6 @@ func (k *adminKubeconfig) write(start bool) error {
 	return nil
 }
 
-// issue returns a kubeconfig and the time of its renewal.
 func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
 	if err != nil {
@@ -110,7 +107,6 @@ func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	return c, pki.Renewal(pair.Leaf), nil
 }
 
-// userKubeconfig returns the path of ~/.kube/config.
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
 
 // mergeKubeconfig writes the context to the file at path. Unless add is set, it does so only if the file has a

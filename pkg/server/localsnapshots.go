@@ -31,29 +31,24 @@ type localSnapshots struct{ *nodes }
 
 var _ localsnapshot.Nodes = localSnapshots{}
 
-// Take implements localsnapshot.Nodes.
 func (n localSnapshots) Take(ctx context.Context, node *corev1.Node, snapshot, volume string, size int64,
 	copied func(uint64)) (storage.Snapshot, error) {
 	return n.copy(ctx, node, http.MethodPost, "take a snapshot of", copied, "localSnapshots", snapshot, "of", volume,
 		"size", strconv.FormatInt(size, 10))
 }
 
-// Find implements localsnapshot.Nodes.
 func (n localSnapshots) Find(ctx context.Context, node *corev1.Node, snapshot string) (storage.Snapshot, error) {
 	return n.copy(ctx, node, http.MethodGet, "find the snapshot of", func(uint64) {}, "localSnapshots", snapshot)
 }
 
-// Remove implements localsnapshot.Nodes.
 func (n localSnapshots) Remove(ctx context.Context, node *corev1.Node, snapshot string) error {
 	return n.askVolume(ctx, node, http.MethodDelete, "remove the snapshot of", "localSnapshots", snapshot)
 }
 
-// Discard implements localsnapshot.Nodes.
 func (n localSnapshots) Discard(ctx context.Context, node *corev1.Node, volume string) error {
 	return n.removeVolume(ctx, node, volume)
 }
 
-// Fill implements localsnapshot.Nodes.
 func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kind, source string, size int64,
 	copied func(uint64)) error {
 	_, err := n.copy(ctx, node, http.MethodPost, "fill", copied, "localVolumes", volume, "size",

@@ -21,7 +21,6 @@ const (
 	maxNodeError = 4 << 10
 )
 
-// removeVolume asks a node to remove the directory of a local volume.
 func (n *nodes) removeVolume(ctx context.Context, node *corev1.Node, volume string) error {
 	return n.askVolume(ctx, node, http.MethodDelete, "remove", "localVolumes", volume)
 }

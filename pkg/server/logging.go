@@ -32,7 +32,6 @@ func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
 	return slog.NewTextHandler(w, options), nil
 }
 
-// component returns a logger that adds a component's name to its records.
 func component(log *slog.Logger, name string) *slog.Logger {
 	h := log.Handler()
 	if n, ok := h.(named); ok { // replace the component instead of adding a second one

@@ -30,7 +30,6 @@ func fromLibraries(h slog.Handler) slog.Handler {
 	return libraries{h, &bounded.Rate{Most: mostRecords, Every: recordsEvery}}
 }
 
-// Handle implements slog.Handler.
 func (h libraries) Handle(ctx context.Context, r slog.Record) error {
 	if unremarkable(r) {
 		return nil
@@ -82,7 +81,6 @@ func unremarkable(r slog.Record) bool {
 	return false
 }
 
-// WithAttrs implements slog.Handler.
 func (h libraries) WithAttrs(attrs []slog.Attr) slog.Handler {
 	short := make([]slog.Attr, len(attrs))
 	for i, a := range attrs {
@@ -91,7 +89,6 @@ func (h libraries) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return libraries{h.Handler.WithAttrs(short), h.rate}
 }
 
-// WithGroup implements slog.Handler.
 func (h libraries) WithGroup(name string) slog.Handler {
 	return libraries{h.Handler.WithGroup(name), h.rate}
 }

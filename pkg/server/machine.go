@@ -15,7 +15,6 @@ import (
 // (pki.Set.Machine), whose key no other machine has.
 const machineAnnotation = "coracle.dev/machine"
 
-// ownedByOther is the error for a node name that belongs to another machine.
 func ownedByOther(name string) error {
 	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with "+
 		"`coracle ctl delete node %s`; else choose another with --node-name", name, name)

@@ -22,8 +22,7 @@ const (
 	masterLeases     = "/registry/masterleases/"
 	masterLeaseTTL   = 15 * time.Second
 	masterLeaseRenew = 10 * time.Second
-	// mostServers is the maximum number of listed servers.
-	mostServers = 64
+	mostServers      = 64
 	// leaveTime is the timeout for removing the lease of a stopping server.
 	leaveTime = 3 * time.Second
 )
@@ -38,11 +37,10 @@ type leaseStore interface {
 
 // serverList lists the servers of the cluster. A single server lists only itself and writes no lease.
 type serverList struct {
-	store     leaseStore
-	self      netip.Addr
-	alone     func() bool
-	endpoints *kind.Resource // upstream stores a lease as an Endpoints object
-	// ttl is the lifetime of a lease; interval is the time between renewals.
+	store         leaseStore
+	self          netip.Addr
+	alone         func() bool
+	endpoints     *kind.Resource // upstream stores a lease as an Endpoints object
 	ttl, interval time.Duration
 
 	mu         chan struct{} // a mutex that can be acquired with a context

@@ -25,9 +25,9 @@ const (
 	mostAdmitted     = 1024
 )
 
-// members decides which node certificates are trusted: those of the machine that owns the Node (machine.go) and,
-// before there is a Node, those of the machine that a join token admitted under the name. Deleting a Node thus
-// excludes its machine at once and cancels its open requests, such as watches.
+// members decides which node certificates are trusted: the certificates of the machine that owns the Node
+// (machine.go) or, before the Node exists, of the machine that a join token admitted under the name. Deleting a Node
+// thus excludes its machine at once and cancels its open requests, such as watches.
 //
 // Admissions are in memory: a machine that has not registered when this process ends must join again.
 type members struct {
@@ -60,7 +60,6 @@ func newMembers(c client.Interface, a *authorities) *members {
 
 func (m *members) Name() string { return "members" }
 
-// Run watches the Nodes until ctx is done.
 func (m *members) Run(ctx context.Context) error {
 	nodes, err := m.client.Cache().GetInformer(ctx, &corev1.Node{})
 	if err != nil {

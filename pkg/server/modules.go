@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// modprobeTimeout is the timeout for loading one module.
 const modprobeTimeout = 10 * time.Second
 
 // modules returns an error with a line for each kernel module that a node needs and that cannot be loaded.

@@ -105,7 +105,6 @@ func (m *membership) ranges(cluster, service string) (err error) {
 	return err
 }
 
-// joinCluster obtains an identity from the server and creates a client with it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	dir := pkiDir(p.DataDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -166,7 +165,6 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
 
-// node has the components of the node in this process.
 type node struct {
 	runtime *containerd.Runtime
 	network *network.Net
@@ -262,7 +260,6 @@ func newNode(p *process, m *membership) (*node, error) {
 	return n, err
 }
 
-// agentConfig returns the configuration of the agent.
 func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 	labels, taints, err := p.registration()
 	if err != nil {
@@ -366,7 +363,6 @@ const kubeletDir = "/var/lib/kubelet"
 // kubeletDir is in use.
 func pluginDir(c config.Config) string { return filepath.Join(c.DataDir, "agent", "kubelet") }
 
-// manifestDir returns the directory of static pod manifests.
 func manifestDir(c config.Config) string {
 	return cmp.Or(c.PodManifestPath, filepath.Join(c.DataDir, "agent", "pod-manifests"))
 }

@@ -45,7 +45,7 @@ type Outside struct {
 	REST *rest.Config
 	// Listen is the address of health checks and metrics, which need no authentication. Required.
 	Listen string
-	// Lease is the name of the Lease in kube-system by which one of several processes is elected. The default is
+	// Lease is the name of the Lease in kube-system that elects one of several processes. The default is
 	// upstream's name, or LeaseOf(Only) if Only is set.
 	Lease string
 	// SchedulerConfig is the path of a KubeSchedulerConfiguration. Empty means the defaults.

@@ -204,7 +204,6 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	return l, l.admin.write(true)
 }
 
-// apiAddress returns the API's address for other machines.
 func (p *process) apiAddress() (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(p.Listen)
 	if err != nil {
@@ -328,7 +327,6 @@ func (l *plane) joiner() *joiner {
 	}
 }
 
-// schemas returns the OpenAPI 3 document of a group and version.
 func (l *plane) schemas(gv schema.GroupVersion) ([]byte, error) { return l.apiserver.Schemas(gv) }
 
 // gatherers returns the metrics of the control plane that are not in process.metrics.plane.

@@ -35,7 +35,6 @@ func preflight(c config.Config, server, node bool) error {
 	return errors.Join(errs...)
 }
 
-// free returns an error if the port is in use.
 func free(option, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest"
 )
 
-// newREST returns the REST facade. It serves with the API's certificate.
 func (l *plane) newREST(serving *pki.Source, remote *nodes) (*rest.Server, error) {
 	p := l.process
 	minVersion, ciphers, err := p.transport()

@@ -111,7 +111,6 @@ func (a *accountKeys) rotate(overlap time.Duration) error {
 	return a.tokens.Use(a.keys.ServiceAccount)
 }
 
-// RotateServiceAccountKey implements socket.Backend.
 func (p *process) RotateServiceAccountKey(_ context.Context, overlap time.Duration) error {
 	if p.accounts == nil {
 		return errors.New("this process runs only a node: run the command on the server")

@@ -101,7 +101,6 @@ func claimRunDir(c config.Config) error {
 	return errors.Join(f.Sync(), atomicfile.SyncDir(c.RunDir), recordRunDir(c))
 }
 
-// recordRunDir writes runDirFile.
 func recordRunDir(c config.Config) error {
 	file, dir := filepath.Join(c.DataDir, runDirFile), resolved(c.RunDir)+"\n"
 	if text, err := bounded.File(file, unix.PathMax); err == nil && string(text) == dir {

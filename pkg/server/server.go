@@ -108,7 +108,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 }
 
 // process is the state of a server, agent or embedded control plane. accounts, authorities, store and plane are nil
-// without a control plane.
+// without a control plane, node is nil without a node.
 type process struct {
 	config.Config
 	log     *slog.Logger
@@ -132,8 +132,7 @@ type process struct {
 	store       *store.Store
 	plane       *plane
 	// servers is nil unless this machine joined a cluster.
-	servers *servers.List
-	// node is nil without a node.
+	servers                      *servers.List
 	node                         *node
 	url, kubeconfig, joinCommand string
 

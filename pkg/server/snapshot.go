@@ -33,10 +33,8 @@ const (
 	snapshotAttempts = 3
 )
 
-// errKeysChange means that keys changed while a snapshot was taken.
 var errKeysChange = errors.New("keys of the cluster are being replaced: try again once that is done")
 
-// Snapshot implements socket.SnapshotBackend.
 func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
 	if p.plane == nil {
 		return errNoPlane
@@ -232,7 +230,6 @@ func exists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// checkRestored returns an error if a restore was interrupted.
 func checkRestored(dataDir string) error {
 	unfinished, err := exists(filepath.Join(dataDir, restoring))
 	if err == nil && unfinished {

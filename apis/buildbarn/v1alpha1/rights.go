@@ -27,7 +27,6 @@ func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view
 	return controller, edit, view
 }
 
-// write are the verbs for child objects.
 var write = []string{"create", "delete", "get", "list", "update", "watch"}
 
 // readNamed allows reading the objects that configurations refer to.
@@ -36,7 +35,7 @@ var readNamed = []rbacv1.PolicyRule{
 	common.Rule(GroupVersion.Group, "buildbarnstorages", "get", "list", "watch"),
 }
 
-// readWorkers is for parts that are updated or deleted after the workers.
+// readWorkers is for parts that are deleted only after the workers of their farm.
 var readWorkers = common.Rule(GroupVersion.Group, "buildbarnworkers", "get", "list", "watch")
 
 func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {

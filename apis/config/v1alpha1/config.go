@@ -179,7 +179,6 @@ func (c Common) validate() error {
 // userNamespaceUnit is the unit of UserNamespaceIDs, as in the kubelet.
 const userNamespaceUnit = 65536
 
-// maxJoin is the maximum number of URLs in Join.
 const maxJoin = 64
 
 // shortestGrace is the minimum of NodeMonitorGracePeriod. It allows one missed heartbeat.

@@ -263,7 +263,7 @@ const (
 	AnnotationWave = "kontrol/wave"
 	LabelGroup     = "kontrol/group"
 
-	// FieldManager is the field manager with which objects are applied.
+	// FieldManager is the field manager of applied objects.
 	FieldManager = "kontrol"
 	// AnnotationID, AnnotationGeneration and AnnotationRevision are annotations of objects on clusters with the
 	// Resource's id, generation and revision. LabelID has the id too; watches select objects by it.

@@ -82,7 +82,6 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// validateTexts validates labels or annotations.
 func validateTexts(v any, name string, at *field.Path) (errs field.ErrorList) {
 	if v == nil {
 		return nil

@@ -42,7 +42,6 @@ func (w *SyncWindow) Begins() (s cron.Schedule, err error) {
 	return cron.ParseStandard("TZ=" + zone + " " + w.Schedule)
 }
 
-// zone returns the name of the window's time zone.
 func (w *SyncWindow) zone() (string, error) {
 	switch {
 	case w.TimeZone == "":

@@ -164,7 +164,6 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSizes checks the lengths of the lists and texts of a spec.
 func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, l := range []struct {

@@ -38,8 +38,7 @@ const (
 	// mostEntry is the maximum size of an entry and mostAll of all entries, in bytes before compression.
 	mostEntry, mostAll = 8 << 20, 64 << 20
 	// mostLog is the number of bytes collected from the end of the log.
-	mostLog = 4 << 20
-	// patience is the timeout for an entry.
+	mostLog  = 4 << 20
 	patience = 15 * time.Second
 	logFile  = "coracle.log"
 )

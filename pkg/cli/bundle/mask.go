@@ -34,7 +34,6 @@ var secrets = []struct { //nolint:gochecknoglobals // constants
 	{[]string{"://"}, regexp.MustCompile(`://[^/\s:@"']+:[^/\s@"']+@`), "://" + masked + "@"}, // user:password in a URL
 }
 
-// mask masks everything that looks like a secret.
 func mask(text []byte) []byte {
 	if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
 		text = privateKey.ReplaceAll(text, []byte(masked))

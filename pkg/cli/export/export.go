@@ -120,7 +120,6 @@ func (e *exporter) all(ctx context.Context, kinds []kind) error {
 	return nil
 }
 
-// one writes the objects of Options.Namespace.
 func (e *exporter) one(ctx context.Context, kinds []kind) error {
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name() == "namespaces" })
 	if i < 0 {
@@ -142,7 +141,6 @@ func (e *exporter) one(ctx context.Context, kinds []kind) error {
 	return e.inside(ctx, slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !k.namespaced }))
 }
 
-// inside writes the objects of each namespace.
 func (e *exporter) inside(ctx context.Context, kinds []kind) error {
 	e.result.Namespaces = len(e.namespaces)
 	kinds, err := e.used(ctx, kinds)
@@ -220,7 +218,6 @@ func (e *exporter) list(ctx context.Context, k kind, namespace string,
 	return list, nil
 }
 
-// object writes one object unless omit excludes it.
 func (e *exporter) object(k kind, o *unstructured.Unstructured, file string) error {
 	if k.name() == "namespaces" && e.Namespace == "" && o.GetDeletionTimestamp() == nil {
 		if len(e.namespaces) == maxNamespaces {

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// nameLabel is the label that API servers set on each namespace.
 const nameLabel = "kubernetes.io/metadata.name"
 
 // people are the metadata fields that users set. Owner references are omitted, because UIDs differ between

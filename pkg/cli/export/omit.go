@@ -90,7 +90,6 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// systemNamespace reports whether every cluster has the namespace.
 func systemNamespace(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic ||
 		name == "kube-node-lease"

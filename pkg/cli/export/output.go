@@ -22,7 +22,6 @@ type Output interface {
 	Close() error
 }
 
-// stream is an Output of one YAML stream.
 type stream struct {
 	w      *bufio.Writer
 	began  bool
@@ -72,7 +71,6 @@ func (s *stream) Close() error {
 	return gone(os.Remove(s.file.Name()))
 }
 
-// directory is an Output with one file per kind and namespace.
 type directory struct {
 	target, temporary string
 	current           string

@@ -24,7 +24,6 @@ func init() {
 	}
 }
 
-// languages are the languages that kubectl has translations for.
 var languages = []string{"de_DE", "fr_FR", "it_IT", "ja_JP", "ko_KR", "pt_BR", "zh_CN", "zh_TW"}
 
 // translated reports whether the user's locale is one of languages. Like kubectl, it reads these variables in this
