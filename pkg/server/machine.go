@@ -6,10 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A node's name belongs to one machine. Each machine has a key that never leaves it, and puts the hash of that key
-// into an annotation when it creates its Node. From then on the name belongs to that machine: another key gets no
-// certificate for it (joiner.join), and certificates issued to another key earlier are rejected (members.check).
-// Deleting the Node frees the name and excludes the machine, which needs a join token to come back.
+// machineAnnotation binds a node's name to one machine. Each machine has a key that never leaves it, and puts the hash
+// of that key into this annotation when it creates its Node. From then on the name belongs to that machine: another
+// key gets no certificate for it (joiner.join), and certificates issued to another key earlier are rejected
+// (members.check). Deleting the Node frees the name and excludes the machine, which needs a join token to come back.
 //
 // The server's own node uses no certificate. Its machine is identified by the cluster's first client CA
 // (pki.Set.Machine), whose key no other machine has.

@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// The store gets 1/storeShare of the memory: in memory, an object takes several times its stored size, and each
-// change needs more.
+// storeShare makes the default quota 1/storeShare of the memory: in memory, an object takes several times its stored
+// size, and each change needs more.
 const storeShare = 8
 
 // storeQuota returns the configured quota, or else a share of the memory that this process may use.
