@@ -23,9 +23,9 @@ import (
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminKubeconfig renews the admin kubeconfig: the file in the data directory, and the context merged into the user's
-// file. Like every leaf certificate, its certificate is valid for a year; each start issues a new one, and a running
-// server renews it in time.
+// adminKubeconfig writes the admin kubeconfig: the file in the data directory, and the context merged into the
+// user's file. Its certificate is valid for a year. Each start issues a new one, and a running server renews it in
+// time.
 type adminKubeconfig struct {
 	dataDir, url string
 	merged       string // the user's file; empty for none
@@ -39,10 +39,8 @@ type adminKubeconfig struct {
 
 var _ run.Component = (*adminKubeconfig)(nil)
 
-// Name implements run.Component.
 func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 
-// Run renews the kubeconfig until ctx is done.
 func (k *adminKubeconfig) Run(ctx context.Context) error {
 	k.SetReady()
 	for {
@@ -55,7 +53,7 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 				wait = k.due()
 			}
 		}
-		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock continues while the machine is suspended
+		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // see clockCheck
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -65,15 +63,14 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the time until the next renewal.
 func (k *adminKubeconfig) due() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Until(k.renewal)
 }
 
-// write issues a certificate and writes it. A context that the user has removed from their file is added again only at
-// a start.
+// write issues a certificate and writes both files. If the user has removed the context from their file, only a
+// start adds it again.
 func (k *adminKubeconfig) write(start bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,7 +90,6 @@ func (k *adminKubeconfig) write(start bool) error {
 	return nil
 }
 
-// issue returns a kubeconfig and the time of its renewal.
 func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
 	if err != nil {
@@ -111,11 +107,10 @@ func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	return c, pki.Renewal(pair.Leaf), nil
 }
 
-// userKubeconfig returns the path of ~/.kube/config.
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
 
-// mergeKubeconfig writes the context to the file at path; unless add is set, only if the file has a context of the same
-// cluster. It becomes the current context only if there is none.
+// mergeKubeconfig writes the context to the file at path. Unless add is set, it does so only if the file has a
+// context of the same cluster. The context becomes the current one only if the file has none.
 func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -134,8 +129,8 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
-// shareCertificate reports whether two PEM bundles have a certificate in common. Bundles of the same cluster do, at any
-// stage of a CA's replacement.
+// shareCertificate reports whether two PEM bundles have a certificate in common. Two CA bundles of one cluster
+// always do, also during a CA's replacement.
 func shareCertificate(a, b []byte) bool {
 	ders := map[string]bool{}
 	for block, rest := pem.Decode(a); block != nil; block, rest = pem.Decode(rest) {
@@ -149,8 +144,8 @@ func shareCertificate(a, b []byte) bool {
 	return false
 }
 
-// unmergeKubeconfig removes the context from the file at path if its cluster is the one with this CA. A file that is
-// empty then is removed, and so is its directory.
+// unmergeKubeconfig removes the context from the file at path if its cluster has this CA. If nothing else is left,
+// it removes the file, and its directory if that is empty.
 func unmergeKubeconfig(path string, ca []byte) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -187,7 +182,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 	return c, nil
 }
 
-// replaceKubeconfig replaces the file atomically, because it contains credentials of other clusters.
+// replaceKubeconfig replaces the file atomically, because it may hold credentials of other clusters.
 func replaceKubeconfig(path string, c *api.Config) error {
 	data, err := clientcmd.Write(*c)
 	if err != nil {

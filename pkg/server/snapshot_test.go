@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// After a crash between any two renames, a restore has set the old cluster's parts aside, no process starts, and
-// the next attempt completes it.
+// TestInstallIsRepeatable checks that, after a crash between any two renames, the old cluster's parts are kept, no
+// process starts, and the next attempt completes the restore.
 func TestInstallIsRepeatable(t *testing.T) {
 	fill := func(root, content string) {
 		for _, name := range []string{"pki/ca.key", "encryption/config.yaml", "store/etcd/member/snap/db"} {
@@ -32,7 +32,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		}
 		return string(raw)
 	}
-	// unpacked creates the state of RestoreSnapshot before install.
+	// unpacked creates the state in which RestoreSnapshot calls install.
 	unpacked := func(data string) string {
 		dir := filepath.Join(data, restoring)
 		require.NoError(t, os.RemoveAll(dir))
@@ -46,7 +46,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		fill(data, "old")
 		dir := unpacked(data)
 		first := filepath.Join(data, "replaced-1")
-		// It fails at the part last, because a directory occupies the place for the old part.
+		// install fails at the part last, because a directory is in the place of the old part.
 		from := filepath.Join(dir, "parts", last)
 		if last == "store/etcd" {
 			from = filepath.Join(dir, last)
@@ -66,7 +66,8 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
-// The objects in a file of `etcdctl snapshot save` become a cluster with its own keys. A damaged file changes nothing.
+// TestRestoreOfEtcd checks that the objects of an `etcdctl snapshot save` file become a cluster with its own keys,
+// and that a damaged file changes nothing.
 func TestRestoreOfEtcd(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	opened := func(dir string) (*store.Store, func()) {
