@@ -66,24 +66,28 @@ func (p *Plugin) Hang() (goOn func()) {
 	})
 }
 
-func (p *Plugin) wait(ctx context.Context) (key, health string) {
+func (p *Plugin) wait(ctx context.Context) (key, health string, err error) {
 	p.mu.Lock()
 	hang := p.hang
 	p.mu.Unlock()
 	if hang != nil {
 		select {
 		case <-hang:
-		case <-ctx.Done():
+		case <-ctx.Done(): // no answer, which could arrive before the caller sees its own deadline
+			return "", "", status.FromContextError(ctx.Err()).Err()
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.key, p.health
+	return p.key, p.health, nil
 }
 
 // Status implements the plugin's API.
 func (p *Plugin) Status(ctx context.Context, _ *api.StatusRequest) (*api.StatusResponse, error) {
-	key, health := p.wait(ctx)
+	key, health, err := p.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return &api.StatusResponse{Version: "v2", Healthz: health, KeyId: key}, nil
 }
 
@@ -102,14 +106,19 @@ func sealer(key string) cipher.AEAD {
 
 // Encrypt implements the plugin's API.
 func (p *Plugin) Encrypt(ctx context.Context, req *api.EncryptRequest) (*api.EncryptResponse, error) {
-	key, _ := p.wait(ctx)
+	key, _, err := p.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return &api.EncryptResponse{Ciphertext: sealer(key).Seal(nil, nil, req.GetPlaintext(), []byte(key)), KeyId: key,
 		Annotations: map[string][]byte{"plugin.kmstest.example.org": []byte("1")}}, nil
 }
 
 // Decrypt implements the plugin's API.
 func (p *Plugin) Decrypt(ctx context.Context, req *api.DecryptRequest) (*api.DecryptResponse, error) {
-	p.wait(ctx)
+	if _, _, err := p.wait(ctx); err != nil {
+		return nil, err
+	}
 	p.Decrypts.Add(1)
 	plain, err := sealer(req.GetKeyId()).Open(nil, nil, req.GetCiphertext(), []byte(req.GetKeyId()))
 	if err != nil {
