@@ -53,7 +53,7 @@ type Given struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ClientCAs verify client certificates. They replace the control plane's own client CA.
 	ClientCAs []*x509.Certificate
-	// Tokens authenticates bearer tokens other than those of service accounts.
+	// Tokens authenticates bearer tokens other than service accounts' tokens.
 	Tokens authenticator.Token
 	// Flags are shown in /flagz. The default is the options of the configuration.
 	Flags map[string]string

@@ -20,7 +20,7 @@ func column(name, kind, path, description string, priority int32) Column {
 }
 
 // Printed returns the columns of parts or farms except the name. Columns with priority 1 are shown only with -o
-// wide. A part's image and hash are those of its pods.
+// wide. A part's image and hash are its pods'.
 func Printed(part bool) []Column {
 	list := []Column{
 		column("State", "string", ".status.state", "Ready, NotReady or NotFound", 0),

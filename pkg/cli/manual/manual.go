@@ -51,7 +51,7 @@ type Page struct {
 // Manual is a set of pages.
 type Manual struct{ pages []Page }
 
-// Load returns a Manual with the pages in the binary and in further sources, such as those of a system.
+// Load returns a Manual with the pages in the binary and in further sources, such as a system's.
 func Load(sources ...fs.FS) (*Manual, error) {
 	own, err := fs.Sub(pages, "pages")
 	if err != nil {
