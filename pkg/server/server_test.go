@@ -82,6 +82,23 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.ErrorContains(t, mergeKubeconfig(path, ours, true), "--merge-kubeconfig=false")
 }
 
+// The context is removed too if the cluster was started later without merging, and its authority was replaced then.
+func TestKubeconfigIsTakenOutAfterARotationWithoutMerging(t *testing.T) {
+	dir := t.TempDir()
+	home := filepath.Join(dir, "home", "config")
+	keys, err := pki.Load(filepath.Join(dir, "first"))
+	require.NoError(t, err)
+	k := &adminKubeconfig{dataDir: dir, url: "https://192.0.2.1:6443", keys: keys, merged: home}
+	require.NoError(t, k.write(true))
+	later, err := pki.Load(pkiDir(dir)) // the new authority
+	require.NoError(t, err)
+	require.NoError(t, (&adminKubeconfig{dataDir: dir, url: k.url, keys: later}).write(true))
+	cas, err := clusterCAs(dir)
+	require.NoError(t, err)
+	require.NoError(t, unmergeKubeconfig(home, cas))
+	require.NoFileExists(t, home)
+}
+
 func TestForgetStart(t *testing.T) {
 	before := pss("/proc", os.Getpid())
 	require.NoError(t, forgetStart())
