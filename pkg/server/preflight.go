@@ -34,7 +34,7 @@ func preflight(c config.Config, server, node bool) error {
 	}
 	errs := []error{space(c.DataDir, least)}
 	if server {
-		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir))
+		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir), checkKeys(c.DataDir))
 	}
 	if c.NodeIP == "" {
 		_, err := outwardAddress()

@@ -125,7 +125,10 @@ func (w untilDone) Write(p []byte) (int, error) {
 // that no process starts in until the restore is repeated.
 func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	replace bool) (m snapshot.Manifest, old string, err error) {
-	if _, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
+	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
+		if err := ownedBy(c, status.DataDir, status.PID); err != nil {
+			return m, "", err
+		}
 		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
 	} else if !errors.Is(err, socket.ErrNotRunning) {
 		return m, "", err
@@ -173,10 +176,14 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	return m, old, install(c.DataDir, dir, old)
 }
 
-// unpack unpacks and verifies an archive, or a snapshot of another API server's etcd.
+// unpack unpacks and verifies an archive, or a snapshot of another API server's etcd, for which it makes the directory
+// of the keys: there are none (checkKeys).
 func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
 	in := bufio.NewReader(archive)
 	if head, _ := in.Peek(snapshot.EtcdHead); snapshot.IsEtcd(head) {
+		if err := os.MkdirAll(filepath.Join(dir, keyDir), 0o700); err != nil {
+			return snapshot.Manifest{}, err
+		}
 		return snapshot.Manifest{Etcd: true}, snapshot.UnpackEtcd(in, dir)
 	}
 	return snapshot.Unpack(in, dir)
@@ -230,6 +237,20 @@ func exists(name string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// checkKeys fails if the directory of the cluster's keys was lost. With new keys, every node and client is refused.
+func checkKeys(dataDir string) error {
+	stored, err := exists(filepath.Join(dataDir, storeDir, store.Directory))
+	if err != nil || !stored {
+		return err
+	}
+	if there, err := exists(pkiDir(dataDir)); err != nil || there {
+		return err
+	}
+	return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
+		"the cluster with `coracle snapshot restore FILE --replace`; `coracle delete` removes the cluster",
+		pkiDir(dataDir), filepath.Join(dataDir, storeDir))
 }
 
 // checkRestored fails if a restore did not finish.
