@@ -132,8 +132,8 @@ func (a *Authority) checkKey() error {
 		return err
 	}
 	if _, err := os.Stat(a.path(".crt")); err == nil {
-		return fmt.Errorf("%s is missing, the key of the certificate beside it: restore both from one backup, or the cluster "+
-			"with `coracle snapshot restore FILE --replace`", a.path(".key"))
+		return fmt.Errorf("%s is missing, the key of the certificate beside it: restore both from one backup, or the "+
+			"cluster with `coracle snapshot restore FILE --replace`", a.path(".key"))
 	}
 	return nil
 }
