@@ -21,8 +21,9 @@ const nodeNameFile = "node-name"
 
 const maxNodeName = 256 // bytes
 
-// nodeName returns the node name of a data directory, and remembers it. given is --node-name, or empty; hostname is the
-// machine's. The data directory's name stands if the hostname changes. It returns an error if given contradicts it.
+// nodeName returns the node name of a data directory, which rememberNodeName has stored, or a new one. given is
+// --node-name, or empty; hostname is the machine's. The stored name stands if the hostname changes. nodeName returns an
+// error if given contradicts it.
 func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error) {
 	file := filepath.Join(dataDir, nodeNameFile)
 	text, err := bounded.File(file, maxNodeName)
@@ -36,7 +37,7 @@ func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error)
 		if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 			return "", fmt.Errorf("the hostname is not a valid node name: %q: %s: set one with --node-name", name, wrong[0])
 		}
-		return name, atomicfile.WriteDurably(file, []byte(name+"\n"))
+		return name, nil
 	case err != nil:
 		return "", err
 	case given != "" && given != known:
@@ -49,9 +50,10 @@ func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error)
 	return known, nil
 }
 
-// restoreNodeName has the machine take the name of the snapshot's node, unless it has a name: the Node and the pods
-// that are bound to it are in the restored cluster.
-func restoreNodeName(dataDir, name string) error {
+// rememberNodeName stores the machine's node name, unless there is one: after a join that was accepted, after a
+// server's start, and from a snapshot that is restored, whose cluster has the Node and the pods that are bound to it.
+// name may be empty for none.
+func rememberNodeName(dataDir, name string) error {
 	file := filepath.Join(dataDir, nodeNameFile)
 	if _, err := os.Stat(file); err == nil || name == "" {
 		return nil

@@ -23,14 +23,15 @@ func TestNodeNameIsKept(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, c.want, name)
+		require.NoError(t, rememberNodeName(dir, name))
 	}
-	require.NoError(t, restoreNodeName(dir, "other"))
+	require.NoError(t, rememberNodeName(dir, "other"))
 	name, err := nodeName(dir, "", "renamed", quiet)
 	require.NoError(t, err)
 	require.Equal(t, "boat", name, "the machine has a name")
 
 	dir = t.TempDir()
-	require.NoError(t, restoreNodeName(dir, "lost"))
+	require.NoError(t, rememberNodeName(dir, "lost"))
 	name, err = nodeName(dir, "", "spare", quiet)
 	require.NoError(t, err)
 	require.Equal(t, "lost", name, "a spare machine takes the place of the lost one")

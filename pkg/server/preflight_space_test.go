@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// TestSpace: a full disk and one without inodes are told apart, and each error says how much is needed.
+// TestSpace: a full disk and a disk without inodes give different errors, and each says how much is needed.
 func TestSpace(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, space(filepath.Join(dir, "not", "there"), 1))

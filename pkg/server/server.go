@@ -50,6 +50,9 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		return err
 	}
 	defer p.close()
+	if err := rememberNodeName(c.DataDir, p.NodeName); err != nil {
+		return err
+	}
 	defer memory.BoundGarbage(p.memory())()
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	if err != nil {
@@ -97,6 +100,9 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	defer p.close()
 	m, err := p.joinCluster(ctx)
 	if err != nil {
+		return err
+	}
+	if err := rememberNodeName(c.DataDir, p.NodeName); err != nil {
 		return err
 	}
 	n, err := newNode(p, m)

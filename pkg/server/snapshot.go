@@ -170,7 +170,7 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	if there {
 		old = filepath.Join(c.DataDir, "replaced-"+time.Now().UTC().Format("20060102-150405"))
 	}
-	if err := restoreNodeName(c.DataDir, m.Node); err != nil {
+	if err := rememberNodeName(c.DataDir, m.Node); err != nil {
 		return m, "", err
 	}
 	return m, old, install(c.DataDir, dir, old)

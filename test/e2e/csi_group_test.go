@@ -79,7 +79,7 @@ spec: {source: {volumeSnapshotContentName: old}}
 var badGroups = map[string]string{
 	"matches the label selector app=nothing": "{name: nothing}\nspec: {source: {selector: " +
 		"{matchLabels: {app: nothing}}}}",
-	"a group is of volumes of one driver": "{name: mixed}\nspec: " +
+	"all volumes of a group need one driver": "{name: mixed}\nspec: " +
 		"{volumeGroupSnapshotClassName: groups, source: {selector: {}}}",
 	"the PVC waiting is not yet bound": "{name: unbound}\nspec: {source: {selector: " +
 		"{matchLabels: {app: waiting}}}}",

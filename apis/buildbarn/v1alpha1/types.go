@@ -48,7 +48,7 @@ type PartTLS struct {
 	// SecretName is a Secret with tls.crt, tls.key and ca.crt in PEM format, as cert-manager makes it. The program
 	// finds the files in /tls, and its configuration says what they are for. A renewed certificate is there without a
 	// restart; for another ca.crt pods are replaced, as programs read it when they start. The runner of a worker, and
-	// so actions, cannot see the files: a worker with a certificate runs as root, and its runner as nobody.
+	// so actions, cannot see the files: a worker with a certificate runs as root, and its runner as user 65534.
 	SecretName string `json:"secretName"`
 }
 

@@ -67,7 +67,7 @@ type BundleSource struct {
 	ConfigMap *ConfigMapReference `json:"configMap,omitempty"`
 	// Artifact is an OCI artifact whose layers are documents (media types that
 	// end in yaml or json) or archives of files (tar and tar+gzip), of which
-	// those that end in .yaml, .yml or .json are read.
+	// files that end in .yaml, .yml or .json are read.
 	Artifact *Artifact `json:"artifact,omitempty"`
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Rights returns the rules of the kind's roles: for its reconciler, and those aggregated into edit (and so admin) and
-// view. Whoever may edit may also send messages.
+// view. A user who may edit may also send messages.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{

@@ -228,7 +228,9 @@ func withAddresses(u user.Info, cert *x509.Certificate, remote string) user.Info
 		all = append(all, ip.String())
 	}
 	if from, err := netip.ParseAddrPort(remote); err == nil {
-		all = append(all, from.Addr().Unmap().String())
+		if ip := from.Addr().Unmap().String(); !slices.Contains(all, ip) {
+			all = append(all, ip)
+		}
 	}
 	extra := maps.Clone(u.GetExtra())
 	if extra == nil {

@@ -162,6 +162,9 @@ func (s *Server) images(f func(*http.Request, runtime.Images, func(Event)) ([]ru
 		}
 		list, err := f(r, images, progress)
 		finish(progress, list, err)
+		// An archive may go on after its end marker, or be refused before its end. In full duplex, net/http would read
+		// the rest and the next request at the same time, and panic. The deadline ends the connection instead.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those
-// clusters. Whoever may create the tunnel of a Cluster is that Cluster.
+// clusters. A user who may create the tunnel of a Cluster acts as that Cluster.
 func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
 	r.Subresources = append(r.Subresources,
 		kind.Subresource{

@@ -15,7 +15,7 @@ const (
 	pauseMost  = 500 * time.Millisecond
 )
 
-// again calls change, which reads and writes an object, until nobody else has written that meanwhile.
+// again calls change, which reads and writes an object, until it returns no conflict.
 func again(ctx context.Context, change func() error) error {
 	pause := backoff.Backoff{First: pauseFirst, Most: pauseMost, Jitter: true}
 	for {

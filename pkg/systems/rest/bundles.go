@@ -167,7 +167,7 @@ func (s *bundles) approve(c *Call) error {
 	})
 }
 
-// change writes a Bundle, again if somebody else has written it meanwhile, and answers with it.
+// change writes a Bundle, again after a conflict, and answers with it.
 func (s *bundles) change(c *Call, write func(*kontrol.Bundle) error) error {
 	var b *kontrol.Bundle
 	err := again(c, func() (err error) {

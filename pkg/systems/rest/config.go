@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/identity"
 )
 
-// User is the name under which the facade reads and writes. Its rights are those of the ClusterRole of the same name.
+// User is the name under which the facade reads and writes. The ClusterRole of the same name has its rights.
 const User = identity.User
 
 // Limits of requests and connections.
@@ -25,9 +25,10 @@ const (
 	maxBody = 1 << 20
 	// maxHeader is the maximum size of a request's headers, in bytes.
 	maxHeader = 32 << 10
-	// maxConnections limits the open connections, maxConnectionsEach those of one client address.
+	// maxConnections limits the open connections, maxConnectionsEach the connections of one client address.
 	maxConnections, maxConnectionsEach = 1024, 256
-	// maxBodies limits the request bodies that are read at a time, maxReads the logs that are held in memory. Others wait.
+	// maxBodies limits the request bodies that are read at a time, maxReads the logs that are held in memory. Others
+	// wait.
 	maxBodies, maxReads = 64, 8
 	// logTimeout limits the time in which a log that is not followed is read.
 	logTimeout = 20 * time.Second
@@ -62,7 +63,7 @@ type Config struct {
 
 	// Client is the in-process client of User.
 	Client client.Interface
-	// Namespace is that of tasks, and of pods and services whose request names none. Empty means default.
+	// Namespace is the namespace of tasks, and of pods and services whose request names none. Empty means default.
 	Namespace string
 	// Nodes reads logs from the nodes' agents.
 	Nodes NodeClient

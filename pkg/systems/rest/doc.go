@@ -17,9 +17,9 @@
 //
 // # Resources
 //
-// The routes of Kontrol's resources have the columns of its tables; those of its bundles go with them. Whoever may use
-// them acts on every Cluster with the cluster's credentials, on the local one with all rights: until an administrator
-// makes a Cluster they change nothing.
+// The routes of Kontrol's resources have the columns of its tables; its bundles have routes of their own. A client of
+// these routes acts on every Cluster with the cluster's credentials, on the local one with all rights: until an
+// administrator makes a Cluster they change nothing.
 //
 // # External workers
 //

@@ -41,8 +41,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, status, message)
 }
 
-// statusOf returns the status and message of an error: those of the API server, but as Podling has them: what a client
-// sent wrongly is 400, including what validation refuses.
+// statusOf returns the status and message of an error: the API server's, in Podling's form: errors of the client are
+// 400, including failed validation.
 func statusOf(err error) (int, string) {
 	var refused *refusal
 	if errors.As(err, &refused) {

@@ -300,7 +300,7 @@ func (s *Server) follow(c *Call, from source, path string, tail int) error {
 	return copyEvents(c.w, rc, in, from.worker != "")
 }
 
-// copyEvents copies lines as events. Those of an external worker are events already.
+// copyEvents copies lines as events. An external worker sends events already.
 func copyEvents(w io.Writer, rc *http.ResponseController, in io.Reader, events bool) error {
 	r := bufio.NewReaderSize(in, maxLine)
 	for {

@@ -35,7 +35,7 @@ func (m *maintenance) Routes() []Route {
 }
 
 func (m *maintenance) health(c *Call) error {
-	// The name is that of the service whose API this is.
+	// The name is Podling's, whose API this is.
 	return c.Answer(http.StatusOK, wire.Health{
 		Status:      "ok",
 		Service:     "podling-master",
@@ -100,7 +100,7 @@ func (m *maintenance) prune(c *Call) error {
 func (m *maintenance) remove(ctx context.Context, o ctrl.Object, count *int) error {
 	err := m.cluster.Delete(ctx, o)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // somebody else was faster
+		return nil // another client was faster
 	}
 	if err == nil {
 		*count++

@@ -30,8 +30,8 @@ func (n *nodes) server() *Server { return (*Server)(n) }
 // patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s by default.
 const patience = 90 // seconds
 
-// Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, in which
-// workers send a heartbeat every 10 s and are offline after 30 s; the others are those of its code.
+// Routes implements Resource. The second routes of register and heartbeat come from Podling's design, in which workers
+// send a heartbeat every 10 s and are offline after 30 s; the others come from its code.
 func (n *nodes) Routes() []Route {
 	register := Route{
 		Method: http.MethodPost, Path: "/api/v1/nodes/register",
@@ -102,7 +102,7 @@ func (n *nodes) register(c *Call, silent int) error {
 	if err := n.cluster.Create(c, lease(node, now)); err != nil {
 		return err
 	}
-	// Whoever registered this address before is gone, or has forgotten what it ran: it registers again only after a
+	// The worker that registered this address before is gone, or has lost its tasks: it registers again only after a
 	// restart or when it was offline. Its ID is not valid any more.
 	for i := range there.Items {
 		if before := &there.Items[i]; before.Annotations[view.AddressAnnotation] == address.String() {
@@ -114,7 +114,7 @@ func (n *nodes) register(c *Call, silent int) error {
 	return c.Answer(http.StatusCreated, view.Node(node, view.Load{}, now, view.Place{}))
 }
 
-// lease is the record of a worker's heartbeats, as that of other nodes.
+// lease records a worker's heartbeats, as for other nodes.
 func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(now)
 	seconds := int32(taskapi.Patience(node, 0) / time.Second)
@@ -129,7 +129,7 @@ func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 }
 
 // workerAddress returns where a worker can be reached. That is not up to the worker: requests are sent only to the
-// address that the registration came from, so that nobody can make the server send requests elsewhere. The hostname
+// address that the registration came from, so that no client can make the server send requests elsewhere. The hostname
 // must be that address, or resolve to it; it is never resolved again. A worker on loopback must register over
 // loopback, and link-local and multicast addresses are refused. Nor may the port be the facade's own.
 func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, error) {

@@ -225,7 +225,7 @@ func generationGone(r *kontrol.Resource, read int64) error {
 	return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, read)
 }
 
-// change writes a Resource, again if somebody else has written it meanwhile, and answers with it.
+// change writes a Resource, again after a conflict, and answers with it.
 func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
 	var r *kontrol.Resource
 	err := again(c, func() (err error) {

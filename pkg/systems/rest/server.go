@@ -64,7 +64,7 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// slot waits for a place among those of limited number. The returned function frees it.
+// slot waits for one of a limited number of places. The returned function frees it.
 func slot(ctx context.Context, of chan struct{}) (func(), error) {
 	select {
 	case of <- struct{}{}:

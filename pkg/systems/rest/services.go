@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// services are the routes of services: those of the facade's namespace, and of others those created here.
+// services are the routes of services: all in the facade's namespace, and in others the services created here.
 type services Server
 
 // Routes implements Resource.

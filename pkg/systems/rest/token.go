@@ -20,8 +20,8 @@ const (
 	maxToken, minToken = 4096, 16
 )
 
-// tokenFile compares tokens with that in a file, which is read again when it changes. While it cannot be read, nobody
-// is authenticated.
+// tokenFile compares tokens with the token in a file, which is read again when it changes. While it cannot be read, no
+// client is authenticated.
 type tokenFile struct {
 	path string
 

@@ -19,7 +19,7 @@ import (
 )
 
 // taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted.
-// The query is that of a pod's log, and attempt and index, by default of the last attempt that has begun.
+// The query takes the parameters of a pod's log, and attempt and index. The default is the last attempt that started.
 func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)

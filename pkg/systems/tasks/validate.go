@@ -20,7 +20,7 @@ func validate(t *tasks.Task) field.ErrorList {
 	return validatePod(t, field.NewPath("spec"))
 }
 
-// validatePod validates the pod that a valid task makes. Errors are those of the fields of the task, below spec.
+// validatePod validates the pod that a valid task makes. Errors name the fields of the task, below spec.
 func validatePod(t *tasks.Task, spec *field.Path) field.ErrorList {
 	example := t.DeepCopy()
 	example.Name, example.Namespace, example.UID = "task", "default", "00000000-0000-0000-0000-000000000000"

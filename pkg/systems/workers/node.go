@@ -9,8 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
-// node is the part of an agent in this process: the queues of its pods. While it runs, messages to its pods take no
-// connection.
+// node has the queues of the pods of an agent in this process. While it runs, messages to its pods need no connection.
 type node struct {
 	*messages.Manager
 	name string
@@ -18,7 +17,7 @@ type node struct {
 	mux  http.ServeMux
 }
 
-// node makes the part of an agent.
+// node creates the part for an agent.
 func (m *messaging) node(h part.Host) part.Part {
 	n := &node{name: h.NodeName, to: m, Manager: messages.New(messages.Config{
 		Enter: h.Enter, Dir: messages.LogDir(h.DataDir), API: h.API, Token: h.Token, Changed: h.Changed, Event: h.Event,
@@ -45,7 +44,7 @@ func (n *node) Stop() {
 	n.Manager.Stop()
 }
 
-// RoundTrip implements http.RoundTripper with the paths of the node's API that are this part's.
+// RoundTrip implements http.RoundTripper: it serves this part's routes of the node's API.
 func (n *node) RoundTrip(req *http.Request) (*http.Response, error) {
 	return memhttp.Call(&n.mux, req, workers.MaxBatchOutcomes)
 }

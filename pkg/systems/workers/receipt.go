@@ -18,10 +18,10 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// A node sends a message on when its pod goes away before the message is handled, or gives it up to the dead-letter
-// worker; the pod may no longer exist then. So that a node cannot send anything else, each message comes to it with a
-// receipt: a code of the message and of the services to which it may go, which only API servers can compute. What a
-// node can do besides is to repeat messages that it was given.
+// A node forwards a message when its pod is removed before handling it, or when it goes to the dead-letter worker. The
+// pod may no longer exist then. To keep a node from sending other messages, each message carries a receipt: a MAC of
+// the message and of the services to which it may go, which only API servers can compute. A node can still replay
+// messages.
 
 var errNotGiven = errors.New("a node sends on only messages that were sent to a pod on it, to the worker of that pod " +
 	"or its dead-letter worker")
@@ -32,7 +32,7 @@ func fromNode(req *http.Request) bool {
 	return ok && slices.Contains(u.GetGroups(), user.NodesGroup)
 }
 
-// receipt returns the receipt of a message to a pod; empty if it cannot be sent on.
+// receipt returns the receipt of a message to a pod, or "" if the message cannot be forwarded.
 func (s sender) receipt(p *corev1.Pod, contentType string, payload []byte) string {
 	var q struct{ Worker, DeadLetter string }
 	if json.Unmarshal([]byte(p.Annotations[workers.AnnotationQueue]), &q) != nil || q.Worker == "" && q.DeadLetter == "" {
@@ -45,8 +45,7 @@ func (s sender) receipt(p *corev1.Pod, contentType string, payload []byte) strin
 	return q.Worker + "," + q.DeadLetter + "," + base64.RawURLEncoding.EncodeToString(code)
 }
 
-// mayForward reports whether a node may send a message to a service: it has the receipt of the message, which names the
-// service.
+// mayForward reports whether the request has a valid receipt of the message that names the service.
 func (s sender) mayForward(req *http.Request, payload []byte, service string) bool {
 	parts := strings.Split(req.Header.Get(workers.HeaderReceipt), ",")
 	if len(parts) != 3 || service != parts[0] && service != parts[1] {

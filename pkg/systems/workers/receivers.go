@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// defaultWait is how long a sender waits for the reply if it does not say, maxWait how long it can.
+	// defaultWait is how long a sender waits for the reply by default, maxWait the longest wait that it may ask for.
 	defaultWait = time.Minute
 	maxWait     = time.Hour
-	// mostReceivers is how many pods of a service are tried, if they refuse a message.
+	// mostReceivers limits how many pods of a service are tried while they refuse a message.
 	mostReceivers = 5
 	// maxContentType limits the media type of a message, in bytes.
 	maxContentType = 256
@@ -39,16 +39,16 @@ var (
 // messaging sends messages to pods and services.
 type messaging struct {
 	host system.Host
-	// here is the node of this process; nil if it is none, or does not run.
+	// here is this process's own node; nil while no agent runs in it.
 	here atomic.Pointer[node]
 	// local takes the place of here in tests.
 	local func(name string) localNode
 }
 
-// localNode is the agent of a node in this process. Its RoundTrip brings a request to the agent's API.
+// localNode is a node agent in this process. Its RoundTrip calls the agent's API without a connection.
 type localNode interface {
 	http.RoundTripper
-	// Accept queues messages in their order, and reports each one's outcome. It waits for nothing but the disk.
+	// Accept queues messages in order and reports each outcome through Done. It blocks only on the disk.
 	Accept(list []*workers.Delivery)
 }
 
@@ -123,7 +123,7 @@ func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) 
 				ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 				continue
 			}
-			// Endpoints can be written by users: only pods of the namespace count.
+			// Users can write EndpointSlices: accept only pods of the same namespace.
 			if p, ok := on.Read(podKind, svc.Namespace, ep.TargetRef.Name).(*corev1.Pod); ok && receives(p) {
 				pods = append(pods, p)
 			}
@@ -132,7 +132,7 @@ func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) 
 	return pods
 }
 
-// selectedPods returns the receivers that a service selects, also those whose endpoints are not written yet.
+// selectedPods returns the receivers that a service selects, including pods without an endpoint yet.
 func selectedPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) {
 	if len(svc.Spec.Selector) == 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// receiversFor is how long the receivers of a service are remembered. One that is gone refuses messages, which then go
-// elsewhere.
+// receiversFor is how long the receivers of a service are cached. A removed one refuses messages, which then go to
+// another pod.
 const receiversFor = 100 * time.Millisecond
 
 // streamMessage is a message of a connection that has no answer yet.
@@ -28,17 +28,17 @@ type streamMessage struct {
 	wait                   bool // for the reply
 	deadline               time.Time
 	payload                []byte
-	pod                    *corev1.Pod // to which it goes, on the node in this process
+	pod                    *corev1.Pod // receiver on the node in this process
 
-	// The stream's lock guards what follows.
+	// The stream's lock guards the following fields.
 	held      int    // bytes that count against the sender's flow
-	stop      func() // ends the waiting for a reply; nil if there is nothing to end
-	refused   bool   // by the node in this process, so that it goes elsewhere
+	stop      func() // ends the wait for a reply; may be nil
+	refused   bool   // by the node in this process; forward sends it
 	cancelled bool
 	answered  bool
 }
 
-// route gives a message to the batch for the node in this process, or sends it otherwise.
+// route adds a message to the batch for the node in this process, or else forwards it.
 func (c *messageStream) route(m *streamMessage) {
 	if now := time.Now(); len(c.receivers) == 0 || now.Sub(c.since) > receiversFor {
 		c.receivers, c.since = c.candidates(), now
@@ -53,7 +53,7 @@ func (c *messageStream) route(m *streamMessage) {
 			return
 		}
 	}
-	c.deliver() // it may take long until there is room
+	c.deliver() // first: the wait for a free slot may be long
 	select {
 	case c.forwards <- struct{}{}:
 		go func() {
@@ -65,7 +65,7 @@ func (c *messageStream) route(m *streamMessage) {
 	}
 }
 
-// delivery is the message as the node in this process gets it.
+// delivery returns the message for the node in this process.
 func (m *streamMessage) delivery() *workers.Delivery {
 	d := &workers.Delivery{
 		BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace,
@@ -80,7 +80,7 @@ func (m *streamMessage) delivery() *workers.Delivery {
 	return d
 }
 
-// delivered is called when the node has the message, whose bytes count there from now on.
+// delivered is called when the node has the message. Its bytes now count against the node's budget.
 func (m *streamMessage) delivered(d *workers.Delivery) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
@@ -90,7 +90,7 @@ func (m *streamMessage) delivered(d *workers.Delivery) {
 	}
 }
 
-// done is called with the outcome at the node in this process, perhaps with a queue's lock held.
+// done is called with the outcome from the node in this process. It must not block: a queue's lock may be held.
 func (m *streamMessage) done(o workers.Delivered) {
 	r, _, _ := m.of.on.Target()
 	switch {
@@ -112,7 +112,7 @@ func (m *streamMessage) done(o workers.Delivered) {
 	}
 }
 
-// refuse notes that the node has refused the message. It returns false if nobody waits for it any longer.
+// refuse records that the node has refused the message. It returns false if the sender has cancelled it.
 func (m *streamMessage) refuse() bool {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
@@ -120,7 +120,7 @@ func (m *streamMessage) refuse() bool {
 	return m.refused
 }
 
-// forward sends the message as a request of its own would be sent: to another node, or to a pod that is started for it.
+// forward sends the message like a single request: to another node, or to a pod that starts for it.
 func (m *streamMessage) forward() {
 	ctx, cancel := context.WithDeadline(m.of.ctx, m.deadline)
 	defer cancel()
@@ -151,7 +151,7 @@ func (m *streamMessage) forward() {
 	}
 }
 
-// streamResponse is the response to a message that is forwarded, which has at most workers.MaxPayload bytes.
+// streamResponse buffers the response to a forwarded message, of at most workers.MaxPayload bytes.
 type streamResponse struct {
 	header http.Header
 	code   int
@@ -187,7 +187,7 @@ func (m *streamMessage) answer(a *streamAnswer) {
 	m.of.answers <- a // has room
 }
 
-// cancel ends the waiting for a reply.
+// cancel ends the wait for a reply.
 func (m *streamMessage) cancel() {
 	m.of.mu.Lock()
 	m.cancelled = true
@@ -198,7 +198,7 @@ func (m *streamMessage) cancel() {
 	}
 }
 
-// drop releases the message's share of its sender's flow.
+// drop returns the message's bytes to its sender's flow control. The caller holds the stream's lock.
 func (m *streamMessage) drop() {
 	if m.held > 0 {
 		m.of.on.Drop(m.held)

@@ -1,7 +1,7 @@
 // Package workers is the system of message workers: programs that get messages from a queue, scaled by its depth. This
 // package is the API server's part: it takes messages and brings them to the nodes of pods.
 //
-// Its invariant: a sender is told that a message is accepted only once a node has it on disk.
+// Its invariant: a sender learns that a message is accepted only after a node has it on disk.
 package workers
 
 import (
@@ -55,7 +55,7 @@ func kinds() []own.Kind {
 		Default: workers.Default, Validate: workers.Validate, ValidateUpdate: workers.ValidateUpdate,
 		Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
-	// A worker that follows its queues refuses to have a number of replicas.
+	// A worker that is scaled by its queues rejects a fixed number of replicas.
 	row.Subresources = append(row.Subresources, own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
 		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{
 			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
@@ -72,7 +72,7 @@ func subresource(options string, connect kind.Connector) kind.Subresource {
 	}
 }
 
-// roles let nodes send the messages of pods that ended to other pods of their workers.
+// roles lets nodes forward the messages of ended pods to other pods of the same worker.
 func roles() []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-messages"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services/message"}, Verbs: []string{"create"}},

@@ -2,8 +2,8 @@
 // what comes out compared with the programs' own schema. Both happen in a process with little memory and processor time
 // (cmd/coracle-buildbarn-check), since files may be hostile.
 //
-// Its invariants: whatever the files, Check ends, and this process neither grows nor ends with it; what it accepts,
-// the program's own parser does too; and the files of one namespace do not delay those of others.
+// Its invariants: for any files, Check ends, and this process neither grows nor ends; the program's own parser accepts
+// what Check accepts; and the files of one namespace do not delay the checks of others.
 package check
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask again
-	// and again.
+	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask
+	// again and again.
 	kept = 1000
 	// atOnce is how many processes run at a time, ofOne how many of one namespace.
 	atOnce, ofOne = 3, 2
@@ -49,9 +49,9 @@ func (e *Invalid) Error() string { return e.Problem }
 // Request is what to check: the files, of all that there are, that the programs of a component read.
 type Request struct {
 	All map[string]string
-	// Component is one of the five, Instance that of workers.
+	// Component is one of the five, Instance the instance name of workers.
 	Component, Instance string
-	// Fields is whether their fields are compared with those of the Buildbarn whose schema is here.
+	// Fields reports whether their fields are compared with the schema of Buildbarn that is built in.
 	Fields bool
 }
 
@@ -69,7 +69,7 @@ type verdict struct {
 	facts   []*protocol.Facts
 }
 
-// prepared is a request of which everything is known that needs no process.
+// prepared is a request with everything that can be known without a process.
 type prepared struct {
 	protocol.Request
 	key  [sha256.Size]byte

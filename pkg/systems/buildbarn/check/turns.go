@@ -7,7 +7,7 @@ import (
 )
 
 // turns lets a few at a time have a turn, fewer of one namespace than there are, and namespaces one after the other:
-// who alone has many waiting, or slow ones, delays nobody else.
+// a namespace with many or slow requests does not delay the others.
 type turns struct {
 	mu      sync.Mutex
 	free    int

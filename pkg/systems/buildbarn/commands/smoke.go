@@ -17,7 +17,7 @@ import (
 
 // BuildbarnSmokeOptions says which farm is tried out, and how.
 type BuildbarnSmokeOptions struct {
-	// Frontend is host:port; empty for that of the cluster's namespace.
+	// Frontend is host:port; empty for the frontend in the cluster's namespace.
 	Frontend string
 	Instance string
 	// Platform are name=value.

@@ -23,7 +23,8 @@ type Main struct {
 	File, Program string
 }
 
-// Mains returns the files of a component; the instance is that of workers. A frontend runs the program of storage.
+// Mains returns the files of a component; instance is the instance name of workers. A frontend runs the program of
+// storage.
 func Mains(component, instance string) []Main {
 	switch component {
 	case "worker":

@@ -1,7 +1,7 @@
 // Package config renders the configuration files of a Buildbarn farm, and finds which files a part reads.
 //
 // Its invariant: what Render returns, Check accepts, and pkg/systems/buildbarn/check as well. The field names are
-// those of the protocol buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution
+// from the protocol buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution
 // cd89f0554d18; their programs refuse unknown ones.
 package config
 

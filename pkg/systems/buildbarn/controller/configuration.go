@@ -26,7 +26,7 @@ type checks struct {
 	asked map[engine.Request]*question // one of a part at most
 }
 
-// question is a check that waits or goes on, or one that failed.
+// question is a check that waits, runs or failed.
 type question struct {
 	latest check.Request
 	of     string // the version of the ConfigMap
@@ -83,7 +83,7 @@ func (c *checks) answer(ctx context.Context, part engine.Request, q *question) {
 	}
 }
 
-// forget lets go of a part that is gone. A check that goes on ends by itself.
+// forget drops a part that is gone. Its running check ends by itself.
 func (c *checks) forget(part engine.Request) {
 	c.mu.Lock()
 	delete(c.asked, part)

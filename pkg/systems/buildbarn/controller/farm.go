@@ -104,7 +104,7 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	return a
 }
 
-// checkAll checks rendered files as those of users are, and returns the hash of those of each part, by its name.
+// checkAll checks rendered files like users' files, and returns the hash of each part's files, by the part's name.
 func checkAll(files map[string]string, b *buildbarn.Buildbarn) (map[string]string, error) {
 	hashes := map[string]string{}
 	for _, p := range parts(b) {
@@ -138,7 +138,7 @@ func (a *FarmActions) configMap(o FarmObserved, b *buildbarn.Buildbarn, files ma
 	return ""
 }
 
-// parts plans the parts. It returns which name is taken by a part of somebody else.
+// parts plans the parts. taken is a name that a part with another owner has.
 func (a *FarmActions) parts(o FarmObserved, b *buildbarn.Buildbarn) (taken string) {
 	wanted := map[string]bool{}
 	for _, want := range parts(b) {
@@ -184,7 +184,7 @@ func setSpec(to, from buildbarn.Part) {
 	}
 }
 
-// sum sets the farm's state to that of its parts. One that has not seen its configuration yet, by its hash, is not
+// sum derives the farm's state from its parts. A part that has not seen its configuration yet, by its hash, is not
 // ready.
 func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[string]string, taken string,
 	condition func(string, bool, string, string)) {

@@ -21,13 +21,13 @@ import (
 // Observed is what Plan goes by.
 type Observed struct {
 	Part buildbarn.Part
-	// Source is the ConfigMap that the part names, nil if there is none. Files are those of it that the part's programs
-	// read, Problem is why these would not start with them. Copies are the part's own ones.
+	// Source is the ConfigMap that the part names, nil if there is none. Files are the files of it that the part's
+	// programs read, Problem is why these would not start with them. Copies are the part's own ConfigMaps.
 	Source  *corev1.ConfigMap
 	Files   map[string]string
 	Problem string
-	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the files
-	// name, and Storage the numbers of pods of those that are BuildbarnStorages.
+	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the
+	// files name, and Storage the numbers of pods of those that are BuildbarnStorages.
 	Facts   []*protocol.Facts
 	Named   map[string]*corev1.Service
 	Storage map[string]int32
@@ -35,7 +35,8 @@ type Observed struct {
 	// found out.
 	Schedulers, Frontends map[string]*protocol.Facts
 	Awaited               bool
-	// Checking is whether the files are being checked. Unchecked is why they could not be, which says nothing about them.
+	// Checking is whether the files are being checked. Unchecked is why they could not be, which says nothing about
+	// them.
 	Checking  bool
 	Unchecked string
 	Copies    []*corev1.ConfigMap
@@ -53,8 +54,8 @@ type Observed struct {
 	Claims []*corev1.PersistentVolumeClaim
 	// Draining are the workers of the same farm that are still there, for the scheduler and storage.
 	Draining int
-	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason QueueError,
-	// or was not.
+	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason
+	// QueueError, or was not.
 	Queue      *metrics.Queue
 	QueueError string
 }
@@ -85,7 +86,7 @@ type plan struct {
 	now  metav1.Time
 	// settled is false if something is yet to be written or to happen before the part can be ready.
 	settled bool
-	// foreign names a child that is somebody else's.
+	// foreign names a child that has another owner.
 	foreign string
 	// doubts are what may be wrong with the configuration, if it was compared with the farm and is not refused.
 	doubts   []string

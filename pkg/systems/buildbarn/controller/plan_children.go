@@ -14,7 +14,7 @@ import (
 )
 
 // adopt returns a copy of a child with its labels, to be changed as wanted. It returns false if there is no child yet,
-// and plans to make it, or if it is somebody else's.
+// and plans to make it, or if it has another owner.
 func adopt[T interface {
 	comparable
 	client.Object
@@ -74,7 +74,7 @@ func merged(have, add map[string]string) map[string]string {
 	return out
 }
 
-// claims compares the sizes that are wanted with those of the StatefulSet, which cannot change.
+// claims compares the wanted sizes with the StatefulSet's, which cannot change.
 func (p *plan) claims(want, have *appsv1.StatefulSet) {
 	for _, w := range want.Spec.VolumeClaimTemplates {
 		i := slices.IndexFunc(have.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool {

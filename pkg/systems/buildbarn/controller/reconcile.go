@@ -1,7 +1,7 @@
 // Package controller makes the children of Buildbarn's parts, and the parts of whole farms.
 //
 // Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
-// changes; a child that is as it should be is not written; and what somebody else made is left alone.
+// changes; a child that is as it should be is not written; and objects of other owners are left alone.
 package controller
 
 import (

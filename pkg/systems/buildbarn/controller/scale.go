@@ -24,7 +24,7 @@ func (p *plan) replicas() int32 {
 	s := p.Status.Queue
 	if s == nil {
 		s = &buildbarn.QueueStatus{DesiredReplicas: r.Min}
-		// The object may have been made by hand, or its status lost: what runs goes on until the queue says something.
+		// The object may have been made by hand, or its status lost: the running replicas stay until the queue reports.
 		if d := p.o.Deployment; d != nil && d.Spec.Replicas != nil {
 			s.DesiredReplicas = *d.Spec.Replicas
 		}

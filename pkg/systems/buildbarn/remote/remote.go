@@ -171,7 +171,7 @@ func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 	caps.CacheUpdates = cache.GetActionCacheUpdateCapabilities().GetUpdateEnabled()
 	caps.Execution = execution.GetExecEnabled() &&
 		(execution.GetDigestFunction() == sha256 || slices.Contains(execution.GetDigestFunctions(), sha256))
-	// Without a limit of its own, a server's is that of messages.
+	// A server without a limit has the limit of messages.
 	if limit := cache.GetMaxBatchTotalSizeBytes(); limit > 0 {
 		caps.Batch = min(caps.Batch, limit)
 	}

@@ -39,7 +39,7 @@ type Smoke struct {
 
 // Run executes an action that reads an input and writes an output, and checks the output. Then it builds the action
 // again as clients do, which look into the action cache first, and must find it. Each step is reported when it has
-// ended. The error is that of the last step.
+// ended. The error is the last step's.
 func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
 	t := trial{Smoke: s, client: c}
 	for _, step := range []struct {

@@ -31,7 +31,7 @@ const (
 	// The pause after a failure grows from failFirst to failMost.
 	failFirst = 5 * time.Second
 	failMost  = 5 * time.Minute
-	// budget limits the objects of all Bundles that are kept, in bytes. Those of others are read again.
+	// budget limits the kept objects of all Bundles, in bytes. The objects of other Bundles are read again.
 	budget = 64 << 20
 )
 

@@ -67,7 +67,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 const lateness = 5 * time.Second
 
 // late returns how long to look again for an object that is gone: a request that was not answered, or that was sent
-// before this process began, may still make it. Nobody would know whose it is.
+// before this process began, may still make it. Such an object would have no known owner.
 func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
 	if !attempted(a) || a.Time == nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
-// User is the name under which the facade reads and writes. Its rights are those of the ClusterRole of the same name.
+// User is the name under which the facade reads and writes. The ClusterRole of the same name has its rights.
 const User = "system:coracle:rest"
 
 // Roles returns the role of the facade, which has its user's name, and its binding.

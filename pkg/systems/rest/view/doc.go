@@ -69,7 +69,7 @@ func when(t *metav1.Time) *time.Time {
 	return &t.Time
 }
 
-// userMetadata returns labels or annotations without those of the facade.
+// userMetadata returns labels or annotations without the facade's own.
 func userMetadata(m map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range m {

@@ -18,8 +18,7 @@ import (
 // ResourceTerminating is the state of a Resource that is being deleted.
 const ResourceTerminating = "Terminating"
 
-// ResourceState returns the state of a Resource as clients see it: that of a generation that nothing has looked at yet
-// is OutOfSync.
+// ResourceState returns the state of a Resource as clients see it: OutOfSync until its latest generation was observed.
 func ResourceState(r *kontrol.Resource) string {
 	switch {
 	case r.DeletionTimestamp != nil:

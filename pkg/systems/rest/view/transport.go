@@ -7,7 +7,7 @@ import (
 )
 
 // WorkerClient returns a client for requests to external workers, by the address of their Node. It follows no redirects
-// and uses no proxy, and a request may take as long as timeout; 0 means no limit but that of the context.
+// and uses no proxy, and a request may take as long as timeout; 0 means no limit but the context's.
 func WorkerClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

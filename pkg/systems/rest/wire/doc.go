@@ -1,6 +1,6 @@
 // Package wire has the JSON types of Podling's REST API, as the facade in package rest speaks it, and as the command
-// line in package podling and external workers expect it. Field names and status words are Podling's; those of Resource
-// are of Kontrol's tables.
+// line in package podling and external workers expect it. Field names and status words are Podling's; Resource has the
+// names of Kontrol's tables.
 //
 // Its invariant: a field that Podling omits when empty is omitted here.
 package wire
@@ -37,7 +37,7 @@ const (
 	NodeOffline = "offline"
 )
 
-// The health of a container; that of one without probes is unknown.
+// The health of a container; unknown without probes.
 const (
 	HealthHealthy   = "healthy"
 	HealthUnhealthy = "unhealthy"

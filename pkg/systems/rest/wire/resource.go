@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Resource is an object that clusters should have. Field names are those of Kontrol's tables.
+// Resource is an object that clusters should have. Field names come from Kontrol's tables.
 type Resource struct {
 	ID int64 `json:"id"`
 	// ClusterID is the name of the one cluster that should have the object; ClusterSelector selects clusters by their
@@ -26,8 +26,8 @@ type Resource struct {
 	Suspend        bool   `json:"suspend"`
 	// Windows are times in which it is, or is not, applied and corrected.
 	Windows []SyncWindow `json:"windows,omitempty"`
-	// Approval is None or Manual: then each generation waits until it is approved. ApprovedGeneration is the one that was
-	// approved last.
+	// Approval is None or Manual: then each generation waits until it is approved. ApprovedGeneration is the one that
+	// was approved last.
 	Approval           string `json:"approval,omitempty"`
 	ApprovedGeneration int64  `json:"approved_generation,omitempty"`
 	// ResourceName is the name of the Resource in the Kubernetes API.
@@ -71,7 +71,8 @@ type CurrentState struct {
 type AppliedState struct {
 	ResourceID int64  `json:"resource_id"`
 	ClusterID  string `json:"cluster_id"`
-	// Spec is what the cluster answered, without its status; null if it was never applied. Values of Secrets are hashes.
+	// Spec is what the cluster answered, without its status; null if it was never applied. Values of Secrets are
+	// hashes.
 	Spec         json.RawMessage `json:"spec"`
 	Generation   int64           `json:"generation"`
 	Revision     int64           `json:"revision"`

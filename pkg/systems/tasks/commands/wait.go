@@ -21,8 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// serverPatience is how long the server may be away while a task is waited for, which goes on without it; serverPause
-// is between attempts to reach it.
+// serverPatience is how long a wait for a task survives without the server; the task keeps running. serverPause is the
+// time between attempts to reach the server.
 const (
 	serverPatience = time.Minute
 	serverPause    = 200 * time.Millisecond

@@ -213,7 +213,7 @@ const maxMessage = 512
 
 func clip(s string) string { return s[:min(len(s), maxMessage)] }
 
-// set writes the condition Assigned. Its time is that of the first announcement.
+// set writes the condition Assigned. Its time is the time of the first announcement.
 func (r *reconciler) set(ctx context.Context, p *corev1.Pod, status corev1.ConditionStatus,
 	reason, message string) (*corev1.Pod, error) {
 	next := p.DeepCopy()

@@ -122,7 +122,7 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 		}
 		fail(a, reason, "%s", message)
 	case deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0:
-		// The agent, or somebody by force, has removed it: no further status follows.
+		// The agent, or a forced deletion, has removed the pod: no further status follows.
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted", pod.Name)
 	case c.State.Running != nil:
 		a.Phase, a.Message = tasks.TaskRunning, ""

@@ -39,8 +39,8 @@ func logsOf(o client.Object) []engine.Request {
 	return out
 }
 
-// forgetLogs asks a node once. A node that cannot be reached keeps the logs until its bounds are reached; nobody can
-// read them, since the API finds them through the task.
+// forgetLogs asks a node once. A node that cannot be reached keeps the logs until it reaches its bounds. Clients cannot
+// read them, since the API finds logs through the task.
 func (r *reconciler) forgetLogs(ctx context.Context, at string) error {
 	task, node, ok := strings.Cut(at, "/")
 	if !ok || r.forget == nil {

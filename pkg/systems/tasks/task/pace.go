@@ -59,8 +59,8 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 	return 0
 }
 
-// drop drops what is old, such as of tasks whose end somebody else has written. It takes constant time for each task,
-// on average.
+// drop drops old entries, such as entries of tasks whose end another process wrote. It takes constant time for each
+// task, on average.
 func (p *pace) drop(now time.Time) {
 	if len(p.at) < max(p.sweep, leastSwept) {
 		return

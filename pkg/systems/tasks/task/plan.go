@@ -35,7 +35,8 @@ type Actions struct {
 	// Create are attempts whose pods are created. The next Plan recognizes the pods, whether Status was written or not.
 	Create []tasks.TaskAttempt
 	Status tasks.TaskStatus
-	// Release are pods whose attempts have ended, according to Status: their finalizer is removed, and they are deleted.
+	// Release are pods whose attempts have ended, according to Status: their finalizer is removed, and they are
+	// deleted.
 	Release []*corev1.Pod
 	// Expired is set if the task has finished for longer than its ttlSecondsAfterFinished: it is deleted.
 	Expired bool
@@ -325,7 +326,7 @@ func (p *plan) lost(node string) bool {
 	return !there || p.within(last.At.Add(last.Patience))
 }
 
-// release collects the pods that are not those of attempts under way.
+// release collects the pods that do not belong to an attempt under way.
 func (p *plan) release() {
 	for _, pod := range p.Pods {
 		i, number := of(pod)

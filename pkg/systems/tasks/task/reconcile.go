@@ -39,7 +39,7 @@ const orphan = "pods/"
 const logs = "logs/"
 
 // New declares the reconciler. Nodes may be silent for patience; 0 means tasks.DefaultPatience.
-// forget asks a node to remove the logs of a deleted task, by the task's UID; nil: nobody is asked.
+// forget asks a node to remove the logs of a deleted task, by the task's UID. Nil asks no node.
 func New(patience time.Duration,
 	forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
@@ -323,7 +323,7 @@ func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
 	if !tracked(p) {
 		return nil
 	}
-	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
+	// An update costs the server less than a patch. It conflicts if another client has written the pod since.
 	next := p.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == tasks.FinalizerRecorded })
 	if err := r.Client.Update(ctx, next); !apierrors.IsConflict(err) {

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// directory is the archive's, below that of pods' logs. No pod's directory has such a name.
+// directory is the archive's directory, below the directory of pods' logs. No pod's directory has such a name.
 const directory = ".tasks"
 
 // node is the part of an agent that keeps the logs of tasks.

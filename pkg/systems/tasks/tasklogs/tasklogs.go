@@ -60,7 +60,7 @@ func New(dir string, count int, bytes int64) *Archive {
 // uid is what names directories; a reference in an owner may contain anything.
 var uid = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`)
 
-// named are the names of attempts' pods. Others, which somebody has made by hand, are left out.
+// named matches the names of attempts' pods. Pods that a user made by hand are skipped.
 var named = regexp.MustCompile(`^[0-9a-z][0-9a-z.-]{0,127}$`)
 
 func (a *Archive) path(task, pod, name string) (string, error) {
@@ -116,8 +116,8 @@ func (a *Archive) Find(task, pod, name, container string) (string, error) {
 	return found, err
 }
 
-// FindNamed is Find for a pod of which only the name is known. For a name that ends with a star it is the one with the
-// greatest number in its place.
+// FindNamed is Find for a pod whose UID is unknown. If the name ends with a star, it finds the pod with the greatest
+// number in the star's place.
 func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	if !uid.MatchString(task) {
 		return "", fmt.Errorf("%q is not a UID", task)

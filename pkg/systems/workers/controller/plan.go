@@ -251,7 +251,7 @@ func Set(w *workers.Worker, replicas int32) *appsv1.ReplicaSet {
 	}
 }
 
-// hashLabel separates the pods of one specification from those of others.
+// hashLabel separates the pods of one specification from other pods.
 const hashLabel = "workers.coracle.dev/set"
 
 // Template is the template of the worker's pods.

@@ -1,8 +1,8 @@
 // Package controller runs each Worker as a ReplicaSet with a Service, and makes the number of pods follow the length of
 // their queues.
 //
-// Its invariants: the pods of an earlier specification stay until those of the present one are ready, and a worker
-// with messages has at least one pod.
+// Its invariants: the pods of an earlier specification stay until the pods of the present one are ready, and a
+// worker with messages has at least one pod.
 package controller
 
 import (

@@ -9,8 +9,8 @@
 // A program that handles messages asks the node's agent for one with GET Path and Upgrade: Protocol, and says in
 // HeaderSlots how many messages it can handle at once. The agent sends as many messages as the program has said, and
 // one more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message,
-// then or when the pod terminates. Answers may be sent until the connection is closed, also on another one than that of
-// their message.
+// then or when the pod terminates. Answers may be sent until the connection is closed, also on
+// another connection than their message's.
 //
 // A sender asks the API server for one with Upgrade: SendProtocol in a POST to the message subresource of a pod or
 // service. The response says in HeaderSlots how many messages may be without an answer; further ones are read later.

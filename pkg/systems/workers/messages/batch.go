@@ -12,22 +12,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// mostBatchBytes limits a batch as it is sent: payloads of together workers.MaxPayload in base64, and the rest of each
-// message.
+// mostBatchBytes limits an encoded batch: workers.MaxPayload bytes of payloads in base64, and 512 bytes for the other
+// fields of each message.
 const mostBatchBytes = workers.MaxPayload*4/3 + workers.MaxBatch*512
 
-// maxBatchText limits what is passed on of an error in a batch, in bytes.
+// maxBatchText limits the error text of each outcome in a batch, in bytes; longer text is cut.
 const maxBatchText = 256
 
 // ReceiveBatch reads messages from a request of the API server, delivers them, and responds with their outcomes. common
-// is what they share.
+// has the fields that all of them share.
 func (m *Manager) ReceiveBatch(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, common Message,
 	wait bool) {
 	bytes := m.bytes
 	if r := m.receiver(t.UID); r != nil {
 		bytes = r.bytes
 	}
-	const hold = 2 * mostBatchBytes // as it is read, and decoded
+	const hold = 2 * mostBatchBytes // the encoded and the decoded batch
 	if !bytes.take(hold) {
 		discard(req)
 		respondFailure(w, Outcome{Failure: workers.QueueFull, Text: errNoMemory.Error(), Untouched: true})

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// nodeBytes limits the payloads in memory for all pods of the node, podBytes those of one pod.
+	// nodeBytes limits the payloads in memory for all pods of the node, podBytes the payloads for one pod.
 	nodeBytes = 128 << 20
 	podBytes  = 32 << 20
-	// overhead is what a message takes in memory besides its payload.
+	// overhead is the memory of a message besides its payload, in bytes.
 	overhead = 512
 )
 
 var errNoMemory = errors.New("the memory for messages is used up")
 
-// budget limits the bytes in use, of itself and of its parent.
+// budget limits the bytes in use. They count against its parent as well.
 type budget struct {
 	parent *budget
 	limit  int64
@@ -29,7 +29,7 @@ type budget struct {
 	used int64
 }
 
-// take reserves n bytes, or none.
+// take reserves n bytes, or returns false and reserves none.
 func (b *budget) take(n int64) bool {
 	b.mu.Lock()
 	if b.used+n > b.limit {
@@ -69,7 +69,7 @@ func (p *payload) release() {
 }
 
 // read reads a payload of at most workers.MaxPayload bytes; length is its length, or -1 if it is unknown. Memory is
-// reserved before it is allocated. Errors are errNoMemory, *bounded.TooLargeError, or of r.
+// reserved before it is allocated. Errors are errNoMemory, *bounded.TooLargeError, or r's.
 func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 	if length > workers.MaxPayload {
 		return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
@@ -115,5 +115,5 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 	}
 }
 
-// firstRead is the number of bytes that are reserved for a payload of unknown length before any of it has come.
+// firstRead is the number of bytes reserved at first for a payload of unknown length.
 const firstRead = 4 << 10

@@ -21,7 +21,7 @@ type Target struct {
 type arrival struct {
 	*entry
 	to *receiver
-	// out is the failure of a message that is not accepted.
+	// out has a Failure if the message was not accepted.
 	out Outcome
 }
 
@@ -30,7 +30,7 @@ func (m *Manager) Deliver(ctx context.Context, t Target, msg Message, wait bool)
 	return m.DeliverAll(ctx, t, []Message{msg}, wait)[0]
 }
 
-// DeliverAll delivers messages as Deliver does. Those that must not be lost are written to disk together.
+// DeliverAll delivers messages as Deliver does. AtLeastOnce messages share one fsync.
 func (m *Manager) DeliverAll(ctx context.Context, t Target, list []Message, wait bool) []Outcome {
 	out := make([]Outcome, len(list))
 	r := m.at(t)
@@ -65,7 +65,7 @@ func late() Outcome {
 	return Outcome{Failure: workers.HandlerTimeout, Text: "the sender's deadline has passed"}
 }
 
-// at returns what receives for a pod, or nil.
+// at returns the receiver of a pod, or nil if the pod has no queue here.
 func (m *Manager) at(t Target) *receiver {
 	r := m.receiver(t.UID)
 	if r == nil || r.pod.Namespace != t.Namespace || r.pod.Name != t.Name {
@@ -74,8 +74,8 @@ func (m *Manager) at(t Target) *receiver {
 	return r
 }
 
-// accept queues messages in their order, each for its receiver, which is nil if there is none. Those that must not be
-// lost are written to disk together before any is queued. Payloads of messages that are not accepted are released.
+// accept queues messages in order. It first writes AtLeastOnce messages to disk, with one fsync. A message without a
+// receiver fails with NoReceiver. It releases the payloads of messages that are not accepted.
 func (m *Manager) accept(list []arrival) {
 	m.persist(list)
 	for i := range list {
@@ -93,7 +93,7 @@ func (m *Manager) accept(list []arrival) {
 	}
 }
 
-// offer queues a message that is new on this node. Otherwise it returns a failure.
+// offer queues a message that is new on this node, or returns why the queue refused it.
 func (r *receiver) offer(e *entry) Outcome {
 	f := r.queue.offer(e, false)
 	if f == "" {
@@ -109,8 +109,8 @@ func (r *receiver) offer(e *entry) Outcome {
 	return Outcome{Failure: f, Text: text, Untouched: true}
 }
 
-// persist writes to the log those of the messages that must not be lost, and sets the outcomes of those that could not
-// be written.
+// persist writes the AtLeastOnce messages without a waiting sender to the log. A message that it could not write gets
+// the outcome QueueFull.
 func (m *Manager) persist(list []arrival) {
 	var mark uint64
 	var failed error

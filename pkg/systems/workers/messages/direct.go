@@ -7,8 +7,8 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Accept queues messages of the API server in this process, in their order, and reports each one's outcome. It waits
-// for nothing but the disk.
+// Accept queues messages from the API server in this process, in order, and reports each outcome through Done. It
+// blocks only on the disk.
 func (m *Manager) Accept(list []*workers.Delivery) {
 	arrivals := make([]arrival, len(list))
 	for i, d := range list {
@@ -49,8 +49,8 @@ func (m *Manager) Accept(list []*workers.Delivery) {
 	}
 }
 
-// waiter waits for the reply to a message of this process. Its deadline counts once the message is queued: what ends
-// before would be queued all the same.
+// waiter returns the waiter for the reply to d. Accept starts its deadline once the message is queued: a message that
+// ended before would still be queued.
 func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 	e, r := a.entry, a.to
 	w := &waiter{notify: func(o Outcome) { d.Done(delivered(o)) }}

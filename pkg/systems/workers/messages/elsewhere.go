@@ -17,8 +17,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until somebody
-// accepts it or it has waited too long. With AtMostOnce it is not sent again once somebody may have accepted it.
+// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead, the reason, is set. It
+// retries until a node accepts the message or the message expires. An AtMostOnce message is not sent again once a node
+// may have accepted it.
 func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead string) {
 	service := c.Worker
 	if dead != "" {
@@ -58,14 +59,14 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 		}
 		select {
 		case <-m.ctx.Done():
-			return // what must not be lost is in the log
+			return // AtLeastOnce messages are in the log
 		case <-time.After(delay):
 		}
 	}
 }
 
-// sendTo sends a message to a service once. again is true if a later attempt may succeed, perhaps if this one may have,
-// in spite of the error.
+// sendTo sends a message to a service once. On an error, again reports whether a later attempt may succeed, and perhaps
+// whether a node may have accepted the message.
 func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (again, perhaps bool, err error) {
 	select {
 	case m.sends <- struct{}{}:
@@ -107,10 +108,10 @@ func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (agai
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
 	gone := res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusBadRequest ||
 		res.StatusCode == http.StatusRequestEntityTooLarge
-	// A refusal says that nobody has it. Of the others only that there is no receiver does.
+	// On a 4xx or 503 no node has accepted the message. Other failures leave that unknown.
 	refused := res.StatusCode >= 400 && res.StatusCode < 500 || res.StatusCode == http.StatusServiceUnavailable
 	return !gone, !refused, fmt.Errorf("%s: %s", res.Status, text)
 }
 
-// headerTrace is passed on as it is (W3C Trace Context).
+// headerTrace is passed on unchanged (W3C Trace Context).
 const headerTrace = "Traceparent"

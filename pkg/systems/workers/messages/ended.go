@@ -31,7 +31,7 @@ func (r *receiver) moved(e *entry) {
 	r.m.background(func() { r.m.elsewhere(r.pod, r.queue.config, e, "") })
 }
 
-// giveUp sends a message that failed to the dead-letter worker, or drops it.
+// giveUp sends a failed message to the dead-letter worker, or drops it if there is none.
 func (r *receiver) giveUp(e *entry, o Outcome) {
 	why := string(o.Failure) + ": " + o.Text
 	if r.queue.config.DeadLetter != "" {
@@ -41,10 +41,10 @@ func (r *receiver) giveUp(e *entry, o Outcome) {
 	r.m.drop(r.pod, e, o.Failure, why)
 }
 
-// drop ends a message without success.
+// drop gives up a message, with an event and a count.
 func (m *Manager) drop(p *corev1.Pod, e *entry, f workers.Failure, why string) {
 	if m.ctx.Err() != nil && e.seq != 0 {
-		return // it is in the log, for the next agent
+		return // the agent stops; its next start reads the message from the log
 	}
 	m.mu.Lock()
 	m.counted[f]++

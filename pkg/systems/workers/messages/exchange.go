@@ -23,7 +23,7 @@ type exchange struct {
 	in    *bufio.Reader
 	out   *bufio.Writer
 	taker *taker
-	// refused has answers that came to nothing; more than it holds are not reported.
+	// refused has answers to messages that are not in flight. When it is full, further ones are not reported.
 	refused chan frame.Head
 }
 
@@ -76,7 +76,7 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	writing.Wait()
 }
 
-// write sends messages until there are no more, and then Last; refusals until stop is closed.
+// write sends messages until the taker ends, and then frame.Last. It sends refusals until stop is closed.
 func (x *exchange) write(stop <-chan struct{}) {
 	got := x.taker.got
 	var sent []handed // since the last flush

@@ -22,8 +22,7 @@ func (m *Manager) ConditionType() corev1.PodConditionType { return workers.Queue
 func (m *Manager) Owner(*corev1.Pod) string                     { return "" }
 func (m *Manager) Keep(string, string, types.UID, string) error { return nil }
 
-// Routes implements part.Part: messages and batches of messages for a pod. Responses have the replies that are asked
-// for.
+// Routes implements part.Part: it serves messages and batches of messages for a pod.
 func (m *Manager) Routes() []part.Route {
 	const pod = "/{namespace}/{pod}/{uid}"
 	return []part.Route{

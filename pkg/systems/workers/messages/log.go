@@ -15,24 +15,23 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// The log of at-least-once messages is a directory of files to which records are appended:
+// The at-least-once log is a directory of append-only segment files. A record is:
 //
 //	length (4 bytes) checksum of the rest (4, CRC-32C) kind (1) sequence number (8) data
 //
-// A message is put with its payload, and done when it has ended. A put is synced to disk before the message is
-// accepted, with the other puts that came meanwhile. The others are only written: after a crash of the machine, though
-// not of the process, a message may come again.
+// A put record holds a message; a done record marks its end. A message is accepted once its put is synced; one fsync
+// covers all puts before it. Try and done records are not synced: after a crash of the machine, though not of the
+// process, a message may be delivered again.
 //
-// Files are removed from the oldest on, because the end of a message may be recorded in a later file than its put. A
-// message that does not end does not hold up the others: once the log takes much more than what is in it, the messages
-// of the oldest file are put again, with their sequence numbers, and on disk before that file is removed. If the
-// process ends meanwhile, the first of two puts with the same number counts.
+// Segments are removed oldest first, because a done record may be in a later segment than its put. Once the log is
+// much larger than its unfinished messages, those in the oldest segment are appended again with their sequence numbers
+// and synced before the segment is removed. After a crash in between, the first put of a sequence number counts.
 const (
 	segmentBytes = 8 << 20
-	// The log takes at most slack bytes and, for each byte of messages that have not ended, spread.
+	// The log is compacted when it exceeds slack bytes plus spread bytes for each byte of unfinished messages.
 	slack  = 2 * segmentBytes
 	spread = 4
-	// logBytes limits the log; more messages are refused.
+	// logBytes limits the log; beyond it write returns errLogFull.
 	logBytes  = 256 << 20
 	maxRecord = workers.MaxPayload + 64<<10
 
@@ -69,13 +68,13 @@ type segment struct {
 	number uint64
 	file   *os.File
 	size   int64
-	live   int // messages put in it that have not ended
+	live   int // unfinished messages whose put is in this segment
 }
 
-// place is where a message is.
+// place locates the put record of a message.
 type place struct {
 	in       *segment
-	at       int64 // in the file
+	at       int64 // offset in the file
 	size     int64 // of the whole record
 	attempts int32
 }
@@ -88,13 +87,13 @@ type messageLog struct {
 	segments []*segment // oldest first; the last one is written to
 	where    map[uint64]*place
 	next     uint64
-	bytes    int64 // of all segments
-	live     int64 // of messages that have not ended
+	bytes    int64 // size of all segments
+	live     int64 // size of the put records of unfinished messages
 	failed   error
 
-	// syncing serializes fsync: who holds it syncs for all that wrote before.
+	// syncing serializes fsync. Its holder syncs all records written before.
 	syncing sync.Mutex
-	synced  uint64 // all records up to this one, counted by written, are on disk
+	synced  uint64 // the value of written that the last fsync covered
 	written uint64
 }
 
@@ -107,7 +106,7 @@ func (l *messageLog) put(m *stored) (uint64, error) {
 	return seq, l.sync(mark)
 }
 
-// write writes a message. It is on disk after sync of mark.
+// write appends a message. It is on disk after sync(mark).
 func (l *messageLog) write(m *stored) (seq, mark uint64, err error) {
 	meta, err := json.Marshal(m)
 	if err != nil {
@@ -132,7 +131,7 @@ func (l *messageLog) write(m *stored) (seq, mark uint64, err error) {
 	return seq, l.written, nil
 }
 
-// sync returns when the record of that number is on disk.
+// sync returns once the put that write numbered mine is on disk. After an fsync error all later writes fail.
 func (l *messageLog) sync(mine uint64) error {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -152,7 +151,7 @@ func (l *messageLog) sync(mine uint64) error {
 	return nil
 }
 
-// note writes a record about a message, which need not be on disk at once.
+// note appends a try or done record, without a sync.
 func (l *messageLog) note(kind byte, seq uint64, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,7 +176,7 @@ func attemptsData(n int32) []byte { return binary.BigEndian.AppendUint32(nil, ui
 
 func (l *messageLog) done(seq uint64) { l.note(recordDone, seq, nil) }
 
-// enter notes where a message is, in place of where it was.
+// enter records the place of a message and replaces an earlier one.
 func (l *messageLog) enter(seq uint64, p *place) {
 	l.leave(seq)
 	l.where[seq] = p
@@ -185,7 +184,7 @@ func (l *messageLog) enter(seq uint64, p *place) {
 	l.live += p.size
 }
 
-// leave forgets a message.
+// leave removes a message from the index.
 func (l *messageLog) leave(seq uint64) {
 	if p := l.where[seq]; p != nil {
 		p.in.live--
@@ -194,7 +193,7 @@ func (l *messageLog) leave(seq uint64) {
 	}
 }
 
-// append writes a record to the last segment. Called with the lock held.
+// append writes a record to the last segment. The caller holds l.mu.
 func (l *messageLog) append(kind byte, seq uint64, data []byte) error {
 	if l.failed != nil {
 		return l.failed
@@ -212,7 +211,7 @@ func (l *messageLog) append(kind byte, seq uint64, data []byte) error {
 	binary.BigEndian.PutUint32(record, uint32(len(record)-recordHead))
 	binary.BigEndian.PutUint32(record[4:], crc32.Checksum(record[recordHead:], castagnoli))
 	if _, err := s.file.Write(record); err != nil {
-		// Part of it may be in the file: cut it off, or write no more.
+		// Part of the record may be in the file: truncate it. If that fails, refuse all later writes.
 		if _, err2 := s.file.Seek(s.size, io.SeekStart); err2 != nil {
 			l.failed = err
 		} else if err2 := s.file.Truncate(s.size); err2 != nil {
@@ -225,7 +224,7 @@ func (l *messageLog) append(kind byte, seq uint64, data []byte) error {
 	return nil
 }
 
-// extend starts a segment. The one before it is synced, so that only the last one needs to be.
+// extend starts a segment. It syncs the previous one, so that sync needs to sync only the last.
 func (l *messageLog) extend() error {
 	number := uint64(1)
 	if n := len(l.segments); n > 0 {

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// openLog opens the log in dir and returns the messages in it that have not ended. What a crash left unfinished at the
-// end of a file is cut off.
+// openLog opens the log in dir and returns its unfinished messages. It truncates each file at the first incomplete or
+// corrupt record, as a crash leaves one.
 func openLog(dir string) (*messageLog, []*stored, error) {
 	l := &messageLog{dir: dir, where: map[uint64]*place{}, next: 1}
 	names, err := filepath.Glob(filepath.Join(dir, "*.log"))
@@ -95,7 +95,7 @@ func (l *messageLog) read(s *segment, found map[uint64]*stored) error {
 
 var errTorn = errors.New("incomplete record")
 
-// readRecord returns the next record, io.EOF at the end, and errTorn for what is no record.
+// readRecord returns the next record, io.EOF at the end, and errTorn for an incomplete or corrupt record.
 func readRecord(r io.Reader) ([]byte, error) {
 	var head [recordHead]byte
 	switch _, err := io.ReadFull(r, head[:]); {

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// trim removes the oldest segments without messages, but for the last. If the log is much larger than the messages in
-// it, those of the oldest segment are put again, of one segment at a time.
+// trim deletes the oldest segments while they are empty, except the last. If the log is much larger than its unfinished
+// messages, it compacts the oldest segment, one per call, by appending its messages again.
 func (l *messageLog) trim() {
 	l.removeEmpty()
 	if len(l.segments) > 1 && l.bytes > slack+spread*l.live && l.evacuate(l.segments[0]) == nil {
 		l.removeEmpty()
 	}
-	// The last one, too, if it is large: otherwise a quiet node would keep it.
+	// Truncate a full, empty last segment as well: without new messages it would stay.
 	if len(l.segments) == 1 && l.segments[0].live == 0 && l.segments[0].size >= segmentBytes {
 		s := l.segments[0]
 		if s.file.Truncate(0) == nil {
@@ -33,7 +33,7 @@ func (l *messageLog) removeEmpty() {
 	}
 }
 
-// evacuate puts the messages of a segment again. They are on disk when it returns nil.
+// evacuate appends the messages of a segment again. They are on disk when it returns nil.
 func (l *messageLog) evacuate(s *segment) error {
 	var list []uint64
 	for seq, p := range l.where {

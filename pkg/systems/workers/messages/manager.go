@@ -18,8 +18,7 @@ import (
 
 // API sends requests to the API server.
 type API interface {
-	// Do sends a request whose URL has only a path. With a token it has the permissions of that, otherwise those of the
-	// node.
+	// Do sends a request whose URL has only a path. It authenticates with the token, or as the node if token is empty.
 	Do(req *http.Request, token string) (*http.Response, error)
 }
 
@@ -27,13 +26,13 @@ type API interface {
 type Config struct {
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
-	// Dir is where the messages are that must not be lost. It is made when there is one.
+	// Dir is the directory of the log of AtLeastOnce messages. The first one creates it.
 	Dir string
-	// API is used for messages that pods send, and for those that must go to another pod; nil if there is none (in tests).
+	// API sends messages for pods, and moves messages to other pods. It may be nil in tests.
 	API API
 	// Token returns a token of the pod's service account.
 	Token func(ctx context.Context, p *corev1.Pod) (string, error)
-	// Changed is called when Report of a pod returns something else.
+	// Changed is called when the Condition of a pod changes.
 	Changed func(types.UID)
 	// Event records an event on a pod.
 	Event   func(p *corev1.Pod, kind, reason, message string)
@@ -48,19 +47,19 @@ type Manager struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	bytes  *budget
-	sends  chan struct{} // limits the messages that are sent elsewhere at once
+	sends  chan struct{} // limits concurrent sends to other pods
 	listen func(ctx context.Context, uid string) (net.Listener, error)
 
 	mu      sync.Mutex
 	stopped bool
 	pods    map[types.UID]*receiver
-	log     *messageLog                 // nil until there is a message for it
-	orphans map[types.UID][]*stored     // messages in the log whose pod is not here yet
-	counted map[workers.Failure]float64 // messages that nobody waited for and that were given up
-	ended   counters                    // of queues that are gone
+	log     *messageLog                 // nil until Start
+	orphans map[types.UID][]*stored     // messages in the log whose pod has no Setup yet
+	counted map[workers.Failure]float64 // dropped messages
+	ended   counters                    // sums of removed queues
 }
 
-// New returns a Manager. Start reads what an earlier one has left.
+// New returns a Manager. Call Start before Setup.
 func New(c Config) *Manager {
 	m := &Manager{
 		c:       c,
@@ -77,7 +76,7 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start reads the messages that must not be lost.
+// Start reads the unfinished messages of an earlier process from the log.
 func (m *Manager) Start() error {
 	log, list, err := openLog(m.c.Dir)
 	if err != nil {
@@ -92,7 +91,7 @@ func (m *Manager) Start() error {
 	return nil
 }
 
-// Stop ends everything that runs in this process. Messages that must not be lost stay in the log.
+// Stop ends all queues and waits for background work. AtLeastOnce messages stay in the log.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	m.stopped = true
@@ -136,7 +135,7 @@ func (m *Manager) backgroundLocked(f func()) {
 	}()
 }
 
-// begin reports whether something may run in the background, which must call m.wg.Done at its end.
+// begin registers background work; if it returns true, the caller must call m.wg.Done at the end.
 func (m *Manager) begin() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,21 +145,21 @@ func (m *Manager) begin() bool {
 	return !m.stopped
 }
 
-// Observe says which container of the pod receives, and whether it runs.
+// Observe tells the queue which container of the pod receives messages, and whether it runs.
 func (m *Manager) Observe(uid types.UID, container string, runs bool) {
 	if r := m.receiver(uid); r != nil {
 		r.queue.observe(container, runs)
 	}
 }
 
-// Close refuses further messages for a pod that terminates, and moves those that no program has got to other pods.
+// Close refuses further messages for a terminating pod, and moves the waiting ones to other pods.
 func (m *Manager) Close(uid types.UID) {
 	if r := m.receiver(uid); r != nil {
 		r.queue.close()
 	}
 }
 
-// Release ends what there is of a pod, of which nothing runs any longer.
+// Release removes the queue of a pod. None of its containers may run any longer.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	r := m.pods[uid]
@@ -187,7 +186,7 @@ func (m *Manager) receiver(uid types.UID) *receiver {
 	return m.pods[uid]
 }
 
-// Env is what a program needs to know to receive messages, for the environment of the pod's containers.
+// Env returns the environment variables with which the pod's containers find the Runtime API; nil without a queue.
 func (*Manager) Env(p *corev1.Pod) []corev1.EnvVar {
 	c, err := workers.ParseQueue(p)
 	if c == nil || err != nil {
@@ -200,5 +199,5 @@ func (*Manager) Env(p *corev1.Pod) []corev1.EnvVar {
 	return env
 }
 
-// LogDir is the directory of the log below that of the agent.
+// LogDir returns the log's directory below the agent's data directory.
 func LogDir(dir string) string { return filepath.Join(dir, "messages") }

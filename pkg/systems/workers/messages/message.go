@@ -7,18 +7,18 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Message is what a sender sends.
+// Message is a message as its sender sent it.
 type Message struct {
 	ID string
-	// ContentType and Trace are the sender's, as they are.
+	// ContentType and Trace are passed on unchanged.
 	ContentType, Trace string
-	// Attempts is how often it was given to programs before it came here.
+	// Attempts counts the attempts to deliver it on other nodes.
 	Attempts int32
-	// Deadline is until when the sender waits for the reply; zero for none.
+	// Deadline is when the sender stops waiting for the reply; zero without a deadline.
 	Deadline time.Time
 	// DeadLetter is why another worker failed to handle it.
 	DeadLetter string
-	// Receipt is needed to send it on.
+	// Receipt permits the node to forward the message.
 	Receipt string
 	payload *payload
 }
@@ -26,7 +26,7 @@ type Message struct {
 // Outcome is how a message ended: with a reply, or with a Failure.
 type Outcome struct {
 	Failure workers.Failure
-	// Text says more about a failure, ErrorType is the type of the error that the program reported.
+	// Text describes a failure. ErrorType is the type of the error that the program reported.
 	Text, ErrorType string
 	ContentType     string
 	Attempts        int32
@@ -49,15 +49,15 @@ type entry struct {
 	Message
 	seq     uint64 // in the log; 0 if it is not there
 	state   state
-	expires time.Time   // it must not wait in the queue any longer
-	reply   *waiter     // nil if nobody waits
+	expires time.Time   // end of its time in the queue
+	reply   *waiter     // nil if no sender waits for the reply
 	holder  string      // the container that has it
-	timer   *time.Timer // of its attempt, or of its delay
+	timer   *time.Timer // timeout of its attempt, or its delay
 
-	abandoned bool // nobody waits for the reply any longer: there is no further attempt
+	abandoned bool // the sender no longer waits: no further attempt
 }
 
-// waiter gets the outcome of a message, of which there may be several: the first one counts.
+// waiter passes the first outcome of a message to its sender; later ones are released.
 type waiter struct {
 	notified atomic.Bool
 	// notify must not block: the queue's lock is held.
@@ -65,7 +65,7 @@ type waiter struct {
 	timer  *time.Timer // of the sender's deadline; may be nil
 }
 
-// answer reports the outcome, or gives its memory back if another one was reported before.
+// answer reports the outcome, or releases its memory if another one was reported before.
 func (w *waiter) answer(o Outcome) {
 	if w.once(o) && w.timer != nil {
 		w.timer.Stop()
@@ -82,25 +82,25 @@ func (w *waiter) once(o Outcome) bool {
 	return first
 }
 
-// release frees the memory of a reply that nobody receives.
+// release frees the memory of a reply without a receiver.
 func (o *Outcome) release() {
 	if o.body != nil {
 		o.body.release()
 	}
 }
 
-// events are what a queue reports to its manager, with the queue's lock held: the functions must not call it.
+// events are the callbacks of a queue. They run with the queue's lock held and must not call the queue.
 type events interface {
 	changed()
 	attempt(e *entry)
 	finished(e *entry)
-	// undeliverable is called with a message that nobody waits for and that ends without success.
+	// undeliverable is called with a message that failed and has no waiting sender.
 	undeliverable(e *entry, o Outcome)
 	// moved is called with a message that must go to another pod.
 	moved(e *entry)
 }
 
-// counters count since the queue was made.
+// counters count from the creation of the queue.
 type counters struct {
 	accepted, delivered, redelivered, succeeded, failed, deadLettered, refused uint64
 }

@@ -16,8 +16,8 @@ func (c *counters) add(d counters) {
 	c.refused += d.refused
 }
 
-// collector reports the queues of the node's pods. The labels are those of workers with pods here, so they are bounded
-// as pods are; counters have none.
+// collector reports the queues of the node's pods. Gauges are labelled by worker, so the number of pods on the node
+// bounds their cardinality. Counters have no worker label.
 type collector struct{ m *Manager }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -83,6 +83,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count("dead_lettered_total", "Messages sent to dead-letter workers.", all.deadLettered)
 	for f, n := range dropped {
 		ch <- prometheus.MustNewConstMetric(desc("dropped_total",
-			"Messages that were given up while nobody waited for a reply.", "reason"), prometheus.CounterValue, n, f)
+			"Messages without a waiting sender that were given up.", "reason"), prometheus.CounterValue, n, f)
 	}
 }

@@ -22,7 +22,7 @@ type pusher struct {
 	r         *receiver
 	transport *http.Transport
 	url       string
-	more      chan struct{} // a message may wait, and may be pushed
+	more      chan struct{} // signals that tryTake may return a message
 }
 
 func newPusher(r *receiver) *pusher {
@@ -44,7 +44,7 @@ func (p *pusher) wake() {
 	}
 }
 
-// run takes messages until the pod goes. There is a goroutine for each message that is in flight.
+// run pushes messages until the pod is removed, each in its own goroutine.
 func (p *pusher) run() {
 	defer p.transport.CloseIdleConnections()
 	for {
@@ -63,7 +63,7 @@ func (p *pusher) run() {
 	}
 }
 
-// push posts a message until the program accepts the connection, and reads its reply.
+// push posts a message and reads the reply. It retries while the program refuses the connection.
 func (p *pusher) push(h handed) {
 	ctx, cancel := context.WithDeadline(p.r.ctx, p.r.deadline(h.entry))
 	defer cancel()
@@ -82,12 +82,12 @@ func (p *pusher) push(h handed) {
 			o.Failure = workers.HandlerTimeout
 			p.r.queue.resolve(h.ID, h.attempt, o)
 			return
-		case <-time.After(delay): // it does not listen yet
+		case <-time.After(delay): // the program does not listen yet
 		}
 	}
 }
 
-// post posts a message once. sent is false if the program has certainly not got it.
+// post posts a message once. sent is false only if the program cannot have received it.
 func (p *pusher) post(ctx context.Context, h handed) (o Outcome, sent bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(h.payload.data))
 	if err != nil {

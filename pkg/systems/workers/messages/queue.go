@@ -8,7 +8,7 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// queue is the queue of one pod. Messages wait in the order in which they came.
+// queue is the queue of one pod, in order of arrival.
 type queue struct {
 	config workers.Queue
 	events events
@@ -20,12 +20,12 @@ type queue struct {
 	later    map[*entry]struct{} // messages that are delayed
 	flight   map[string]*entry
 	takers   []*taker
-	last     time.Time   // of the last message
-	overdue  *time.Timer // of the first in list
+	last     time.Time   // arrival of the last message
+	overdue  *time.Timer // runs expire for the first in list
 	counters counters
 }
 
-// firstDelay is the pause before a second attempt, doubled with each that follows up to longestDelay.
+// firstDelay is the pause before a second attempt, doubled for each later attempt up to longestDelay.
 const (
 	firstDelay   = 100 * time.Millisecond
 	longestDelay = 30 * time.Second
@@ -35,7 +35,8 @@ func newQueue(c workers.Queue, e events) *queue {
 	return &queue{config: c, events: e, flight: map[string]*entry{}, later: map[*entry]struct{}{}}
 }
 
-// offer accepts a message. front is for one that was accepted before. Otherwise it returns why it is not accepted.
+// offer queues a message and returns "", or the reason why it refuses the message. front is for a message that was
+// accepted earlier: it goes first, and the queue's limit does not apply.
 func (q *queue) offer(e *entry, front bool) workers.Failure {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -48,7 +49,7 @@ func (q *queue) offer(e *entry, front bool) workers.Failure {
 	}
 	if _, known := q.flight[e.ID]; known {
 		q.counters.refused++
-		return workers.QueueFull // an ID that is in use: the sender of it repeats itself
+		return workers.QueueFull // duplicate: a message with this ID is in flight
 	}
 	now := time.Now()
 	if e.expires.IsZero() {
@@ -107,7 +108,7 @@ func (q *queue) expire() {
 	q.events.changed()
 }
 
-// abandon ends a message that its sender does not wait for any longer. If a program has it, its reply is dropped.
+// abandon ends a message whose sender no longer waits. If a program has the message, its reply is dropped.
 func (q *queue) abandon(e *entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,7 +133,8 @@ func (q *queue) abandon(e *entry) {
 	q.events.changed()
 }
 
-// observe is called with the pod's container. Messages that another one, or one that has ended, had are lost.
+// observe is called with the pod's container and whether it runs. Messages in flight in another container, or in one
+// that ended, fail with ReceiverLost.
 func (q *queue) observe(container string, runs bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,7 +163,8 @@ func (q *queue) observe(container string, runs bool) {
 	q.events.changed()
 }
 
-// close refuses further messages and moves those that wait to other pods. Messages in flight go on.
+// close refuses further messages and moves the waiting ones to other pods; if a sender waits for the reply, it gets
+// NoReceiver. Programs may still answer messages in flight.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -188,7 +191,7 @@ func (q *queue) close() {
 	q.events.changed()
 }
 
-// release closes the queue and ends all messages: nothing of the pod is left.
+// release closes the queue and ends the attempts in flight with ReceiverLost: the pod was removed.
 func (q *queue) release() {
 	q.close()
 	q.mu.Lock()
@@ -198,7 +201,7 @@ func (q *queue) release() {
 	}
 }
 
-// report is the state of the queue.
+// report returns the state of the queue. oldest is zero if no message waits.
 func (q *queue) report() (depth, flight int, oldest time.Time, last time.Time, c counters, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

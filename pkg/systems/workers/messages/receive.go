@@ -53,7 +53,7 @@ func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.
 	if o.ContentType != "" {
 		head.Set("Content-Type", o.ContentType)
 	} else {
-		head["Content-Type"] = nil // none is guessed
+		head["Content-Type"] = nil // prevents content sniffing
 	}
 	defer o.body.release()
 	head.Set("Content-Length", strconv.Itoa(len(o.body.data)))

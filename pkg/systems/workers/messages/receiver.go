@@ -24,13 +24,13 @@ type receiver struct {
 	queue  *queue
 	bytes  *budget
 	server *http.Server
-	ctx    context.Context // done when the pod goes
+	ctx    context.Context // done when the pod is removed
 	cancel context.CancelFunc
 	push   *pusher // nil in mode Poll
 
 	mu        sync.Mutex
 	published workers.QueueReport
-	at        time.Time   // of published
+	at        time.Time   // when published was set
 	timer     *time.Timer // until the next report
 	accepts   bool
 }
@@ -38,8 +38,8 @@ type receiver struct {
 // reportEvery is the least time between two reports of a queue.
 const reportEvery = time.Second
 
-// Setup makes the pod's queue, if the pod asks for one, and what its program receives with. It is idempotent. The pod's
-// network must be up and none of its containers started since.
+// Setup creates the pod's queue and its Runtime API server, if the pod asks for a queue. It is idempotent. Call it when
+// the pod's network is up, before its containers start.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	config, err := workers.ParseQueue(p)
 	if config == nil || err != nil {
@@ -76,7 +76,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 		m.backgroundLocked(r.push.run)
 	}
 	m.mu.Unlock()
-	for i := len(before) - 1; i >= 0; i-- { // each before the ones that came later
+	for i := len(before) - 1; i >= 0; i-- { // newest first: each goes to the front
 		e := m.entryOf(before[i])
 		if e.Attempts >= config.MaxAttempts {
 			m.background(func() {
@@ -93,7 +93,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 
 func (m *Manager) listenInPod(ctx context.Context, uid string) (l net.Listener, err error) {
 	err = m.c.Enter(ctx, uid, func() (err error) {
-		l, err = net.Listen("tcp", workers.RuntimeAddress) // an address: nothing is looked up on another thread
+		l, err = net.Listen("tcp", workers.RuntimeAddress) // an IP address: no lookup on a thread outside the namespace
 		return err
 	})
 	return l, err
@@ -109,7 +109,7 @@ func (r *receiver) end() {
 	r.mu.Unlock()
 }
 
-// Condition is the state of the pod's queue; nil if it has none. It changes at most once a second.
+// Condition returns the state of the pod's queue, or nil if it has none. It changes at most once a second.
 func (m *Manager) Condition(uid types.UID) *corev1.PodCondition {
 	r := m.receiver(uid)
 	if r == nil {
@@ -134,7 +134,7 @@ func (m *Manager) Condition(uid types.UID) *corev1.PodCondition {
 	return c
 }
 
-// changed implements events: it publishes a report, now or when one is due.
+// changed implements events: it publishes a report, at most one per reportEvery.
 func (r *receiver) changed() {
 	if r.push != nil {
 		r.push.wake()

@@ -30,9 +30,9 @@ const (
 
 	// bodyTime is how long a program may take to send a reply.
 	bodyTime = 30 * time.Second
-	// mostDiscarded is how much is read, in bytes, of a body that is rejected.
+	// mostDiscarded limits how many bytes are read of a rejected body.
 	mostDiscarded = 4 * workers.MaxPayload
-	// maxErrorText limits what is passed on of an error that a program reports, in bytes.
+	// maxErrorText limits the text of an error that a program reports, in bytes; longer text is cut.
 	maxErrorText = 4 << 10
 )
 
@@ -65,7 +65,7 @@ func reject(w http.ResponseWriter, code int, kind, format string, args ...any) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"errorType": kind, "errorMessage": fmt.Sprintf(format, args...)})
 }
 
-// pulls reports whether programs of the pod take messages. Otherwise it responds.
+// pulls reports whether the pod has mode Poll. In mode Push it responds with 409.
 func (r *receiver) pulls(w http.ResponseWriter) bool {
 	if r.push != nil {
 		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d",
@@ -104,7 +104,7 @@ func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 		r.queue.giveBack(h)
 		return
 	}
-	// From the first byte on, the program may have it.
+	// After the first byte the program may have the message: end the attempt instead of giving it back.
 	if _, err := w.Write(h.payload.data); err != nil {
 		r.queue.resolve(h.ID, h.attempt, Outcome{
 			Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message",
@@ -112,7 +112,7 @@ func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// deadline is until when the program may handle a message that it gets now.
+// deadline is when an attempt that starts now ends: the handler's timeout or, if earlier, the sender's deadline.
 func (r *receiver) deadline(e *entry) time.Time {
 	at := time.Now().Add(r.queue.config.Timeout())
 	if !e.Deadline.IsZero() && e.Deadline.Before(at) {
@@ -128,7 +128,7 @@ func (r *receiver) name() string {
 	return r.pod.Name
 }
 
-// body reads a body that the pod sends. On failure it responds.
+// body reads the body of a request. On failure it responds and returns nil.
 func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	p, err := r.bytes.read(req.Body, req.ContentLength)
@@ -150,9 +150,8 @@ func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 	return nil
 }
 
-// discard reads what is left of a body that is about to be rejected. Clients that send the whole of it before they read
-// the response would otherwise see a connection that is reset instead of the status. One that waits for 100 Continue
-// has sent nothing yet.
+// discard reads the rest of a rejected body. A client that sends the whole body before it reads the response would
+// otherwise see a connection reset instead of the status. With "Expect: 100-continue" no body has been sent yet.
 func discard(req *http.Request) {
 	if req.ContentLength > 0 && req.Header.Get("Expect") != "" {
 		return
@@ -171,7 +170,7 @@ func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
 }
 
-// response is the program's reply.
+// response handles the program's reply.
 func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	id := req.PathValue("id")
 	p := r.body(w, req)
@@ -198,7 +197,7 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
 }
 
-// failure is the program's report that it failed to handle a message.
+// failure handles the program's report that it failed to handle a message.
 func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
@@ -221,7 +220,7 @@ func errorOf(data []byte, h http.Header) (kind, text string) {
 	return clip(e.ErrorType, 256), clip(e.ErrorMessage, maxErrorText)
 }
 
-// clip shortens a text that a pod controls, and drops what cannot be in a header.
+// clip cuts a text that a pod controls to most bytes and replaces control characters, so that it may be in a header.
 func clip(s string, most int) string {
 	s = bounded.Text(s, most)
 	return strings.Map(func(r rune) rune {
@@ -232,7 +231,7 @@ func clip(s string, most int) string {
 	}, s)
 }
 
-// initError is the program's report that it cannot start.
+// initError records an event when the program reports that it cannot start.
 func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
@@ -245,7 +244,7 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
 }
 
-// sendHeaders are the headers of a message that a program may set, and those of the reply that it gets.
+// sendHeaders are the request headers that a program may set, replyHeaders the response headers that it gets.
 var (
 	sendHeaders  = []string{"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout}
 	replyHeaders = []string{
@@ -253,8 +252,8 @@ var (
 	}
 )
 
-// targetPath returns the API server's path for a message to a pod or service. A name with a slash would lead to another
-// path, since the API server reads the decoded one.
+// targetPath returns the API server's path for a message to a pod or service. It validates the names: the API server
+// decodes the path, so that an escaped slash in a name would address another resource.
 func targetPath(namespace, kind, name string) (string, error) {
 	for _, segment := range []string{namespace, name} {
 		if bad := validation.IsDNS1123Subdomain(segment); len(bad) > 0 {

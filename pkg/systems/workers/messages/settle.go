@@ -6,8 +6,8 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// resolve ends an attempt with a reply or a failure. attempt 0 means the one in progress. It reports whether the
-// message is known, and releases the reply's memory if not.
+// resolve ends an attempt with a reply or a failure; attempt 0 means the current one. If the message or this attempt is
+// not in flight, it releases the reply's memory and returns false.
 func (q *queue) resolve(id string, attempt int32, o Outcome) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -22,7 +22,8 @@ func (q *queue) resolve(id string, attempt int32, o Outcome) bool {
 	return true
 }
 
-// settle ends an attempt.
+// settle ends an attempt. A failed AtLeastOnce message with attempts left is queued again after a backoff, or at once
+// if its receiver was lost. The caller holds q.mu.
 func (q *queue) settle(e *entry, o Outcome) {
 	e.timer.Stop()
 	delete(q.flight, e.ID)
@@ -40,7 +41,8 @@ func (q *queue) settle(e *entry, o Outcome) {
 	q.again(e, delay, false)
 }
 
-// again puts a message back into the queue after a delay, or moves it if the queue takes no more.
+// again requeues a message after a delay. If the queue is closed, the message moves to another pod, or fails with
+// NoReceiver if its sender waits for a reply.
 func (q *queue) again(e *entry, delay time.Duration, front bool) {
 	switch {
 	case q.closed && e.reply != nil:
@@ -68,7 +70,7 @@ func (q *queue) again(e *entry, delay time.Duration, front bool) {
 	}
 }
 
-// end is the end of a message.
+// end finishes a message: its waiting sender gets the outcome; without one, a failure is undeliverable.
 func (q *queue) end(e *entry, o Outcome) {
 	e.state = done
 	o.Attempts = e.Attempts

@@ -7,27 +7,27 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// taker waits for messages.
+// taker is a long poll or a connection of a program that waits for messages.
 type taker struct {
 	holder string
-	want   int         // how many more it takes
-	got    chan handed // has room for all that it wants; closed when there are no more
+	want   int         // messages that it still takes
+	got    chan handed // has room for want messages; closed after the last one
 	ended  bool        // got is closed
 }
 
-// handed is an attempt: a message, and how often it has been given to a program.
+// handed is one attempt to deliver a message; attempt counts from 1.
 type handed struct {
 	*entry
 	attempt int32
 }
 
-// dispatch gives messages to takers.
+// dispatch gives messages to the takers in turn, up to the concurrency of the queue. The caller holds q.mu.
 func (q *queue) dispatch() {
 	for len(q.takers) > 0 && len(q.list) > 0 && len(q.flight) < int(q.config.Concurrency) {
 		t := q.takers[0]
 		if t.want--; t.want == 0 || len(q.takers) > 1 {
 			q.takers = q.takers[1:]
-			if t.want > 0 { // after the others
+			if t.want > 0 { // round robin
 				q.takers = append(q.takers, t)
 			}
 		}
@@ -59,7 +59,7 @@ func (q *queue) dispatch() {
 	}
 }
 
-// take waits for the next message until stop is closed, or the queue is; then its entry is nil.
+// take waits for the next message. It returns a nil entry once stop or the queue is closed.
 func (q *queue) take(stop <-chan struct{}) handed {
 	t := q.newTaker(1)
 	q.more(t, 1)
@@ -75,14 +75,14 @@ func (q *queue) take(stop <-chan struct{}) handed {
 	return handed{}
 }
 
-// newTaker returns a taker that can hold most messages.
+// newTaker returns a taker whose channel has room for most messages.
 func (q *queue) newTaker(most int) *taker {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return &taker{holder: q.running, got: make(chan handed, most)}
 }
 
-// more has a taker take n more messages, of which it never holds more than it can.
+// more lets a taker take n more messages, limited by the room in its channel.
 func (q *queue) more(t *taker, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +104,7 @@ func (q *queue) more(t *taker, n int) {
 	q.dispatch()
 }
 
-// noMore ends a taker: there are no messages after those in its channel.
+// noMore ends a taker. Messages already in its channel remain for the caller. It may be called again.
 func (q *queue) noMore(t *taker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -117,7 +117,7 @@ func (q *queue) noMore(t *taker) {
 	}
 }
 
-// tryTake returns the next message if there is one to be handled now.
+// tryTake returns the next message, or a nil entry if none can be handled now.
 func (q *queue) tryTake() handed {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,7 +130,7 @@ func (q *queue) tryTake() handed {
 	return <-t.got
 }
 
-// giveBack returns a message that could not be given to its taker after all.
+// giveBack requeues a message that did not reach the program, unless its attempt has ended.
 func (q *queue) giveBack(h handed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,7 +139,7 @@ func (q *queue) giveBack(h handed) {
 	}
 }
 
-// returned undoes an attempt: the program has not got the message.
+// returned undoes an attempt that did not reach the program. The caller holds q.mu.
 func (q *queue) returned(e *entry) {
 	e.timer.Stop()
 	delete(q.flight, e.ID)

@@ -104,7 +104,7 @@ func (c *conn) send(ctx context.Context, m Message, wait bool, done func(Reply, 
 	return func() { c.write(&frame.Head{Kind: frame.Cancel, ID: h.ID}, nil) }, true
 }
 
-// write sends a frame, together with those of others who wait for writing. A failure ends the connection.
+// write sends a frame, together with the frames of other waiting writers. A failure ends the connection.
 func (c *conn) write(h *frame.Head, payload []byte) {
 	c.writers.Add(1)
 	c.writing.Lock()

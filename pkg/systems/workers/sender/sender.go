@@ -44,8 +44,8 @@ type Reply struct {
 
 // Error is the error of a message that was not accepted, or got no reply.
 type Error struct {
-	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the sender may not send to it, 429 for a
-	// full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
+	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the sender may not send to it, 429 for
+	// a full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
 	Code int
 	// Reason is short, such as NoReceiver.
 	Reason, Message string
@@ -91,7 +91,7 @@ type Sender struct {
 	all     sync.WaitGroup // the goroutines of connections
 }
 
-// New returns a Sender. The client authenticates and speaks HTTP/1.1; url is that of the message subresource.
+// New returns a Sender. The client authenticates and speaks HTTP/1.1; url is the message subresource's.
 func New(client *http.Client, url string) *Sender { return &Sender{client: client, url: url} }
 
 // ErrClosed is returned after Close.

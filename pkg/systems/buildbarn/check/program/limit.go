@@ -12,9 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// Limit sets the limits of this process: that of the stack is enforced by the runtime, the others by the kernel. It
-// fails if the machine has not the memory that files may take, so that a process which ends without memory has exceeded
-// the limit.
+// Limit sets the limits of this process: the runtime enforces the limit of the stack, the kernel the others. It fails
+// if the machine lacks the memory that files may take, so that a process that runs out of memory has exceeded the
+// limit.
 func Limit() error {
 	if err := available(protocol.MemoryBytes); err != nil {
 		return err

@@ -95,7 +95,7 @@ func evaluate(files importer, m protocol.Main) (output string, err error) {
 	return "", errors.New(text)
 }
 
-// importer has the files of a ConfigMap, which is mounted at /config. Those of a Secret, at /tls, are made up.
+// importer has the files of a ConfigMap, which is mounted at /config. It makes up the files of a Secret, at /tls.
 type importer map[string]evaluator.Contents
 
 // Import returns the same contents for the same file, as the evaluator wants it.
