@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// TestADatabaseThatDoesNotOpen: a damaged database is told apart from one that another process uses.
+// TestADatabaseThatDoesNotOpen: the errors for a damaged database and for one that another process uses differ.
 func TestADatabaseThatDoesNotOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "meta.db")
 	options := &bolt.Options{Timeout: time.Millisecond}
