@@ -87,7 +87,8 @@ func (k *adminKubeconfig) write(start bool) error {
 	}
 	if k.merged != "" {
 		if err := mergeKubeconfig(k.merged, c, start); err != nil {
-			return err
+			return fmt.Errorf("could not add the context %q to your kubeconfig: %w: make it writable, or use "+
+				"--merge-kubeconfig=false", Context, err)
 		}
 		trusted := c.Clusters[Context].CertificateAuthorityData
 		if err := atomicfile.Write(filepath.Join(k.dataDir, mergedFile), trusted); err != nil {
@@ -203,7 +204,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 		return api.NewConfig(), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot parse %s (%w): fix it, or use --merge-kubeconfig=false", path, err)
+		return nil, fmt.Errorf("cannot parse %s (%w): correct it", path, err)
 	}
 	return c, nil
 }

@@ -79,7 +79,9 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.Equal(t, string(before), string(after))
 
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	require.ErrorContains(t, mergeKubeconfig(path, ours, true), "--merge-kubeconfig=false")
+	err = (&adminKubeconfig{dataDir: t.TempDir(), keys: keys, merged: path}).write(true)
+	require.ErrorContains(t, err, "cannot parse "+path)
+	require.ErrorContains(t, err, "--merge-kubeconfig=false")
 }
 
 // The context is removed too if the cluster was started later without merging, and its authority was replaced then.
