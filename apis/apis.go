@@ -1,6 +1,6 @@
 // Package apis lists the API groups of Coracle's own kinds.
 //
-// Its invariant: the Go types of every own kind are in a scheme to which AddToScheme added.
+// Its invariant: AddToScheme adds the Go types of all of Coracle's own kinds.
 package apis
 
 import (

@@ -1,5 +1,5 @@
-// Package storage names what server and agents agree on about local volumes: directories, and block devices, that
-// Coracle makes on nodes for claims.
+// Package storage has the names and types shared by server and agents for local volumes: directories and block
+// devices that Coracle creates on nodes for claims.
 package storage
 
 import (
@@ -18,68 +18,69 @@ import (
 )
 
 const (
-	// DefaultClass is the name of the StorageClass that every cluster starts with.
+	// DefaultClass is the name of the StorageClass that every new cluster has.
 	DefaultClass = "local"
-	// Provisioner is the provisioner of classes whose volumes are directories on one node. Their sizes are enforced where
-	// the file system has project quotas.
+	// Provisioner is the provisioner of StorageClasses whose volumes are directories on one node. Sizes are
+	// enforced if the file system has project quotas.
 	Provisioner = "coracle.dev/local"
-	// DirectoryAnnotation of a Node is the absolute path of the directory that holds its local volumes. Nodes without it
+	// DirectoryAnnotation on a Node is the absolute path of the directory of its local volumes. Nodes without it
 	// have none.
 	DirectoryAnnotation = "coracle.dev/local-volumes"
-	// Finalizer of a PersistentVolume says that a node may still have its directory.
+	// Finalizer keeps a PersistentVolume while a node may have its directory.
 	Finalizer = "coracle.dev/local-volume"
 
-	// ContentAnnotation of a PersistentVolume says what its directory is filled with before it is used: FromSnapshot or
-	// FromVolume, a slash, and the name of a snapshot or another volume on the same node. CopiedAnnotation says that it
-	// has been.
+	// ContentAnnotation on a PersistentVolume is the source to fill its directory from before use: FromSnapshot or
+	// FromVolume, a slash, and the name of a snapshot or volume on the same node. CopiedAnnotation means that the
+	// directory has been filled.
 	ContentAnnotation = "coracle.dev/content"
 	CopiedAnnotation  = "coracle.dev/content-copied"
 	FromSnapshot      = "snapshot"
 	FromVolume        = "volume"
 
-	// SnapshotNodeAnnotation of a VolumeSnapshotContent is the name of the node that may have been asked for the snapshot.
+	// SnapshotNodeAnnotation on a VolumeSnapshotContent is the name of the node that may have received the request
+	// for the snapshot.
 	SnapshotNodeAnnotation = "coracle.dev/snapshot-node"
 
-	// DefaultAnnotation and DefaultBetaAnnotation mark the default class with "true".
+	// DefaultAnnotation and DefaultBetaAnnotation are "true" on the default StorageClass.
 	DefaultAnnotation     = "storageclass.kubernetes.io/is-default-class"
 	DefaultBetaAnnotation = "storageclass.beta.kubernetes.io/is-default-class"
 )
 
-// Snapshot is what a node says of a snapshot of one of its volumes.
+// Snapshot describes a snapshot of a local volume, as its node reports it.
 type Snapshot struct {
 	Volume string `json:"volume"`
-	// Size is the volume's when it was taken, in bytes.
+	// Size is the size of the volume when the snapshot was taken, in bytes.
 	Size int64 `json:"size"`
-	// Taken is when it was begun, in nanoseconds since 1970.
+	// Taken is when the snapshot began, in nanoseconds since 1970.
 	Taken int64 `json:"taken"`
 }
 
-// ErrBusy means that a node cannot copy now, and is to be asked again later.
+// ErrBusy means that a node cannot copy now. Retry later.
 var ErrBusy = errors.New("the node copies as much as it can at once")
 
-// CopyProgress is one line of a node's answer while it copies, at least every CopyHeartbeat. The last one has Snapshot,
-// or Error, or neither if there is nothing to say.
+// CopyProgress is a line of a node's response while it copies, sent at least every CopyHeartbeat. The last line has
+// Done set, and Error after a failure or Snapshot for a snapshot.
 type CopyProgress struct {
-	// Copied are the bytes so far.
+	// Copied is the number of bytes copied so far.
 	Copied   uint64    `json:"copied,omitempty"`
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
 	Error    string    `json:"error,omitempty"`
-	// Busy is set beside Error for ErrBusy.
+	// Busy is set together with Error for ErrBusy.
 	Busy bool `json:"busy,omitempty"`
 	Done bool `json:"done,omitempty"`
 }
 
 const (
-	// CopyHeartbeat is how often a node says at least that it still copies.
+	// CopyHeartbeat is the maximum interval between lines of CopyProgress.
 	CopyHeartbeat = 10 * time.Second
-	// MaxCopyError limits the text of an error, part of which a tenant's file names may be, in bytes.
+	// MaxCopyError is the maximum length of an error text, in bytes. The text may contain a tenant's file names.
 	MaxCopyError = 1024
 )
 
-// Handle is the snapshot handle of a snapshot on a node. Names of nodes and snapshots have no slash.
+// Handle returns the handle of a snapshot on a node. Names of nodes and snapshots contain no slash.
 func Handle(node, snapshot string) string { return node + "/" + snapshot }
 
-// Impossible returns what a claim or its class asks for and a directory on a node cannot give, "" if there is nothing.
+// Impossible returns a requirement of a claim or its class that a directory on a node cannot meet, or "".
 func Impossible(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	c := &claim.Spec
 	for _, mode := range c.AccessModes {
@@ -101,7 +102,7 @@ func Impossible(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCla
 	return ""
 }
 
-// ModeOf returns a volumeMode, which is Filesystem unless it is set.
+// ModeOf returns the volume mode, with the default Filesystem.
 func ModeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
 	if mode == nil {
 		return corev1.PersistentVolumeFilesystem
@@ -109,7 +110,7 @@ func ModeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
 	return *mode
 }
 
-// NewVolume returns the volume of a claim that is a directory of a node, or a block device there.
+// NewVolume returns the PersistentVolume for a claim: a directory or block device on the node.
 func NewVolume(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 	n *corev1.Node) *corev1.PersistentVolume {
 	name := VolumeName(c.UID)
@@ -150,7 +151,7 @@ func NewVolume(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 	}
 }
 
-// HostOf returns the hostname label of the node that has the directory of one of Coracle's volumes, or "".
+// HostOf returns the hostname label of the node with the directory of a local volume, or "".
 func HostOf(v *corev1.PersistentVolume) string {
 	a := v.Spec.NodeAffinity
 	if a == nil || a.Required == nil {
@@ -166,16 +167,16 @@ func HostOf(v *corev1.PersistentVolume) string {
 	return ""
 }
 
-// Ours reports whether a volume is a directory that Coracle provisioned.
+// Ours reports whether Coracle provisioned the volume as a directory.
 func Ours(v *corev1.PersistentVolume) bool {
 	return v.Annotations[helpers.AnnDynamicallyProvisioned] == Provisioner && v.Spec.Local != nil
 }
 
-// VolumeName returns the name of the PersistentVolume, and of the directory, for the claim with a UID, as upstream's
-// provisioners name theirs.
+// VolumeName returns the name of the PersistentVolume and its directory for a claim's UID, in the format of
+// upstream's provisioners.
 func VolumeName(claim types.UID) string { return "pvc-" + string(claim) }
 
-// Default returns the class that is marked as the default, the newest if there are several, or nil.
+// Default returns the default class, or nil. If several are marked as default, it returns the newest.
 func Default(classes []*storagev1.StorageClass) *storagev1.StorageClass {
 	var out *storagev1.StorageClass
 	for _, c := range classes {

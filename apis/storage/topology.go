@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// InTopology reports whether labels satisfy one of a class's terms: each of its expressions.
+// InTopology reports whether labels satisfy all expressions of at least one term.
 func InTopology(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
 	return slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
 		for _, e := range t.MatchLabelExpressions {

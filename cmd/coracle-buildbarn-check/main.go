@@ -1,6 +1,5 @@
-// Command coracle-buildbarn-check evaluates configurations of Buildbarn, which may be hostile, says what is wrong with
-// them, and ends. It is carried inside coracle, which runs it with a request on its standard input
-// (pkg/systems/buildbarn/check).
+// Command coracle-buildbarn-check evaluates Buildbarn configurations, which may be hostile, reports their errors,
+// and exits. coracle embeds it and runs it with a request on standard input (pkg/systems/buildbarn/check).
 package main
 
 import (

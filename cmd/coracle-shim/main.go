@@ -1,7 +1,7 @@
 //go:build cgo
 
-// Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. It is run by the
-// agent, not by users.
+// Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. The agent runs
+// it; users do not.
 //
 // "coracle-shim pause" does not start the Go runtime: see pause.go.
 //
@@ -31,12 +31,12 @@ func main() {
 		mode = os.Args[1]
 	}
 	switch mode {
-	case "init": // inside a container, before its command
+	case "init": // in a container, before its command
 		debug.SetGCPercent(-1) // it runs for milliseconds
 		libcontainer.Init()
 	case "serve":
 		runtime.GOMAXPROCS(2)
-		debug.SetGCPercent(200) // few collections while containers start; memory is freed when it is idle
+		debug.SetGCPercent(200) // rare collections while containers start; an idle shim frees its memory
 		debug.SetMemoryLimit(32 << 20)
 		if err := serve(); err != nil {
 			slog.Error("shim failed", "error", err)
@@ -52,7 +52,7 @@ func main() {
 func serve() error {
 	logrus.SetOutput(os.Stderr)
 	logrus.SetLevel(logrus.WarnLevel)
-	// Caught and discarded, because containers would inherit ignored signals.
+	// Catch and discard signals instead of ignoring them: containers would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	file := os.NewFile(3, "listener")
 	l, err := net.FileListener(file)

@@ -27,8 +27,8 @@ static void answer(void)
 	check(write(1, "", 1), "answer");
 }
 
-// probe mounts what every container has. The kernel refuses it where the machine itself, such as a container, does not
-// see all of it.
+// probe mounts the file systems that every container has. The kernel refuses these mounts in a user namespace if
+// the machine is itself a container with parts of /proc or /sys masked.
 static void probe(void)
 {
 	check(unshare(CLONE_NEWNS | CLONE_NEWPID), "make a mount and a PID namespace");
@@ -47,10 +47,10 @@ static void probe(void)
 		_exit(1);
 }
 
-// own makes the user namespace with the pod's own root as owner. The kernel charges what it counts by user, such as
-// inotify instances, to the owner of the user namespace too: with the machine's root as owner, pods would share one
-// limit with each other and with the machine. The real user stays, because the kernel limits processes by it, and so do
-// the capabilities, because some distributions require them to make user namespaces.
+// own creates the user namespace with the pod's own root as owner. The kernel also charges per-user limits, such as
+// inotify instances, to the namespace's owner: if that were the machine's root, all pods would share one limit with
+// the machine. The real UID stays, because the kernel counts processes by it, and so do the capabilities, because
+// some distributions require them for creating user namespaces.
 static void own(uid_t root)
 {
 	check(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "keep capabilities");
@@ -59,9 +59,9 @@ static void own(uid_t root)
 	check(unshare(CLONE_NEWUSER), "make a user namespace");
 }
 
-// namespaces is the process in which the namespaces of a pod begin that has a user namespace of its own. The agent
-// starts it, with the ID of the namespace's root, maps its IDs from outside, and takes the namespaces from it. It ends
-// when its input does.
+// namespaces_main is the process in which the namespaces of a pod with its own user namespace begin. The agent
+// starts it with the host ID of the namespace's root, maps its IDs from outside, and opens its namespaces. It exits
+// on EOF of its input.
 __attribute__((constructor)) static void namespaces_main(int argc, char **argv)
 {
 	if (argc < 3 || strcmp(argv[1], "namespaces") != 0)

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// main takes the place of the shim where it cannot be built, so that `go build ./...` works everywhere.
+// main replaces the shim in builds without cgo, so that `go build ./...` works everywhere.
 func main() {
 	fmt.Fprintln(os.Stderr,
 		"coracle-shim was built without cgo, which runc's libcontainer needs: build it with CGO_ENABLED=1")

@@ -23,9 +23,9 @@ static void must(long result, const char *what)
 	}
 }
 
-// join enters the pod's user namespace (file descriptor 3) and continues in a child that is the first process of a new
-// PID namespace in it. The shim cannot do this itself: a process with several threads cannot change its user namespace.
-// join reports the child's process ID to the shim.
+// join enters the pod's user namespace (file descriptor 3) and continues in a child, the first process of a new PID
+// namespace in it. The shim cannot do this itself: the kernel lets no process with several threads change its user
+// namespace. join reports the child's process ID to the shim.
 static void join(void)
 {
 	must(setns(3, CLONE_NEWUSER), "enter the pod's user namespace");
@@ -34,7 +34,7 @@ static void join(void)
 	must(setresgid(0, 0, 0), "setresgid");
 	must(setresuid(0, 0, 0), "setresuid");
 	must(unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS), "make namespaces");
-	int gate[2]; // closed when the process ID has been written
+	int gate[2]; // closed once the process ID has been written
 	must(pipe(gate), "make a pipe");
 	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
 	must(pid, "clone");
@@ -48,11 +48,11 @@ static void join(void)
 	must(close(gate[0]), "close the pipe");
 }
 
-// pause is the first process of the PID namespace that a pod's containers share. The shim starts it in namespaces of
-// its own. It drops everything that containers could reach through /proc/1 (its root is empty and read-only, it has no
-// capabilities, and its user owns nothing), writes a byte to its output, and waits for EOF on its input. The kernel
-// reaps orphans, since SIGCHLD is ignored; other signals from inside are not delivered to a namespace's first process,
-// which has no handlers.
+// pause_main is the first process of the PID namespace that a pod's containers share. The shim starts it in new
+// namespaces. It drops everything that containers could reach through /proc/1: its root is empty and read-only, it
+// has no capabilities, and its user owns nothing. Then it writes a byte to its output and waits for EOF on its
+// input. The kernel reaps orphans, since SIGCHLD is ignored, and drops other signals from inside the namespace,
+// since this process has no handlers.
 __attribute__((constructor)) static void pause_main(int argc, char **argv)
 {
 	if (argc < 2 || strcmp(argv[1], "pause") != 0)
@@ -81,7 +81,7 @@ __attribute__((constructor)) static void pause_main(int argc, char **argv)
 	must(write(1, "", 1), "say that it is ready");
 	must(close(1), "close the output");
 	must(close(2), "close the log");
-	// Strict mode allows only read, write, exit and sigreturn. Kernels may lack it.
+	// Strict mode allows only read, write, exit and sigreturn. Some kernels lack it; ignore the error.
 	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
 	char byte;
 	while (read(0, &byte, 1) > 0)

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// accountOverlap is how long tokens of the previous key remain valid. Pods get new tokens within an hour; the rest is
-// for programs that keep using the first token they read.
+// accountOverlap is how long tokens signed by the previous key remain valid. Pods get new tokens within an hour.
+// The longer time is for programs that keep the first token they read.
 const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
@@ -90,5 +90,5 @@ token. Join tokens work as long as the authority they were created for is truste
 	return cmd
 }
 
-// allAuthorities is the value of --ca without a name.
+// allAuthorities is the value of --ca if no name follows.
 const allAuthorities = "all"

@@ -13,15 +13,15 @@ import (
 
 const ctlName = "ctl"
 
-// kubectlVerbs are the commands of kubectl that `coracle` takes without ctl: all need a cluster, and none is a command
-// of coracle's own.
+// kubectlVerbs are the kubectl commands that `coracle` accepts without ctl. All need a cluster, and none is a
+// command of coracle.
 var kubectlVerbs = []string{
 	"api-resources", "apply", "attach", "cluster-info", "cordon", "cp", "describe", "drain", "edit", "exec", "explain",
 	"get", "patch", "port-forward", "rollout", "scale", "top", "uncordon", "wait",
 }
 
-// withCtl inserts ctl before a command of kubectl: when the program is called kubectl, before one of kubectlVerbs, and
-// before one that a shell completes.
+// withCtl inserts ctl before a kubectl command: if the program is called as kubectl, before one of kubectlVerbs,
+// and before one of these whose arguments a shell completes.
 func withCtl(args []string) []string {
 	switch {
 	case filepath.Base(args[0]) == "kubectl" || len(args) > 1 && slices.Contains(kubectlVerbs, args[1]):
@@ -32,7 +32,7 @@ func withCtl(args []string) []string {
 	return args
 }
 
-// needsCluster reports whether kubectl's command is one that cannot do without a cluster, which args do not name.
+// needsCluster reports whether args are a kubectl command that needs a cluster and do not name the cluster.
 func needsCluster(args []string) bool {
 	return slices.Contains(kubectlVerbs, args[0]) && !slices.ContainsFunc(args, func(arg string) bool {
 		for _, flag := range []string{"--server", "-s", "--kubeconfig", "--help", "-h"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asMain makes this test binary run as coracle.
+// asMain is set in the environment of a test binary that runs as coracle.
 const asMain = "CORACLE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func coracle(t *testing.T, args ...string) *exec.Cmd {
 	return c
 }
 
-// TestCtlDiesOfSignals checks that signals end ctl as they end kubectl, whatever it is waiting for.
+// TestCtlDiesOfSignals checks that signals end ctl as they end kubectl, in every kind of wait.
 func TestCtlDiesOfSignals(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func TestCtlDiesOfSignals(t *testing.T) {
 			in, err := c.StdinPipe()
 			require.NoError(t, err)
 			require.NoError(t, c.Start())
-			_, err = io.WriteString(in, strings.Repeat("#", 1<<20)) // more than a pipe buffers, so it is reading
+			_, err = io.WriteString(in, strings.Repeat("#", 1<<20)) // more than a pipe buffers, so the command reads
 			require.NoError(t, err)
 			return c
 		},
@@ -91,7 +91,7 @@ func TestCtlDiesOfSignals(t *testing.T) {
 	}
 }
 
-// TestKuberc checks defaults of flags, and aliases with arguments.
+// TestKuberc checks default flags, and aliases with arguments, from kuberc.
 func TestKuberc(t *testing.T) {
 	paths := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,12 +117,12 @@ defaults:
 	require.Equal(t, "/from-kuberc", <-paths)
 	c := coracle(t, "ctl", "create", "namespace", "spring", "--server="+server.URL)
 	c.Env = append(c.Env, "KUBERC="+file)
-	out, err = c.Output() // a library logs to standard error under the race detector
+	out, err = c.Output() // under the race detector a library logs to standard error
 	require.NoError(t, err)
 	require.Equal(t, "namespace/spring\n", string(out))
 }
 
-// TestPlugin checks that a plugin gets a kubectl in KUBECTL_PATH.
+// TestPlugin checks that KUBECTL_PATH leads a plugin to kubectl.
 func TestPlugin(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t,
@@ -164,8 +164,7 @@ func TestCtlSpeaksTheUsersLanguage(t *testing.T) {
 	require.Contains(t, help("de_DE.UTF-8"), "Zeige eine oder mehrere Resourcen")
 }
 
-// TestWithoutACluster: kubectl's common commands work without ctl, and without a cluster say how to start one instead
-// of refusing five connections to localhost:8080.
+// TestWithoutACluster checks that, without a cluster, kubectl's common commands say how to start one.
 func TestWithoutACluster(t *testing.T) {
 	for _, args := range [][]string{{"ctl", "get", "pods"}, {"get", "pods"}, {"apply", "-f", "x.yaml"}, {"ps"}} {
 		out, err := coracle(t, args...).CombinedOutput()
@@ -186,12 +185,12 @@ func TestWithoutACluster(t *testing.T) {
 	}
 }
 
-// TestKubectlWithoutCtl: `coracle get` is kubectl's, and a shell completes its arguments as kubectl does.
+// TestKubectlWithoutCtl checks that ctl is inserted before kubectl's commands, also in shell completion.
 func TestKubectlWithoutCtl(t *testing.T) {
 	for args, want := range map[string]string{
 		"coracle get pods":            "coracle ctl get pods",
 		"coracle __complete get po":   "coracle __complete ctl get po",
-		"coracle __complete get":      "coracle __complete get", // the name of the command itself
+		"coracle __complete get":      "coracle __complete get", // completes the name of the command itself
 		"coracle __complete run a":    "coracle __complete run a",
 		"/usr/bin/kubectl version":    "/usr/bin/kubectl ctl version",
 		"/usr/bin/kubectl __complete": "/usr/bin/kubectl ctl __complete",

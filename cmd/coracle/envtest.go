@@ -15,13 +15,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// The names of upstream's programs that a link to the binary may have, beside kubectl.
+// Names of upstream's programs that the binary acts as when a link with the name is run, as for kubectl.
 const (
 	etcdName      = "etcd"
 	kubeAPIServer = "kube-apiserver"
 )
 
-// etcdCommand is upstream's etcd, which parses its flags itself.
+// etcdCommand runs upstream's etcd, which parses its flags itself.
 func etcdCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: etcdName, DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
@@ -31,7 +31,8 @@ func etcdCommand() *cobra.Command {
 	}
 }
 
-// kubeAPIServerCommand is the API server alone, over an etcd elsewhere, with upstream's flags. Others are refused.
+// kubeAPIServerCommand runs only the API server, on an external etcd. It accepts the flags of upstream's
+// kube-apiserver that Coracle honours and rejects others.
 func kubeAPIServerCommand() *cobra.Command {
 	k := &server.KubeAPIServer{Config: config.Default()}
 	level := 0
@@ -92,7 +93,7 @@ func accessOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 		"RBAC, Node, AlwaysAllow (default AlwaysAllow, unless --authorization-config is given)")
 }
 
-// envtestCommand makes the folder that KUBEBUILDER_ASSETS names.
+// envtestCommand creates the directory for KUBEBUILDER_ASSETS.
 func envtestCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "envtest DIRECTORY", Short: "Make a folder with the programs of controller-runtime's envtest",
@@ -125,7 +126,7 @@ kube-apiserver, etcd and kubectl to this binary. A suite runs with them unchange
 	}
 }
 
-// link makes a symbolic link, and replaces only another link.
+// link creates a symbolic link. It replaces an existing link but no other file.
 func link(target, path string) error {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSymlink == 0 {

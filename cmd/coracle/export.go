@@ -80,7 +80,6 @@ first time.`,
 	return cmd
 }
 
-// exportTo returns the output that the flags name.
 func exportTo(cmd *cobra.Command, dir, file string) (export.Output, error) {
 	switch {
 	case dir != "":

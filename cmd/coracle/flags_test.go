@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
-// TestFlagsOfUpstream: the manual's page says which of upstream's flags server and link have. Both have the flags of
-// its first section.
+// TestFlagsOfUpstream checks the manual's lists of upstream flags that server and kube-apiserver accept. Both
+// accept all flags in its first section.
 func TestFlagsOfUpstream(t *testing.T) {
 	m, err := manual.Load()
 	require.NoError(t, err)

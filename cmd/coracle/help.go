@@ -20,7 +20,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
-// helpBySection has a command's help list its options by section. The advanced ones are in "coracle help options".
+// helpBySection makes a command's help list its options by section. Advanced options are only in "coracle help
+// options".
 func helpBySection(cmd *cobra.Command, sections []config.Section) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		out, width := cmd.OutOrStdout(), terminalWidth()
@@ -63,7 +64,7 @@ func printFlags(w io.Writer, title string, f *pflag.FlagSet, width int) {
 	}
 }
 
-// terminalWidth returns the columns of standard output, or 0 if it is not a terminal.
+// terminalWidth returns the number of columns of standard output, or 0 if it is not a terminal.
 func terminalWidth() int {
 	width, _, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
@@ -72,7 +73,7 @@ func terminalWidth() int {
 	return width
 }
 
-// helpCommand is `coracle help`: the help of a command, or a page of the manual.
+// helpCommand is `coracle help`: it shows the help of a command, or a page of the manual.
 func helpCommand(sources []fs.FS) *cobra.Command {
 	var words bool
 	cmd := &cobra.Command{
@@ -137,7 +138,7 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 		strings.Join(args, " "), strings.Join(args, " "))
 }
 
-// show prints a page, through a pager if it is longer than the terminal is high.
+// show prints a page, through a pager if it has more lines than the terminal.
 func show(cmd *cobra.Command, markdown string) error {
 	width, height, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
@@ -161,13 +162,13 @@ func show(cmd *cobra.Command, markdown string) error {
 	return err
 }
 
-// Columns of a page: at most pageWidth on a terminal, plainWidth elsewhere.
+// Columns of a page: at most pageWidth on a terminal, plainWidth otherwise.
 const (
 	pageWidth  = 100
 	plainWidth = 100
 )
 
-// search lists the pages and the commands that have all words.
+// search lists the pages and commands that contain all words.
 func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(words) == 0 {
 		return errors.New("name the words to find: coracle help -k ingress tls")
@@ -189,7 +190,7 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	return nil
 }
 
-// matching returns the commands below c whose name, description or options have all words.
+// matching returns the commands below c whose name, description or options contain all words.
 func matching(c *cobra.Command, words []string) (found []*cobra.Command) {
 	for _, sub := range c.Commands() {
 		if !sub.IsAvailableCommand() || sub.Name() == ctlName {
@@ -204,7 +205,6 @@ func matching(c *cobra.Command, words []string) (found []*cobra.Command) {
 	return found
 }
 
-// loadManual returns the written pages and the generated ones.
 func loadManual(root *cobra.Command, sources []fs.FS) (*manual.Manual, error) {
 	m, err := manual.Load(sources...)
 	if err != nil {
@@ -214,7 +214,6 @@ func loadManual(root *cobra.Command, sources []fs.FS) (*manual.Manual, error) {
 		m.Add(manual.Reference, "commands", commandsPage(root)))
 }
 
-// optionsPage describes each option of server and agent.
 func optionsPage() string {
 	var b strings.Builder
 	b.WriteString("# Options of server and agent\n\nEach option is a flag of `coracle start`, `server` or `agent`, a " +
@@ -234,7 +233,6 @@ func optionsPage() string {
 	return b.String()
 }
 
-// commandsPage lists all commands.
 func commandsPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("# All commands\n\n`coracle help COMMAND` describes one. `coracle ctl` is kubectl, whole.\n")

@@ -26,7 +26,8 @@ var (
 	word  = regexp.MustCompile(`^[a-z][a-z-]*$`)
 )
 
-// TestPagesShowCommandsThatExist: each command on a page of the manual is a command of the program, with its flags.
+// TestPagesShowCommandsThatExist checks that each command in the manual is a command of the program, with its
+// flags.
 func TestPagesShowCommandsThatExist(t *testing.T) {
 	checked := 0
 	for _, page := range wholeManual(t).Pages() {
@@ -101,7 +102,7 @@ func TestHelpFindsPagesCommandsAndMistakes(t *testing.T) {
 	require.ErrorContains(t, err, "name the words")
 }
 
-// TestEveryCommandIsInTheManual: the generated page has each command that a user can call.
+// TestEveryCommandIsInTheManual checks that the generated page lists each command that a user can run.
 func TestEveryCommandIsInTheManual(t *testing.T) {
 	page, ok := wholeManual(t).Page("commands")
 	require.True(t, ok)

@@ -108,14 +108,13 @@ func versionCommand() *cobra.Command {
 	return cmd
 }
 
-// versionText is what `coracle version` and `coracle --version` print.
+// versionText returns the output of `coracle version` and `coracle --version`.
 func versionText() string {
 	info := version.Info()
 	return fmt.Sprintf("coracle %s%s, Kubernetes %s, %s, %s", version.Coracle, build(), version.Kubernetes, info.GoVersion,
 		info.Platform)
 }
 
-// writeVersion writes the version as JSON.
 func writeVersion(w io.Writer) error {
 	info := version.Info()
 	return json.NewEncoder(w).Encode(map[string]any{
@@ -124,7 +123,7 @@ func writeVersion(w io.Writer) error {
 	})
 }
 
-// build returns the version's commit and date: " (0123456789ab, 2026-11-22)".
+// build returns the commit and date of the version, such as " (0123456789ab, 2026-11-22)".
 func build() string {
 	commit, changed := version.Commit()
 	if commit == "" {

@@ -1,5 +1,5 @@
-// Command coracle is Kubernetes in one binary: control plane, node agent and command line. Each mode has a file here,
-// which turns flags into a configuration and runs it; this package does nothing else.
+// Command coracle is Kubernetes in one binary: control plane, node agent and command line. Each mode has a file in
+// this package, which only turns flags into a configuration and runs the mode.
 package main
 
 import (
@@ -47,7 +47,7 @@ func report(err error, to io.Writer, otherwise string) {
 }
 
 func execute() error {
-	// kubectl does not use a context: signals end it, unless it handles them itself to restore a terminal.
+	// kubectl has no context: signals kill it, unless it handles them to restore a terminal.
 	if len(os.Args) > 1 && os.Args[1] == ctlName {
 		return root().Execute()
 	}

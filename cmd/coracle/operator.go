@@ -13,11 +13,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// operator is the operator of a system.
+// operator is a system's operator: reconcilers that can run outside Coracle.
 type operator struct {
 	*system.Operator
 	name string
-	// group is the group and version of its kinds.
+	// group is the API group and version of the operator's kinds.
 	group string
 }
 

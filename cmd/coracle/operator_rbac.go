@@ -19,15 +19,15 @@ import (
 // account is the name of the operator's service account in kube-system, and of its roles.
 func (o operator) account() string { return "coracle-operator-" + o.name }
 
-// rbac returns a service account with the rights that the operator needs, and no others. With namespaces it reads
-// Secrets and ConfigMaps in these alone.
+// rbac returns a service account with exactly the permissions that the operator needs. With namespaces, it may read
+// Secrets and ConfigMaps only in those.
 func (o operator) rbac(namespaces []string) []client.Object {
 	read := []string{"get", "list", "watch"}
 	meta, inSystem := metav1.ObjectMeta{Name: o.account()}, metav1.ObjectMeta{
 		Name: o.account(), Namespace: metav1.NamespaceSystem,
 	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: inSystem.Namespace, Name: inSystem.Name}}
-	everywhere := append(o.rightsEverywhere(namespaces), // it discovers kinds again when these change
+	everywhere := append(o.rightsEverywhere(namespaces), // the operator discovers kinds again when these change
 		rbacv1.PolicyRule{
 			APIGroups: []string{"apiextensions.k8s.io"},
 			Resources: []string{"customresourcedefinitions"},
@@ -35,7 +35,7 @@ func (o operator) rbac(namespaces []string) []client.Object {
 		},
 		rbacv1.PolicyRule{APIGroups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Verbs: read})
 	leases := []rbacv1.PolicyRule{
-		// RBAC does not know the name of what is created
+		// RBAC cannot restrict create by name
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
 		{
 			APIGroups:     []string{"coordination.k8s.io"},
@@ -66,10 +66,11 @@ func (o operator) rbac(namespaces []string) []client.Object {
 	return list
 }
 
-// sources are the kinds that Clusters and Bundles name.
+// sources are the resources that Clusters and Bundles refer to.
 var sources = []string{"configmaps", "secrets"}
 
-// rightsEverywhere are the operator's rights in all namespaces: those to read sources only without namespaces for them.
+// rightsEverywhere returns the operator's permissions in all namespaces. They include sources only if namespaces is
+// empty.
 func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
 	list := o.Rights()
 	if len(namespaces) == 0 {
@@ -85,7 +86,7 @@ func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
 	})
 }
 
-// printRBAC prints the service account and its roles, and how to use them.
+// printRBAC prints the service account and its roles as YAML, with instructions.
 func (o operator) printRBAC(out io.Writer, namespaces []string) error {
 	if _, err := fmt.Fprintf(out,
 		"# The user of `coracle operator %s`. `kubectl create token %s -n %s` makes a token for its kubeconfig.\n%s",

@@ -20,7 +20,7 @@ import (
 
 const defaultConfigFile = "/etc/coracle/config.yaml"
 
-// configure adds the options of these parts to a command. The function that it returns loads the configuration.
+// configure adds the options of the parts to a command. The returned function loads the configuration.
 func configure(cmd *cobra.Command, parts ...config.Part) (load func() (config.Config, error)) {
 	o, f := config.NewOptions(), cmd.Flags()
 	file := f.String("config", "", "YAML file of options (default "+defaultConfigFile+" where it exists)")
@@ -34,8 +34,8 @@ func configure(cmd *cobra.Command, parts ...config.Part) (load func() (config.Co
 	return func() (config.Config, error) { return loadOptions(o, *file, f) }
 }
 
-// onMachine adds the options that all commands about this machine have, and has the command load the configuration and
-// call f.
+// onMachine adds the options common to commands about this machine. The command loads the configuration and calls
+// f.
 func onMachine(cmd *cobra.Command, f func(ctx context.Context, c config.Config, args []string) error) {
 	load := configure(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -47,7 +47,8 @@ func onMachine(cmd *cobra.Command, f func(ctx context.Context, c config.Config, 
 	}
 }
 
-// loadOptions merges defaults, file, environment and flags, each overriding the one before, and validates the result.
+// loadOptions merges defaults, file, environment and flags, each overriding the previous one, and validates the
+// result.
 func loadOptions(o *config.Options, path string, flags *pflag.FlagSet) (config.Config, error) {
 	required := true
 	if path == "" {
@@ -82,7 +83,7 @@ func loadOptions(o *config.Options, path string, flags *pflag.FlagSet) (config.C
 	return *o.Config, o.Config.Validate()
 }
 
-// variable returns the environment variable of an option: CORACLE_LOG_LEVEL for log-level.
+// variable returns the environment variable of an option, such as CORACLE_LOG_LEVEL for log-level.
 func variable(option string) string {
 	return "CORACLE_" + strings.ToUpper(strings.ReplaceAll(option, "-", "_"))
 }
@@ -103,7 +104,7 @@ func readConfig(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readFile reads the options in a YAML file, which may be missing unless it is required.
+// readFile reads options from a YAML file. Unless required, the file may be missing.
 func readFile(path string, required bool) (map[string]any, error) {
 	values := map[string]any{}
 	data, err := readConfig(path)

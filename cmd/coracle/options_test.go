@@ -30,7 +30,8 @@ func TestConfigurationFileIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
-// Flags override the environment, which overrides the file, which overrides the defaults.
+// TestOptionsComeFromFourPlaces checks that flags override the environment, which overrides the file, which
+// overrides the defaults.
 func TestOptionsComeFromFourPlaces(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
@@ -62,7 +63,7 @@ func TestOptionsComeFromFourPlaces(t *testing.T) {
 	t.Setenv("CORACLE_MAX_PODS", "many")
 	_, err = loaded()
 	require.ErrorContains(t, err, "max-pods")
-	write("max_pods: 7\n") // not hidden by the variable of max-pods
+	write("max_pods: 7\n") // reported even though the environment sets max-pods
 	_, err = loaded()
 	require.ErrorContains(t, err, `unknown option "max_pods"; there are`)
 	write("maximum-pods: 7\n")

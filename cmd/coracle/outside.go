@@ -65,7 +65,8 @@ What needs the inside of a server does not run here: the status of resource quot
 	return cmd
 }
 
-// outside adds the flags of a component that runs on its own, and returns a function that connects to its cluster.
+// outside adds the flags of a component that runs as a separate process. The returned function connects to its
+// cluster.
 func outside(cmd *cobra.Command, listen string) func() (server.Outside, error) {
 	cluster := command.Connector{}.Flags(cmd)
 	_ = cmd.Flags().MarkHidden("namespace")

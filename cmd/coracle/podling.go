@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/podling"
 )
 
-// commandLine returns the command line for the name by which the binary was called.
+// commandLine returns the command for the name under which the binary was called.
 func commandLine() *cobra.Command {
 	switch filepath.Base(os.Args[0]) {
 	case podling.Name:

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// etcdRestored is what to do after another cluster's objects were restored.
+// etcdRestored lists the steps after restoring the objects of another cluster.
 const etcdRestored = `restored the objects of an etcd snapshot. Before the first start:
   - start with that cluster's addresses: coracle start --service-cidr CIDR --cluster-cidr CIDR (kubeadm's services are in 10.96.0.0/12)
   - with --encryption-provider-config FILE if its API server had one

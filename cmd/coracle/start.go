@@ -71,11 +71,11 @@ It is idempotent. Containers that are still running from an earlier run are adop
 	return cmd
 }
 
-// slowStep is the time from which a component's start is shown without --verbose.
+// slowStep is the shortest start of a component that is shown without --verbose.
 const slowStep = time.Second
 
-// startProgress shows the components that have started: all of them if verbose, else the slow ones, and on a terminal
-// the last one in a line that the next one overwrites.
+// startProgress prints the components that have started: all if verbose, else the slow ones. On a terminal, a line
+// that the next one overwrites shows the latest.
 func startProgress(verbose, terminal bool) func(socket.Event) {
 	return func(e socket.Event) {
 		line := strings.TrimRight(fmt.Sprintf("  %-15s %8s  %s", e.Step, e.Took.Round(100*time.Microsecond), e.Message), " ")

@@ -42,7 +42,7 @@ are masked; still, review it before you share it. It also works while Coracle is
 				err := cli.Status(ctx, c.RunDir, c.DataDir, "", w)
 				var unhealthy *cli.UnhealthyError
 				if errors.As(err, &unhealthy) {
-					return nil // the bundle records it
+					return nil // the status already lists the unhealthy components
 				}
 				if errors.Is(err, socket.ErrNotRunning) {
 					fmt.Fprintln(w, "Coracle is not running.")

@@ -75,7 +75,7 @@ func readToken(c *config.Config, stdin io.Reader) error {
 	case c.Token == "-":
 		return read("standard input", stdin)
 	case c.TokenFile != "":
-		f, err := os.Open(c.TokenFile) // not necessarily a regular file: a credential may come through a pipe
+		f, err := os.Open(c.TokenFile) // may be a pipe, so any file type is allowed
 		if err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func TestReadToken(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A cluster is named by its data directory, as for `coracle start`.
+// TestTokenTakesADataDirectory checks that --data-dir selects the cluster, as for `coracle start`.
 func TestTokenTakesADataDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out, err := coracle(t, "token", "ls", "--data-dir", dir).CombinedOutput()

@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Certs prints the keys and certificates on this machine's disk and, if CAs are being replaced, the progress as known
-// to the server on this machine.
+// Certs prints the keys and certificates on this machine's disk and, while CAs are being replaced, the progress
+// that the server on this machine reports.
 func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	all, err := pki.Inspect(filepath.Join(dataDir, "pki"))
 	if err != nil {
@@ -79,10 +79,8 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	return printReplacement(state, out)
 }
 
-// mostPrinted is the maximum number of nodes and users to print.
 const mostPrinted = 100
 
-// printReplacement prints the progress of the replacement of CAs.
 func printReplacement(s socket.Authorities, out io.Writer) error {
 	var names []string
 	for _, a := range s.List {

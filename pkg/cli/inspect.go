@@ -21,7 +21,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// inspectCommand returns the command `coracle ctl inspect`.
 func inspectCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
@@ -86,14 +85,13 @@ func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name str
 		}
 	}
 	raw, err := request.DoRaw(ctx)
-	var status metav1.Status // which the client does not decode
+	var status metav1.Status // the client does not decode a Status from raw requests
 	if err != nil && json.Unmarshal(raw, &status) == nil && status.Message != "" {
 		return nil, &apierrors.StatusError{ErrStatus: status}
 	}
 	return raw, err
 }
 
-// printed decodes a response before printing it.
 func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) error {
 	return func(raw []byte, out io.Writer) error {
 		var v T
@@ -164,7 +162,7 @@ func printReconcilers(r socket.ReconcilersReport, out io.Writer) error {
 	return err
 }
 
-// joined joins a list on one line, and shortens it if it is long.
+// joined joins a list on one line and truncates long lists.
 func joined(values []string) []string {
 	const most = 12
 	if len(values) == 0 {

@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// inspectScheduleCommand returns the command `coracle ctl inspect schedule`.
 func inspectScheduleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule POD [NODE...]",

@@ -1,5 +1,5 @@
-// Package cli is the command line: the complete kubectl, and Coracle's own commands for a cluster (run, ps, nodes,
-// logs) and for this machine's process (status, image).
+// Package cli is the command line: kubectl, and Coracle's own commands for a cluster (run, ps, nodes, logs) and for
+// this machine's process (status, image).
 //
 // Its invariant: a command prints its result on standard output and everything else on standard error.
 package cli
@@ -23,13 +23,13 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"github.com/coracle-dev/coracle/pkg/base/version"
-	_ "github.com/coracle-dev/coracle/pkg/cli/locale" // before kubectl's own packages
+	_ "github.com/coracle-dev/coracle/pkg/cli/locale" // must be initialised before kubectl's packages
 )
 
-// Kubectl runs kubectl with args (without its name). It does not return on failure. It replaces os.Args, which kubectl
-// and its libraries also read.
+// Kubectl runs kubectl with args, without the program name. On failure it exits the process. It replaces os.Args,
+// which kubectl and its libraries also read.
 func Kubectl(args []string) {
-	// This binary is both sides of --match-server-version. It fails in a build without kubectl's version.
+	// --match-server-version compares with this version. The call fails in a build without kubectl's version.
 	_ = component.SetDynamicVersion(version.Info().GitVersion)
 	k := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	if err := cli.RunNoErrOutput(k); err != nil {
@@ -56,12 +56,12 @@ func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellC
 	return lines[:len(lines)-1], cobra.ShellCompDirective(directive)
 }
 
-// kubectl builds the command. As upstream, it reads its arguments from os.Args only: kuberc's aliases set the command's
-// arguments while it is built, and SetArgs would undo that.
+// kubectl builds the command. As upstream, it takes its arguments only from os.Args: kuberc's aliases set the
+// command's arguments during construction, and SetArgs would undo that.
 func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 	started := os.Args[0]
 	os.Args = append([]string{"kubectl"}, args...)
-	// Before flags are parsed, so that -v applies to plugins and kuberc.
+	// Set the log level before parsing flags, so that -v applies to plugins and kuberc.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
 		WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried)
@@ -75,7 +75,7 @@ func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 	return root
 }
 
-// unhurried disables client-side rate limiting, with which the deletion of 300 objects takes a minute.
+// unhurried disables client-side rate limiting, which makes deleting 300 objects take a minute.
 func unhurried(c *rest.Config) *rest.Config {
 	c.QPS = -1
 	return c

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Status prints the state of this machine's process and the health of its components. format is "" or "json". It fails
-// with control.ErrNotRunning if there is no process, and with an *UnhealthyError if a component is unhealthy.
+// Status prints the state of this machine's process and the health of its components. format is "", "wide" or
+// "json". It returns socket.ErrNotRunning if no process runs, and an *UnhealthyError if a component is unhealthy.
 func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) error {
 	s, err := socket.NewClient(runDir).Health(ctx)
 	down := errors.Is(err, socket.ErrNotRunning)
@@ -60,7 +60,7 @@ func (e *UnhealthyError) Error() string {
 	return "unhealthy: " + strings.Join(names, ", ")
 }
 
-// printStatus prints the components that are not ready, or all of them if wide.
+// printStatus prints the status. It lists all components if wide is set, else those that are not ready.
 func printStatus(s socket.Status, wide bool, out io.Writer) {
 	var total int64
 	for _, p := range s.Processes {
@@ -114,7 +114,6 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 	})
 }
 
-// printHealth prints a line for each component, followed by its problems.
 func printHealth(all []socket.Health, out io.Writer) {
 	if len(all) == 0 {
 		return
@@ -128,7 +127,7 @@ func printHealth(all []socket.Health, out io.Writer) {
 	}
 }
 
-// LoadImages loads archives (files, or "-" for in) into this machine's node.
+// LoadImages loads image archives, files or "-" for in, into this machine's node.
 func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader, out io.Writer) error {
 	for _, file := range files {
 		if err := loadImage(ctx, runDir, file, in, out); err != nil {

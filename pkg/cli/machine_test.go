@@ -23,13 +23,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// images implements only the methods of a machine's images that the tests call.
+// images implements only the methods that the tests call.
 type images struct {
 	runtime.Images // nil
 	*machine
 }
 
-// machine is the process behind the socket, with the data of a test.
+// machine is a process behind the socket, with test data.
 type machine struct {
 	status      socket.Status
 	health      []socket.Health
@@ -101,7 +101,6 @@ func (m images) Remove(_ context.Context, ref string) error {
 	return m.call("remove " + ref)
 }
 
-// serve starts the socket of m and returns the run directory.
 func (m *machine) serve(t *testing.T) string {
 	dir := t.TempDir()
 	runtest.Start(t, socket.NewServer(dir, m))

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Nodes prints the cluster's nodes: what their pods request of CPU and memory, of how much.
+// Nodes prints the cluster's nodes with the CPU and memory that their pods request.
 func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
@@ -47,7 +47,8 @@ func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 			running[p.Spec.NodeName]++
 		}
 	}
-	// A node renews its Lease every few seconds, and its status every few minutes. A user may see nodes and no Leases.
+	// A node renews its Lease every few seconds and its status every few minutes. A user may be allowed to list
+	// nodes but not Leases.
 	var leases coordinationv1.LeaseList
 	if err := c.Client.List(ctx, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err != nil &&
 		!apierrors.IsForbidden(err) {

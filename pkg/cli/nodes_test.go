@@ -17,7 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command/commandtest"
 )
 
-// A node's heartbeat is its Lease. The heartbeat time in its status is minutes old.
+// TestNodes checks that the heartbeat comes from the node's Lease, because the heartbeat time in its status can be
+// minutes old.
 func TestNodes(t *testing.T) {
 	scheme, err := command.Scheme()
 	require.NoError(t, err)

@@ -17,8 +17,8 @@ import (
 
 const kubectlName = "kubectl"
 
-// plugins runs kubectl's plugins. Upstream sets KUBECTL_PATH to os.Executable, for plugins to call kubectl. Here that
-// is coracle, which has no `get`, so it is set to a link named kubectl.
+// plugins runs kubectl's plugins. Upstream sets KUBECTL_PATH to os.Executable, so that plugins can call kubectl.
+// Here that would be coracle, so KUBECTL_PATH is a link named kubectl.
 type plugins struct {
 	*cmd.DefaultPluginHandler
 	started string // os.Args[0] of this process
@@ -28,7 +28,7 @@ func newPlugins(started string) *plugins {
 	return &plugins{cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes), started}
 }
 
-// Execute implements cmd.PluginHandler. It returns only if the plugin cannot be started.
+// Execute implements cmd.PluginHandler. It returns only if it cannot start the plugin.
 func (p *plugins) Execute(path string, args, environment []string) error {
 	link, err := p.link()
 	if err != nil {
@@ -40,8 +40,8 @@ func (p *plugins) Execute(path string, args, environment []string) error {
 	return p.DefaultPluginHandler.Execute(path, args, append(environment, "KUBECTL_PATH="+link))
 }
 
-// link returns the path of a link named kubectl to this program: the one it was started with or, if it was started as
-// coracle, one in kubectl's cache directory.
+// link returns the path of a link named kubectl to this program: the one that started this process, or else one in
+// kubectl's cache directory.
 func (p *plugins) link() (string, error) {
 	if filepath.Base(p.started) == kubectlName {
 		if path, err := exec.LookPath(p.started); err == nil {
@@ -64,7 +64,7 @@ func (p *plugins) link() (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
-	// Created under another name and renamed, because another coracle may be using the current one.
+	// Create the link under another name and rename it, because another coracle may be using the current link.
 	beside := fmt.Sprintf("%s.%d", link, os.Getpid())
 	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err

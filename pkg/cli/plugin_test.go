@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A plugin that calls kubectl finds it, even though this program is called coracle.
+// TestPluginsFindKubectl checks that a plugin can call kubectl although this program is called coracle.
 func TestPluginsFindKubectl(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("KUBECACHEDIR", dir)

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// SaveSnapshot saves the cluster of the server on this machine to a file, which must not exist, and prints that to out;
-// or to out if the file is "-". The file appears when it is complete; only its owner can read it.
+// SaveSnapshot saves the cluster of the server on this machine to file, or to out if file is "-". The file must not
+// exist. It appears once it is complete, readable only by its owner; then SaveSnapshot prints its name to out.
 func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error {
 	client := socket.NewClient(runDir)
 	if file == "-" {
@@ -24,7 +24,7 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // with mode 0600
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 		bytes = info.Size()
 	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Link(f.Name(), file) // unlike a rename, it never replaces a file
+		err = os.Link(f.Name(), file) // unlike a rename, a link never replaces a file
 	}
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err

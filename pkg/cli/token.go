@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// CreateToken creates a join token and prints it, or the command that joins a machine with it. A life of 0 means no
-// expiry.
+// CreateToken creates a join token and prints it or, with command, the command that joins a machine. A life of 0
+// means no expiry.
 func CreateToken(ctx context.Context, c *command.Cluster, life time.Duration, description string, command bool,
 	out io.Writer) error {
 	authority := c.REST.CAData
@@ -65,7 +65,7 @@ func Tokens(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	})
 }
 
-// RevokeTokens revokes join tokens, given by ID or as a whole.
+// RevokeTokens revokes join tokens. Each is given by its ID or in full.
 func RevokeTokens(ctx context.Context, c *command.Cluster, ids []string, out io.Writer) error {
 	for _, id := range ids {
 		if t, err := jointoken.Parse(id); err == nil {

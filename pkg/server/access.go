@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/access"
 )
 
-// newAccess reads the configuration of authentication and authorization. issuers are the issuers of service account
-// tokens, clients the authorities of client certificates.
+// newAccess builds the authentication and authorization of requests from the options. issuers and audiences are
+// those accepted in service account tokens; clients returns the CAs of client certificates.
 func (p *process) newAccess(issuers, audiences []string, clients func() []*x509.Certificate) (*access.Access, error) {
 	claims, err := p.RequiredClaims()
 	if err != nil {

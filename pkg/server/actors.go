@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// actors creates the reconcilers and the scheduler, unless disabled.
+// actors creates the controllers and the scheduler, unless they are disabled.
 func (l *plane) actors(kinds *kind.Catalog) error {
 	p := l.process
 	pods, err := netip.ParsePrefix(p.ClusterCIDR)
@@ -94,10 +94,10 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	return err
 }
 
-// maxSchedulerConfiguration limits a KubeSchedulerConfiguration, in bytes.
+// maxSchedulerConfiguration is the maximum size of a KubeSchedulerConfiguration, in bytes.
 const maxSchedulerConfiguration = 1 << 20
 
-// schedulerConfiguration reads a KubeSchedulerConfiguration; an empty path is the default.
+// schedulerConfiguration reads a KubeSchedulerConfiguration. An empty path means the defaults.
 func schedulerConfiguration(path string) (scheduler.Configuration, error) {
 	if path == "" {
 		return scheduler.Configuration{}, nil

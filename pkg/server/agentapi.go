@@ -16,29 +16,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// localAPI is how the agent in the server's own process sends requests: without a socket.
+// localAPI calls the API server in the same process, without a socket.
 type localAPI struct {
 	handler func() http.Handler
 	node    user.Info
 }
 
-// remoteAPI is how the agent of a joined machine sends requests. Requests with a token go over connections without the
-// machine's certificate, which would count instead of it.
+// remoteAPI sends a joined machine's requests to the servers. Requests with a token use connections without the
+// machine's client certificate, because the API server would prefer the certificate to the token.
 type remoteAPI struct {
 	identity *identity
 
 	mu    sync.Mutex
-	of    *joined // the identity from which plain was made
+	of    *joined // identity whose transport plain was cloned from
 	plain *http.Transport
 }
 
 var _, _ part.API = (*localAPI)(nil), (*remoteAPI)(nil)
 
-// maxResponse limits a response of the API server that the agent in its process reads, in bytes.
+// maxResponse is the maximum size of a response that localAPI reads, in bytes.
 const maxResponse = 4 << 20
 
-// newSeal returns system.Host's Seal. Its key is derived from the service account key and stays the same for the life
-// of the process. A server that started after the service account key changed rejects older seals.
+// newSeal returns system.Host's Seal: an HMAC whose key is derived from the service account key. A server that
+// starts after that key was replaced rejects older seals.
 func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	secret, err := of.Bytes()
 	if err != nil {
@@ -55,7 +55,6 @@ func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	}, nil
 }
 
-// Do implements part.API.
 func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	ctx := req.Context()
 	if token == "" {
@@ -69,7 +68,6 @@ func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	return memhttp.Call(l.handler(), in, maxResponse)
 }
 
-// Do implements part.API.
 func (r *remoteAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	req.URL = &url.URL{
 		Scheme:   "https",

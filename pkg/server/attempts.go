@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// mostRefused is the number of refused join attempts from one address in attemptsWindow; then it must wait for the
-	// end of the window.
+	// mostRefused is the number of refused join attempts per address within attemptsWindow. Further attempts get
+	// 429 until the window ends.
 	mostRefused    = 20
 	attemptsWindow = time.Minute
-	// mostSenders limits the addresses that are counted.
+	// mostSenders is the number of addresses counted separately; further ones share one count.
 	mostSenders = 4096
 )
 
-// attempts limits join attempts with wrong credentials by address. Successful attempts are not counted, so that many
-// machines behind one address can join at once. The zero value is ready to use.
+// attempts limits join attempts with wrong credentials by address. Successful attempts are not counted, because
+// many machines behind one address may join at once. The zero value is ready to use.
 type attempts struct {
 	mu    sync.Mutex
 	since time.Time
 	count map[netip.Prefix]int
 }
 
-// sender returns the address of a request's sender; for IPv6, the /64 prefix, which one machine may use as a whole.
+// sender returns the sender's IPv4 address or IPv6 /64 prefix, which one machine may use as a whole.
 func sender(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -38,13 +38,12 @@ func sender(remote string) netip.Prefix {
 	return p
 }
 
-// allowed reports whether an address may try again.
 func (a *attempts) allowed(from netip.Prefix, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roll(now)
 	count, known := a.count[from]
-	// Once the map is full, all other addresses share one entry.
+	// Once the map is full, all new addresses share one entry.
 	if !known && len(a.count) >= mostSenders {
 		count = a.count[netip.Prefix{}]
 	}
@@ -61,7 +60,6 @@ func (a *attempts) failed(from netip.Prefix, now time.Time) {
 	a.count[from]++
 }
 
-// roll starts a new window if the current one is over.
 func (a *attempts) roll(now time.Time) {
 	if a.count == nil || now.Sub(a.since) >= attemptsWindow {
 		a.since, a.count = now, map[netip.Prefix]int{}

@@ -34,7 +34,7 @@ func TestAttempts(t *testing.T) {
 	require.True(t, a.allowed(here, now.Add(attemptsWindow)))
 }
 
-// TestAttemptsAreBounded checks that the map does not exceed its limit and no address gets more attempts than allowed.
+// TestAttemptsAreBounded checks the size of the map and the number of attempts per address.
 func TestAttemptsAreBounded(t *testing.T) {
 	var a attempts
 	now := time.Now()
@@ -59,8 +59,8 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 }
 
-// TestWrongTokensAreLimited checks that wrong tokens are limited by address before the request is read, and right ones
-// are not.
+// TestWrongTokensAreLimited checks that wrong tokens are limited by address before the request is read, and that
+// valid tokens are not.
 func TestWrongTokensAreLimited(t *testing.T) {
 	c := newCluster(t)
 	handler := c.handler(http.NotFoundHandler())

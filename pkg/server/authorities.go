@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// versionHeader has a version of the CAs (pki.Set.Version): in requests the client's, in responses the server's. A
-	// node renews its lease every ten seconds, so it notices a change within that time.
+	// versionHeader carries a version of the CAs (pki.Set.Version): the client's in requests, the server's in
+	// responses. A node renews its lease every ten seconds, so it notices a change within that time.
 	versionHeader = "Coracle-Authorities"
 	// recently is how long after its last request a client certificate counts as in use.
 	recently = time.Hour
@@ -34,13 +34,13 @@ const (
 	mostListed = 20
 )
 
-// authorities are the cluster's CAs, which can be replaced at run time, and a record of who still depends on replaced
-// ones. The record is in memory: after a start, nodes count as behind until their first request.
+// authorities replaces the cluster's CAs at run time and records which clients still depend on replaced CAs. The
+// record is in memory: after a start of the server, a node counts as behind until its first request.
 type authorities struct {
 	keys   *pki.Set
 	client ctrl.Reader
 	log    *slog.Logger
-	// changed are called after a change. Their errors do not undo it.
+	// changed are called after each change of the CAs. Their errors are logged and do not undo the change.
 	changed []func() error
 
 	change  sync.Mutex // serializes changes
@@ -48,10 +48,10 @@ type authorities struct {
 
 	mu    sync.Mutex
 	nodes map[string]string           // CA version of each node, by name
-	old   map[[sha256.Size]byte]inUse // client certificates of the old CA
+	old   map[[sha256.Size]byte]inUse // client certificates in use that a replaced CA issued
 }
 
-// trusted is the state of the CAs that each request needs.
+// trusted is the part of the CAs' state that each request reads.
 type trusted struct {
 	version   string
 	replacing bool
@@ -68,12 +68,12 @@ func newAuthorities(keys *pki.Set, c ctrl.Reader, log *slog.Logger) *authorities
 	return a
 }
 
-// look loads the current authorities.
 func (a *authorities) look() {
 	a.present.Store(&trusted{a.keys.Version(), slices.ContainsFunc(a.keys.Authorities(), (*pki.Authority).Replacing)})
 }
 
-// handler notifies nodes of changes in response headers, and records which ones have followed.
+// handler sends the CAs' version to nodes in a response header and, during a replacement, records which clients
+// still depend on replaced CAs.
 func (a *authorities) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -90,7 +90,7 @@ func (a *authorities) handler(next http.Handler) http.Handler {
 	})
 }
 
-// saw records a request whose certificate was issued by one of the cluster's CAs.
+// saw records a client's certificate and, for a node, the CA version that it has.
 func (a *authorities) saw(cert *x509.Certificate, name string, node bool, version string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,14 +118,13 @@ func (a *authorities) saw(cert *x509.Certificate, name string, node bool, versio
 	a.old[key] = inUse{name, now}
 }
 
-// forget removes a deleted Node.
 func (a *authorities) forget(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.nodes, node)
 }
 
-// state returns the state of the CAs, and who still depends on replaced ones.
+// state returns the state of the CAs and, during a replacement, the clients that still depend on replaced CAs.
 func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorities, error) {
 	var s socket.Authorities
 	var since time.Time // start of the API CA's replacement, if in progress
@@ -195,7 +194,8 @@ func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorit
 	return s, nil
 }
 
-// readBefore reports whether a pod started before the API's CA was replaced, and may not have read the new one.
+// readBefore reports whether a running pod with a service account token started before the API's CA was replaced at
+// t, so that it may not have read the new CA.
 func readBefore(pod *corev1.Pod, t time.Time) bool {
 	if pod.Status.StartTime == nil || !pod.Status.StartTime.Time.Before(t) || pod.Status.Phase != corev1.PodRunning {
 		return false
@@ -208,7 +208,6 @@ func readBefore(pod *corev1.Pod, t time.Time) bool {
 	})
 }
 
-// pick returns the named CAs, or all if names is empty.
 func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	all := a.keys.Authorities()
 	if len(names) == 0 {
@@ -225,7 +224,7 @@ func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	return picked, nil
 }
 
-// replace starts to replace the named authorities.
+// replace starts replacing the named CAs; no names means all.
 func (a *authorities) replace(ctx context.Context, names []string) (socket.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
@@ -253,7 +252,7 @@ func (a *authorities) replace(ctx context.Context, names []string) (socket.Autho
 	return a.state(ctx, time.Now())
 }
 
-// finish completes the replacement of the named authorities. Without force it fails if anyone would be locked out.
+// finish completes the replacement of the named CAs. Without force it fails while clients depend on a replaced CA.
 func (a *authorities) finish(ctx context.Context, names []string, force bool) (socket.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
@@ -289,7 +288,6 @@ func (a *authorities) finish(ctx context.Context, names []string, force bool) (s
 	return after, err
 }
 
-// stillBehind lists who would be locked out.
 func stillBehind(behind []socket.Behind) error {
 	var text strings.Builder
 	text.WriteString("the old authorities are still in use:\n")
@@ -304,7 +302,7 @@ func stillBehind(behind []socket.Behind) error {
 	return errors.New(text.String())
 }
 
-// follow updates everything that depends on the authorities.
+// follow applies a change of the CAs to everything that depends on them.
 func (a *authorities) follow() {
 	a.look()
 	if !a.present.Load().replacing {
@@ -323,7 +321,6 @@ func (a *authorities) follow() {
 
 var errNodeAlone = errors.New("this process runs only a node: run the command on the server")
 
-// Authorities implements control.Backend.
 func (p *process) Authorities(ctx context.Context) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone
@@ -331,7 +328,6 @@ func (p *process) Authorities(ctx context.Context) (socket.Authorities, error) {
 	return p.authorities.state(ctx, time.Now())
 }
 
-// ReplaceAuthorities implements control.Backend.
 func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone
@@ -339,7 +335,6 @@ func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (socke
 	return p.authorities.replace(ctx, names)
 }
 
-// FinishAuthorities implements control.Backend.
 func (p *process) FinishAuthorities(ctx context.Context, names []string, force bool) (socket.Authorities, error) {
 	if p.authorities == nil {
 		return socket.Authorities{}, errNodeAlone

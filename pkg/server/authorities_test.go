@@ -95,7 +95,6 @@ func (r *replacing) newMachine(t *testing.T, name string) *identity {
 	return i
 }
 
-// runs starts the identity component of a machine until the test ends.
 func runs(t *testing.T, i *identity) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,8 +124,8 @@ func (r *replacing) behind(t *testing.T) (all []string) {
 	return all
 }
 
-// TestNodesFollowTheAuthorities checks that nodes update trust and certificates with their next request, in both
-// phases.
+// TestNodesFollowTheAuthorities checks that a node updates CAs and certificates after its next request, in both
+// phases of a replacement.
 func TestNodesFollowTheAuthorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})

@@ -18,7 +18,7 @@ import (
 
 var _ socket.Backend = (*process)(nil)
 
-// parts tracks the state of the components.
+// parts records the state of each component for `coracle status`.
 type parts struct {
 	mu   sync.Mutex
 	list []socket.Component
@@ -59,7 +59,6 @@ func (p *parts) snapshot() []socket.Component {
 	return append([]socket.Component{}, p.list...)
 }
 
-// Status implements control.Backend.
 func (p *process) Status(context.Context) socket.Status {
 	began := p.began
 	var pressure []string
@@ -88,7 +87,6 @@ func (p *process) Status(context.Context) socket.Status {
 	}
 }
 
-// Images implements control.Backend.
 func (p *process) Images() runtime.Images {
 	if p.node == nil {
 		return nil
@@ -96,7 +94,6 @@ func (p *process) Images() runtime.Images {
 	return p.node.runtime.Images()
 }
 
-// Stop implements control.Backend.
 func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	defer p.stop()
 	if p.plane != nil && p.ShutdownDelay > 0 {
@@ -109,16 +106,16 @@ func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	return stopPods(ctx, p.node.agent, progress)
 }
 
-// processes returns this process and the shims that run from dataDir or runDir, with their memory. proc is /proc. Shims
-// are identified by their executables, because reading a command line takes the lock of the process's memory map, which
-// a throttled pod can hold for a long time.
+// processes returns this process and the shims whose executables are in dataDir or runDir, with their memory. proc
+// is /proc. It does not read command lines: that takes the lock of the process's memory map, which a throttled pod
+// can hold for a long time.
 func processes(proc, dataDir, runDir string) []socket.Process {
 	list := []socket.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(proc, os.Getpid())}}
 	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/exe"))
 	for _, link := range links {
 		exe, err := os.Readlink(link)
 		if err != nil || !strings.HasPrefix(exe, dataDir+"/") && !strings.HasPrefix(exe, runDir+"/") {
-			continue // it has exited, or is not one of ours
+			continue // has exited, or is not a shim of this instance
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && pid != os.Getpid() {
 			list = append(list, socket.Process{PID: pid, Name: "shim", PSS: pss(proc, pid)})
@@ -127,7 +124,7 @@ func processes(proc, dataDir, runDir string) []socket.Process {
 	return list
 }
 
-// pss returns the proportional set size of a process in bytes; 0 if it has exited.
+// pss returns the proportional set size of a process in bytes, or 0 if it has exited.
 func pss(proc string, pid int) int64 {
 	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

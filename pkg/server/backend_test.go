@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// TestShimsAreKnownByTheirExecutables checks that status is not blocked by an unreadable command line, such as a
-// throttled pod's, nor by reading other processes.
+// TestShimsAreKnownByTheirExecutables checks that the status reads neither the command lines of shims, which can
+// block for a throttled pod, nor other processes.
 func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 	const dataDir, runDir = "/data", "/run/coracle"
 	proc := t.TempDir()

@@ -26,19 +26,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/dns"
 )
 
-// bootstrap is a component that creates the objects that every cluster has: the four namespaces, the Services of the
-// API and of DNS, the ServiceCIDR, and the priority classes. It is ready when they exist, and restores them when they
-// are deleted or changed.
+// bootstrap is the component that creates and restores the objects that every cluster has, among them the
+// namespaces, the priority classes and the Services of the API and of DNS. It is ready when they exist, or when the
+// first attempt to write them has failed.
 type bootstrap struct {
 	client client.Interface
-	// api is the address at which nodes and pods reach the API, service the first address of the service range.
-	api     netip.AddrPort
-	service netip.Addr
-	// services is the range whose first address is service.
+	// api is the API's address for nodes and pods; service is the first address of services.
+	api      netip.AddrPort
+	service  netip.Addr
 	services netip.Prefix
-	// servers are those that serve the API.
+	// servers lists the servers that serve the API.
 	servers *serverList
-	// repair reserves what Services use; see registry.RepairAllocations.
+	// repair reserves the addresses and ports of existing Services; see registry.RepairAllocations.
 	repair func(context.Context) error
 	log    *slog.Logger
 	run.Readiness
@@ -46,7 +45,7 @@ type bootstrap struct {
 
 func (b *bootstrap) Name() string { return "bootstrap" }
 func (b *bootstrap) Run(ctx context.Context) error {
-	// Before anything is allocated: the store may have been written by a version that made no reservations.
+	// Repair before the first allocation: a version that made no reservations may have written the store.
 	if err := b.repair(ctx); err != nil && ctx.Err() == nil {
 		b.log.Error("could not repair the allocations of services", "error", err)
 	}
@@ -55,7 +54,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 		err = keep.Ensure(ctx, b.client, objects)
 	}
 	if err != nil && ctx.Err() == nil {
-		// A running server can be repaired through its API. The reconciler retries.
+		// Do not fail: an administrator can repair a running server through its API. The reconciler retries.
 		b.log.Error("could not write bootstrap objects", "error", err)
 	}
 	b.SetReady()
@@ -65,7 +64,8 @@ func (b *bootstrap) Run(ctx context.Context) error {
 		func() {})
 }
 
-// wanted returns the current objects, and when to check again; 0 for never. It renews this server's lease.
+// wanted returns the objects that must exist, and after how long to check again; 0 means never. It renews this
+// server's lease.
 func (b *bootstrap) wanted(ctx context.Context) ([]ctrl.Object, time.Duration, error) {
 	servers, next, err := b.servers.renew(ctx, b.published(ctx))
 	if err != nil {
@@ -74,7 +74,6 @@ func (b *bootstrap) wanted(ctx context.Context) ([]ctrl.Object, time.Duration, e
 	return b.objects(servers), next, nil
 }
 
-// publish writes which servers serve the API.
 func (b *bootstrap) publish(ctx context.Context) error {
 	servers, _, err := b.servers.renew(ctx, b.published(ctx))
 	if err != nil || len(servers) == 0 {
@@ -83,7 +82,6 @@ func (b *bootstrap) publish(ctx context.Context) error {
 	return keep.Ensure(ctx, b.client, []ctrl.Object{b.apiSlice(servers), b.apiEndpoints(servers)})
 }
 
-// published returns the servers in the API's EndpointSlice.
 func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	var slice discoveryv1.EndpointSlice
 	if err := b.client.Get(ctx, ctrl.ObjectKey{
@@ -101,8 +99,8 @@ func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	return servers
 }
 
-// objects returns the objects of a cluster with these servers, in the order of their creation. Without servers, the
-// API's endpoints are omitted.
+// objects returns the objects that every cluster has, in the order of their creation. Without servers, it omits the
+// API's endpoints.
 func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 	var list []ctrl.Object
 	for _, name := range []string{
@@ -124,7 +122,7 @@ func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}},
 		},
 		b.apiService(),
-		// Queried by pods, and answered by DNS on their own node.
+		// The node's own DNS server answers the queries that pods send to this Service.
 		dns.Service(dnsAddress(b.service).String()),
 		nodeServices(),
 		localStorage(), localSnapshotClass())
@@ -138,8 +136,8 @@ func apiMeta(slice bool) metav1.ObjectMeta {
 	return m
 }
 
-// nodeServices lets nodes read services, endpoints and nodes, as upstream allows kube-proxy, which is part of the node
-// here.
+// nodeServices lets nodes read Services, EndpointSlices and Nodes. Upstream grants this to kube-proxy, which is
+// part of the agent here.
 func nodeServices() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "coracle:node-proxier"},
@@ -148,7 +146,8 @@ func nodeServices() *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// localStorage is the default class of volumes: directories on the node of their first pod.
+// localStorage returns the default StorageClass. Its volumes are directories on the node of the first pod that uses
+// them.
 func localStorage() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
@@ -161,7 +160,6 @@ func localStorage() *storagev1.StorageClass {
 	}
 }
 
-// localSnapshotClass is the default class of snapshots of local volumes.
 func localSnapshotClass() *snapshots.VolumeSnapshotClass {
 	return &snapshots.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{
@@ -171,7 +169,8 @@ func localSnapshotClass() *snapshots.VolumeSnapshotClass {
 	}
 }
 
-// dnsAddress returns the tenth address of a service range, which is the convention; first is the first one.
+// dnsAddress returns the tenth address of a service range, the conventional address of cluster DNS. first is its
+// first address.
 func dnsAddress(first netip.Addr) netip.Addr {
 	for range 9 {
 		first = first.Next()
@@ -179,7 +178,7 @@ func dnsAddress(first netip.Addr) netip.Addr {
 	return first
 }
 
-// apiService has the service range's first address, which pods get as KUBERNETES_SERVICE_HOST.
+// apiService returns the API's Service. Pods get its address as KUBERNETES_SERVICE_HOST.
 func (b *bootstrap) apiService() *corev1.Service {
 	s := &corev1.Service{ObjectMeta: apiMeta(false)}
 	s.Labels = map[string]string{"component": "apiserver", "provider": "kubernetes"}

@@ -28,8 +28,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// TestWhatEveryClusterHasIsRestored deletes and changes each object of bootstrap, and waits for the watch event that
-// shows it restored.
 func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	dir, err := os.MkdirTemp("", "coracle-bootstrap-")
 	require.NoError(t, err)
@@ -58,7 +56,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		require.NoError(t, c.Get(t.Context(), ctrl.ObjectKeyFromObject(o), first), "%T %s", o, o.GetName())
 		err := c.Delete(t.Context(), first.DeepCopyObject().(ctrl.Object))
 		if apierrors.IsForbidden(err) {
-			continue // it cannot be deleted
+			continue // not deletable
 		}
 		require.NoError(t, err)
 		if ns, ok := first.(*corev1.Namespace); ok { // this test has no namespace controller
@@ -84,7 +82,6 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		func(o ctrl.Object) bool { return len(o.(*rbacv1.ClusterRoleBinding).Subjects) == 1 })
 }
 
-// shows waits until a watch event or the current state shows the object as expected.
 func shows(t *testing.T, c ctrl.WithWatch, o ctrl.Object, good func(ctrl.Object) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -25,7 +25,7 @@ func queried(expr string) (names []string) {
 	return names
 }
 
-// Every metric that the dashboard queries is served by a running server.
+// TestTheDashboardAsksForWhatThereIs checks that a running server serves every metric that the dashboard queries.
 func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 	require.Equal(t, []string{"up_total", "down_bytes"},
 		queried(`sum by (le, verb) (rate(up_total{code=~"5.."}[$__rate_interval])) / max(down_bytes)`))

@@ -25,19 +25,19 @@ import (
 )
 
 const (
-	// diagnosisTime is the timeout of a diagnosis.
 	diagnosisTime = 3 * time.Second
 	// mostDetails is the maximum number of detail lines per component.
 	mostDetails = 20
-	// An object is failing after this many attempts over this time, which excludes mere conflicts.
+	// An object is failing after this many attempts over this time. The minimum excludes conflicts, which a retry
+	// resolves.
 	failingAttempts, failingTime = 3, 10 * time.Second
 	// pendingTime is how long a pod may be pending before it is reported.
 	pendingTime = 10 * time.Second
-	// Certificates that expire within these times are a warning or an error.
+	// A certificate that expires within certificateSoon is a warning, within certificateNow an error.
 	certificateSoon, certificateNow = 30 * 24 * time.Hour, 2 * 24 * time.Hour
 )
 
-// Health implements control.Backend. Components that do not respond in time are unhealthy.
+// Health implements socket.Backend. A component that does not respond within diagnosisTime is unhealthy.
 func (p *process) Health(ctx context.Context) []socket.Health {
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime)
 	defer cancel()
@@ -89,7 +89,6 @@ func (p *process) Health(ctx context.Context) []socket.Health {
 	return all
 }
 
-// health builds a control.Health.
 type health struct{ socket.Health }
 
 func newHealth(component, format string, args ...any) *health {
@@ -281,7 +280,7 @@ func (n *node) proxyHealth() socket.Health {
 	return h.Health
 }
 
-// dnsHealth queries this node's DNS for the name that every cluster has.
+// dnsHealth asks this node's DNS server for the API's Service, a name that every cluster has.
 func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 	name := "kubernetes.default.svc." + n.domain
 	h := newHealth("dns", "answers on %s", address)
@@ -321,7 +320,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// mostLine limits a detail line, in bytes.
+// mostLine is the maximum length of a detail line, in bytes.
 const mostLine = 300
 
 func firstLine(s string) string {

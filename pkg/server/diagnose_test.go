@@ -136,7 +136,7 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	l := startPlane(t)
 	l.process.plane = l
 	states := map[string]socket.Health{}
-	well := func() bool { // false if the cache gets no processor for a second
+	well := func() bool { // the cache may get no CPU for a second
 		for _, h := range l.process.Health(t.Context()) {
 			states[h.Component] = h
 		}
@@ -147,12 +147,12 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	for _, part := range []string{"api", "store", "cache", "reconcilers", "scheduler", "nodes", "certificates"} {
 		require.Equal(t, socket.OK, states[part].State, "%s: %v", part, states[part])
 	}
-	for _, part := range []string{"proxy", "dns", "network", "node"} { // these do not run here
+	for _, part := range []string{"proxy", "dns", "network", "node"} { // not running in this test
 		require.Equal(t, socket.Unhealthy, states[part].State, "%s: %v", part, states[part])
 	}
 }
 
-// Inspection is for administrators only, and contains no secrets.
+// TestInspection checks that inspection is for administrators only and contains no secrets.
 func TestInspection(t *testing.T) {
 	l := startPlane(t)
 	l.process.Token = "swordfish"

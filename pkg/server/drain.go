@@ -18,22 +18,19 @@ const (
 	// drainMargin is the time a pod may need beyond its grace period, for killing its processes and removing its
 	// network and volumes.
 	drainMargin = 30 * time.Second
-	// waitingAfter is when pods that are waited for are first reported, waitingEvery the interval after that.
+	// Stop first reports the pods that it waits for after waitingAfter, then every waitingEvery.
 	waitingAfter = 5 * time.Second
 	waitingEvery = 15 * time.Second
-	// waitingNames limits the pods named in one such line.
 	waitingNames = 5
 )
 
-// podStopper is the part of the agent that stopPods needs.
 type podStopper interface {
 	Pods() []*corev1.Pod
 	StopPods(ctx context.Context, ended func(*corev1.Pod)) error
 }
 
-// stopPods terminates the node's pods gracefully and reports which ones it waits for. It returns an error when the
-// longest grace period plus drainMargin has passed: a process stuck in the kernel must not prevent Coracle from
-// stopping.
+// stopPods terminates the node's pods gracefully and reports the pods that it waits for. It fails after the longest
+// grace period plus drainMargin, so that a process stuck in the kernel does not prevent Coracle from stopping.
 func stopPods(ctx context.Context, agent podStopper, progress func(string)) error {
 	var mu sync.Mutex
 	left := map[string]bool{}
@@ -58,8 +55,8 @@ func stopPods(ctx context.Context, agent podStopper, progress func(string)) erro
 		}
 		return strings.Join(list, ", ")
 	}
-	// Reports by the agent and by this loop are serialized, and none is made after this returns: the caller's connection
-	// is closed then.
+	// Reports by the agent and by this loop are serialized. No report follows the return of stopPods, because its
+	// caller then closes the connection.
 	var reporting sync.Mutex
 	returned := false
 	say := func(message string) {
@@ -116,7 +113,6 @@ func notStopped(names string, limit time.Duration) error {
 		"delete` kills them", limit, names)
 }
 
-// grace returns a pod's termination grace period.
 func grace(p *corev1.Pod) time.Duration {
 	var seconds int64
 	for _, s := range []*int64{p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds} {

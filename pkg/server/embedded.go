@@ -22,41 +22,40 @@ import (
 
 // EmbeddedConfig configures a control plane inside another program.
 type EmbeddedConfig struct {
-	// Config has the options of the control plane; options of the process and of a node have no effect, except DataDir,
-	// which must exist.
+	// Config has the options of the control plane. Options of the process and of a node have no effect, except
+	// DataDir, which must exist.
 	Config config.Config
-	// Listener serves the API, and is closed when Run returns. Its address must not be unspecified.
+	// Listener accepts the API's connections. Run closes it. Its address must not be unspecified.
 	Listener net.Listener
-	// Volatile writes nothing through to the disk, so that a power failure loses data while the end of the process does
-	// not, and cuts requests off when Run's context is done.
+	// Volatile skips fsync: a power failure loses data, the end of the process does not. Requests are aborted when
+	// Run's context is done.
 	Volatile bool
 	Given    Given
 	// Log is required.
 	Log *slog.Logger
 }
 
-// Embedded is a control plane inside another program: without a node, and without what a process has, such as the
-// socket for commands, the lock of the data directory, and loggers of libraries. Several can run in one process.
+// Embedded is a control plane inside another program. It has no node and nothing that exists once per process: no
+// control socket, no lock on the data directory, no loggers of libraries. Several can run in one process.
 type Embedded struct {
 	plane *plane
-	// Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.
+	// Readiness is signalled once all components run and the bootstrap objects exist.
 	run.Readiness
 }
 
-// Given is what a control plane takes from its caller in place of what it has in its data directory. Of what is zero,
-// it takes nothing.
+// Given replaces what a control plane otherwise creates in its data directory. Zero fields have no effect.
 type Given struct {
-	// Etcd has the objects.
+	// Etcd are the etcd servers that store the objects.
 	Etcd store.Servers
-	// Address is the API's address for nodes and pods; by default, the listener's. See reachable.
+	// Address is the API's address for nodes and pods. The default is the listener's address; see reachable.
 	Address netip.Addr
-	// Certificate serves the API.
+	// Certificate returns the API's serving certificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs verify client certificates. The control plane's own verify none then.
+	// ClientCAs verify client certificates. They replace the control plane's own client CA.
 	ClientCAs []*x509.Certificate
-	// Tokens authenticates bearer tokens that are not service accounts'.
+	// Tokens authenticates bearer tokens other than those of service accounts.
 	Tokens authenticator.Token
-	// Flags are the process's flags, for /flagz; nil means the options of the configuration.
+	// Flags are shown in /flagz. The default is the options of the configuration.
 	Flags map[string]string
 	// AlwaysAllow authorizes every request.
 	AlwaysAllow bool
@@ -99,8 +98,9 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	return &Embedded{plane: l}, nil
 }
 
-// reachable returns an address for the endpoints of the API, which must not be a loopback address. Instead of one it
-// returns the address of the default route, as upstream, or without a default route an unused address (RFC 5737).
+// reachable returns an address for the API's endpoints, which must not be a loopback address. For a loopback
+// address it returns the address of the default route, as upstream does, or without a default route 192.0.2.1 (RFC
+// 5737), which no host has.
 func reachable(a netip.Addr) netip.Addr {
 	if !a.IsLoopback() {
 		return a
@@ -111,7 +111,6 @@ func reachable(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 }
 
-// use replaces what is given.
 func (g *Given) use(c *apiserver.Config) {
 	if g.Certificate != nil {
 		c.TLS.GetCertificate = g.Certificate
@@ -129,7 +128,7 @@ func (g *Given) use(c *apiserver.Config) {
 	c.AlwaysAllow = g.AlwaysAllow
 }
 
-// clientAuthorities are the authorities that verify client certificates.
+// clientAuthorities returns the CAs that verify client certificates.
 func (l *plane) clientAuthorities() []*x509.Certificate {
 	if given := l.process.given.ClientCAs; given != nil {
 		return given
@@ -141,12 +140,12 @@ func (l *plane) clientAuthorities() []*x509.Certificate {
 	return []*x509.Certificate{present, old}
 }
 
-// Run runs the control plane until ctx is done. It can be called once.
+// Run runs the control plane until ctx is done. Call it at most once.
 func (e *Embedded) Run(ctx context.Context) error {
 	p := e.plane.process
 	ctx, stop := p.lingering(ctx, false)
 	defer stop()
-	defer p.listener.Close() // the API server may not have started
+	defer p.listener.Close() // the API server may not have started, and then does not close it
 	components := append(e.plane.components(), &last{notify: func(context.Context) {
 		close(p.started)
 		e.SetReady()
@@ -159,21 +158,21 @@ func (e *Embedded) Run(ctx context.Context) error {
 	}, components...)
 }
 
-// URL is the address of the API.
+// URL returns the address of the API.
 func (e *Embedded) URL() string { return e.plane.url }
 
-// Kubeconfig is the path of the administrator's kubeconfig, which exists from NewEmbedded on.
+// Kubeconfig returns the path of the administrator's kubeconfig, which NewEmbedded has written.
 func (e *Embedded) Kubeconfig() string { return e.plane.kubeconfig }
 
-// Client returns the in-process client of a user.
+// Client returns an in-process client that acts as the user.
 func (e *Embedded) Client(name string, groups ...string) client.Interface {
 	return e.plane.client(name, groups...)
 }
 
-// Trust returns the certificates that verify the API's, as PEM.
+// Trust returns the CA bundle that verifies the API's certificate, as PEM.
 func (e *Embedded) Trust() []byte { return e.plane.keys.Server.Bundle() }
 
-// Issue returns a client certificate of a user and its key, as PEM.
+// Issue returns a client certificate for a user and its key, as PEM.
 func (e *Embedded) Issue(name string, groups ...string) (cert, key []byte, err error) {
 	return e.plane.keys.Client.Issue(pki.Leaf{Name: name, Groups: groups})
 }

@@ -14,8 +14,8 @@ import (
 
 var _ socket.EncryptionBackend = (*process)(nil)
 
-// encryptionFile is the configuration of --secrets-encryption in the data directory. Its directory is watched, so it
-// contains nothing else.
+// encryptionFile is the configuration of --secrets-encryption in the data directory. Keep other files out of its
+// directory, which is watched.
 const encryptionFile = "encryption/config.yaml"
 
 func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.Cache) (*encryption.Keeper, error) {
@@ -31,7 +31,6 @@ func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.C
 
 var errNoPlane = errors.New("this process runs only a node: run the command on the server, which stores the objects")
 
-// Encryption implements control.EncryptionBackend.
 func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	if p.plane == nil {
 		return socket.Encryption{}, errNoPlane
@@ -58,7 +57,6 @@ func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	return e, nil
 }
 
-// ChangeEncryption implements control.EncryptionBackend.
 func (p *process) ChangeEncryption(action string, progress func(string)) error {
 	if p.plane == nil {
 		return errNoPlane

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ending stops the process that holds a data directory: with SIGTERM, then SIGKILL after a timeout.
+// ending stops the process that holds a data directory: with SIGTERM and, after a timeout, SIGKILL.
 type ending struct {
 	dir string
-	// graceful is the timeout after SIGTERM, killed that after SIGKILL, in which the kernel releases memory and open
-	// files.
+	// graceful is the timeout after SIGTERM. killed is the timeout after SIGKILL, while the kernel releases memory
+	// and files.
 	graceful, killed time.Duration
-	// hurry has a process that serves for a while before it stops do so no longer.
+	// hurry sends a second SIGTERM, which ends the --shutdown-delay of a process that still serves.
 	hurry bool
 	say   func(format string, args ...any)
 }
 
 const (
-	// A process limits its own stop (run.All: 30 s, and a second per component), so one that takes longer hangs.
+	// A process bounds its own stop (run.All: 30 s, and a second per component). One that takes longer hangs.
 	stopPatience = 60 * time.Second
-	// A deletion need not wait for anything to finish.
+	// A deletion does not wait for a clean stop.
 	deletePatience = 15 * time.Second
 	killPatience   = 15 * time.Second
-	// quietly is how long to wait for a process to exit before the wait is reported.
+	// A wait shorter than quietly is not reported.
 	quietly = 2 * time.Second
 )
 
-// run returns once no process holds the directory. was is the pid of the process that it stopped, or 0, and killed
-// reports whether SIGKILL was needed.
+// run stops the process that holds the directory and returns its pid, or 0 if there was none. killed reports
+// whether SIGKILL was needed.
 func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	p, err := findHolder(e.dir)
 	if p == nil || err != nil {
@@ -71,13 +71,14 @@ func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	return p.pid, true, err
 }
 
-// lockHolder is the process that holds a data directory's lock, identified by a pidfd, which cannot be reused.
+// lockHolder is the process that holds a data directory's lock. It is identified by a pidfd, since a pid can be
+// reused.
 type lockHolder struct {
 	pid int
-	fd  *os.File // a non-blocking pidfd, to wait with the runtime's poller
+	fd  *os.File // non-blocking, so that the Go runtime's poller can wait for it
 }
 
-// findHolder returns nil if no process holds the directory.
+// findHolder returns the process that holds the directory, or nil if there is none.
 func findHolder(dir string) (*lockHolder, error) {
 	pid := holder(dir)
 	if pid == 0 {
@@ -86,7 +87,7 @@ func findHolder(dir string) (*lockHolder, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		if holder(dir) == 0 {
-			return nil, nil // it has exited meanwhile
+			return nil, nil // it has exited since
 		}
 		return nil, fmt.Errorf("%s is in use by process %d, which cannot be seen from here: end it from its own container",
 			dir, pid)
@@ -95,11 +96,11 @@ func findHolder(dir string) (*lockHolder, error) {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
 	h := &lockHolder{pid, os.NewFile(uintptr(fd), "pidfd")}
-	// The pid was read before the pidfd was opened, so by now it may belong to another process, or to another
+	// The pid was read before the pidfd was opened, so it may belong to a new process or to a process of another
 	// container.
 	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
 	if err == nil && !holds {
-		// A process that ends closes its files before the kernel releases the lock.
+		// An exiting process closes its files before the kernel releases the lock.
 		if _, err = h.wait(context.Background(), quietly); err == nil {
 			err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lockFile)
 		}
@@ -114,7 +115,6 @@ func findHolder(dir string) (*lockHolder, error) {
 	return h, nil
 }
 
-// hasOpen reports whether a process has a file open.
 func hasOpen(pid int, file string) (bool, error) {
 	wanted, err := os.Stat(file)
 	if err != nil {
@@ -151,7 +151,7 @@ func (h *lockHolder) signal(s unix.Signal) error {
 	return nil
 }
 
-// wait returns true once the process has exited, false after patience, or ctx's error.
+// wait returns true once the process has exited, false after patience, or the error of ctx.
 func (h *lockHolder) wait(ctx context.Context, patience time.Duration) (ended bool, err error) {
 	if err := h.fd.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return false, err

@@ -24,10 +24,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-const holdVariable = "CORACLE_TEST_HOLD" // the data directory held by a child of this test
+const holdVariable = "CORACLE_TEST_HOLD" // names the data directory that a child of this test holds
 
-// hold is the child: it holds the directory, and its socket accepts connections but never responds. If deaf, it ignores
-// SIGTERM.
+// hold is the child: it holds the directory, and its socket accepts connections but never responds. In mode deaf it
+// ignores SIGTERM.
 func hold(dir, mode string) {
 	f, err := lock(dir)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
-// A deletion does not wait for a process that keeps serving before it stops: a second SIGTERM ends that delay.
+// TestASecondSIGTERMHurries checks that a deletion ends the --shutdown-delay of a process with a second SIGTERM.
 func TestASecondSIGTERMHurries(t *testing.T) {
 	child, dir := holding(t, "slow")
 	e := ending{dir: dir, graceful: time.Hour, killed: time.Hour, hurry: true, say: t.Logf}
@@ -113,7 +113,7 @@ func TestASecondSIGTERMHurries(t *testing.T) {
 	require.NoError(t, child.Wait())
 }
 
-// A process that is killed meanwhile has ended, even if remains of it exist for a moment.
+// TestAProcessThatIsKilledMeanwhile checks that a killed process counts as ended, even while it is still a zombie.
 func TestAProcessThatIsKilledMeanwhile(t *testing.T) {
 	for range 10 {
 		child, dir := holding(t, "deaf")
@@ -140,14 +140,15 @@ func TestOnlyTheHolderOfTheLockIsEnded(t *testing.T) {
 	f, err := lock(dir)
 	require.NoError(t, err)
 	defer f.Close()
-	// The file has an unrelated process's PID, as after a reboot or from another container.
+	// The file has the PID of an unrelated process, as after a reboot or from another container.
 	_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getppid())), 0)
 	require.NoError(t, err)
 	_, _, err = ending{dir: dir, say: t.Logf}.run(t.Context())
 	require.ErrorContains(t, err, "does not have its coracle.pid open")
 }
 
-// A process whose socket accepts connections but never responds is stopped anyway.
+// TestStopEndsAProcessThatDoesNotAnswer checks that a process is stopped whose socket accepts connections but never
+// responds.
 func TestStopEndsAProcessThatDoesNotAnswer(t *testing.T) {
 	child, dir := holding(t, "polite")
 	c := config.Default()

@@ -15,15 +15,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 )
 
-// serversFile keeps the servers that a joined machine knows, beside its identity.
+// serversFile stores the addresses of the servers that a joined machine knows, beside its identity.
 const serversFile = "servers"
 
-// serverHosts are the hosts and ports of URLs.
+// serverHosts returns the host and port of each URL; the default port is 443.
 func serverHosts(urls []string) (hosts []string) {
 	for _, text := range urls {
 		u, err := url.Parse(text)
 		if err != nil {
-			continue // Config.Validate refuses it
+			continue // Config.Validate rejects it
 		}
 		host := u.Host
 		if u.Port() == "" {
@@ -34,19 +34,17 @@ func serverHosts(urls []string) (hosts []string) {
 	return hosts
 }
 
-// serverFollower is the component that keeps an agent's list of servers as the endpoints of the API are.
+// serverFollower is the component that updates an agent's list of servers from the API's EndpointSlice.
 type serverFollower struct {
 	client client.Interface
 	list   *servers.List
 	run.Readiness
 }
 
-// Name implements run.Component.
 func (f *serverFollower) Name() string { return "servers" }
 
-// Run implements run.Component.
 func (f *serverFollower) Run(ctx context.Context) error {
-	// The service proxy watches them, too: this costs no further watch.
+	// The service proxy also watches EndpointSlices, so this opens no additional watch.
 	slices, err := f.client.Cache().GetInformer(ctx, &discoveryv1.EndpointSlice{})
 	if err != nil {
 		if ctx.Err() != nil {

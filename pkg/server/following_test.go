@@ -63,7 +63,7 @@ func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 }
 
 // TestAnAgentFollowsTheOtherServer checks that a machine joins through one of two servers and fails over to the
-// other with the same certificate. Another cluster's server on the list gets no request.
+// other with the same certificate. It sends no request to a listed server of another cluster.
 func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	c := newCluster(t)
 	ask := make(chan string, 10)

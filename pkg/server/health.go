@@ -13,14 +13,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// healthKey is read to check that the store responds. It is upstream's health key, and never written.
+// healthKey is read to check that the store responds. Upstream uses the same key. It is never written.
 const healthKey = "/registry/health"
 
-// mostLag is how long the cache may lag behind the store before it is unhealthy.
+// mostLag is how far, in time, the cache may lag behind the store before it is unhealthy.
 const mostLag = time.Second
 
-// checks are the checks of /readyz, of /livez if a restart would help, and of /healthz if that or what a start writes,
-// with upstream's names where it has them.
+// checks returns the checks of /readyz, with upstream's names where upstream has them. /livez runs the checks with
+// Live, which a restart could fix; /healthz runs those with Live or Start.
 func (l *plane) checks() []apiserver.Check {
 	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
@@ -39,15 +39,15 @@ func (l *plane) checks() []apiserver.Check {
 	return append(list, l.actorChecks(config.Controllers)...)
 }
 
-// parts are the components in ComponentStatus, with upstream's names.
+// parts returns the components in ComponentStatus, with upstream's names.
 func (l *plane) parts() []apiserver.Check {
 	list := append(l.actorChecks("controller-manager"), apiserver.Check{Name: "etcd-0", Check: l.storeReads})
 	slices.SortFunc(list, func(a, b apiserver.Check) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
-// actorChecks returns the checks of the controllers, by the given name, and of the scheduler, if they run in this
-// process.
+// actorChecks returns the checks of the controllers and of the scheduler, if they run in this process. The argument
+// is the name of the controllers' check.
 func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
 	if l.process.Runs(config.Controllers) {
 		list = append(list, apiserver.Check{
@@ -62,7 +62,8 @@ func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
 	return list
 }
 
-// started reports whether a component is ready. Some are created after the API server.
+// started returns a check that fails until ready's channel is closed. ready is called by each check, because some
+// components are created after the API server.
 func started(ready func() <-chan struct{}) func(context.Context) error {
 	return func(context.Context) error {
 		select {

@@ -61,7 +61,6 @@ func begin(t *testing.T, c run.Component) (stop func()) {
 	return stop
 }
 
-// failing returns the failing checks of /readyz or /livez, and whether the endpoint returns 200.
 func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -76,8 +75,8 @@ func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool
 	return names, w.Code == http.StatusOK
 }
 
-// fails waits until the failing checks that the function of selects are the wanted ones: on a loaded machine other
-// checks may fail too. It returns whether the endpoint returned 200.
+// fails waits until the failing checks that of selects are the wanted ones, because other checks may fail on a
+// loaded machine. It returns whether the endpoint returned 200.
 func fails(t *testing.T, l *plane, endpoint string, of func([]string) []string, want []string) (well bool) {
 	t.Helper()
 	var last []string
@@ -128,7 +127,8 @@ func TestHealthWhileStarting(t *testing.T) {
 	require.Empty(t, unhealthy())
 }
 
-// TestHealthOfStoreAndCache checks that failures are named, and that /livez fails only if a restart would help.
+// TestHealthOfStoreAndCache checks that failing checks are named, and that /livez fails only if a restart would
+// help.
 func TestHealthOfStoreAndCache(t *testing.T) {
 	l := newTestPlane(t)
 	stopStore := begin(t, l.store)
@@ -168,7 +168,7 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	is("livez")
 	err := l.cacheFollows(t.Context())
 	require.ErrorContains(t, err, "the cache has stopped")
-	// A cache that runs but does not keep up: it follows another store, which has no changes.
+	// A cache that runs but lags: it follows another store, which has no changes.
 	behind := newTestPlane(t)
 	begin(t, behind.store)
 	begin(t, behind.cache)

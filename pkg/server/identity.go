@@ -16,46 +16,46 @@ import (
 )
 
 const (
-	// joinPatience is the timeout of a join or renewal.
 	joinPatience = 30 * time.Second
-	// connectPatience is the timeout for connecting. An idle connection is pinged after silence, and closed if no
-	// answer comes for half as long. The sum leaves time to renew the node's lease over another connection before the
-	// node counts as lost.
+	// connectPatience is the timeout for connecting. A connection that has been idle for silence is pinged, and
+	// closed if no answer comes for half as long. The sum leaves time to renew the node's lease over another
+	// connection before the node counts as lost.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
-	// connectShort and silenceShort replace them where there are other servers to turn to. Connections that were made
-	// while there was one server are kept until the next renewal or start.
+	// connectShort and silenceShort apply instead if there are other servers to try. A connection made while there
+	// was one server keeps the longer timeouts until the next renewal or start.
 	connectShort = 3 * time.Second
 	silenceShort = 2 * time.Second
-	// renewalRetry is the minimum interval between renewals, after a failed one, or if the server's clock is so far
-	// behind that its certificates are due at once.
+	// renewalRetry is the minimum interval between renewals: after a failed one, or if the server's clock is so far
+	// behind that its certificates are due for renewal at once.
 	renewalRetry = 5 * time.Minute
-	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each one that fails, up to
-	// renewalRetry.
+	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each failed renewal,
+	// up to renewalRetry.
 	followPause = 5 * time.Second
-	// clockCheck limits a single wait for a renewal: the clock continues while the machine is suspended, timers do not.
+	// clockCheck is the longest single wait for a renewal: while the machine is suspended, the clock continues but
+	// timers stop.
 	clockCheck = time.Hour
 	// maxJoinAnswer and maxIdentityFile are in bytes.
 	maxJoinAnswer   = 1 << 20
 	maxIdentityFile = 1 << 20
 )
 
-// identity is the identity of a joined machine in its cluster: its key, which never leaves the machine, and the
+// identity is a joined machine's membership in its cluster: a key, which never leaves the machine, and the
 // certificates that the server issued for it. Key, client certificate and the server's CA are on disk, so that the
-// machine needs a token only once. It is a component that renews the certificates in time, and the transport by which
-// the machine reaches the API.
+// machine needs a token only once. As a component it renews the certificates; as a transport it sends the machine's
+// requests to the API.
 type identity struct {
 	servers          *servers.List
 	nodeName, nodeIP string
 	token            string // empty if the machine has joined before
-	dir              string // of the files
+	dir              string // directory of the files below
 	key              *ecdsa.PrivateKey
 	log              *slog.Logger
-	resumed          bool // no server has answered this process; set before Run, which unsets it
+	resumed          bool // no server has answered this process yet; set before Run, which clears it
 
 	present atomic.Pointer[joined]
-	refused chan struct{} // authentication failed on either side
-	changed chan struct{} // the server's CAs have changed
+	refused chan struct{} // receives when authentication failed on either side
+	changed chan struct{} // receives when the server's CAs have changed
 	run.Readiness
 }
 
@@ -63,7 +63,7 @@ type identity struct {
 const (
 	machineCertificate = "machine.crt"
 	serverAuthority    = "cluster-ca.crt"
-	lastAnswer         = "membership.json" // the servers' last response to a join or renewal; it has no key
+	lastAnswer         = "membership.json" // the servers' last response to a join or renewal, without a key
 )
 
 var (
@@ -71,7 +71,7 @@ var (
 	_ http.RoundTripper = (*identity)(nil)
 )
 
-// credentials are what a machine needs to reach its cluster.
+// credentials are the client certificate of a machine and the CAs that verify the API's certificate.
 type credentials struct {
 	trusted *x509.CertPool
 	client  tls.Certificate
@@ -82,12 +82,11 @@ type joined struct {
 	joinAnswer
 	credentials
 	serving   tls.Certificate
-	clients   *x509.CertPool // of ClientCA
+	clients   *x509.CertPool // from joinAnswer.ClientCA
 	transport *http.Transport
 	renewal   time.Time
 }
 
-// refusal is an error response of the server.
 type refusal struct {
 	code int
 	text string
@@ -95,18 +94,17 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// shutOut reports whether a renewal failed because the machine is no longer a member, and can only join again.
+// shutOut reports whether a renewal failed because the machine is no longer a member. It can only join again.
 func shutOut(err error) bool {
 	var r *refusal
 	return errors.As(err, &r) && r.code == http.StatusForbidden
 }
 
-// Name implements run.Component.
 func (i *identity) Name() string { return "identity" }
 
-// Run renews the certificates when due, when they are refused, or when the cluster's CAs change, until ctx is done. A
-// renewal works with expired certificates too, as after a long suspension. If the machine has lost its membership, or
-// has joined another cluster than the one as whose node it resumed, Run fails with the reason.
+// Run renews the certificates when they are due, when they are refused, or when the cluster's CAs change, until ctx
+// is done. Expired certificates can be renewed too, as after a long suspension. Run fails if the machine has lost
+// its membership, or if it resumed as a node of one cluster and has now joined another.
 func (i *identity) Run(ctx context.Context) error {
 	i.SetReady()
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
@@ -159,20 +157,20 @@ func (i *identity) Run(ctx context.Context) error {
 			default:
 			}
 		}
-		// Watches continue over existing connections, which are closed when idle.
+		// Watches stay on existing connections, which close once idle.
 		old.transport.CloseIdleConnections()
 		i.log.Info("renewed node certificates", "until", i.present.Load().serving.Leaf.NotAfter)
 	}
 }
 
-// followAfter is the pause after a renewal until one due to changed CAs, after so many failures. The server may have
-// been killed while it replaced its CAs, and is back a moment later.
+// followAfter returns the pause between a renewal and the next one due to changed CAs. It is short at first, since
+// a server killed while it replaced its CAs may be back a moment later.
 func followAfter(failures int) time.Duration {
 	return min(followPause<<min(failures, 10), renewalRetry)
 }
 
-// RoundTrip implements http.RoundTripper with the current certificate: connections with an earlier one get no new
-// requests.
+// RoundTrip implements http.RoundTripper. It uses the current certificate: connections with an earlier one get no
+// new requests.
 func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
 	present := i.present.Load()
 	r = r.Clone(r.Context())

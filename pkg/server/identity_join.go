@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// enter makes the machine a member of the cluster, with its existing identity or with the token.
+// enter makes the machine a member of the cluster: by a renewal if it has joined before, else with the token.
 func (i *identity) enter(ctx context.Context) error {
 	kept, err := i.load()
 	if err == nil && kept == nil {
@@ -39,8 +39,8 @@ func (i *identity) enter(ctx context.Context) error {
 	return i.join(ctx)
 }
 
-// enterOrResume is enter, but while no server answers, a machine whose certificates are still valid resumes with the
-// servers' last answer. Its static pods need no server.
+// enterOrResume calls enter. If no server answers, a machine whose certificates are still valid resumes with the
+// servers' last response, because its static pods need no server.
 func (i *identity) enterOrResume(ctx context.Context) error {
 	err := i.enter(ctx)
 	if err == nil || ctx.Err() != nil || decided(err) {
@@ -65,8 +65,8 @@ func (i *identity) enterOrResume(ctx context.Context) error {
 	return nil
 }
 
-// decided reports whether an error is about this machine, rather than about servers that are away, behind a proxy that
-// has none, or without a quorum.
+// decided reports whether an error is a verdict on this machine. Other errors mean that no server is reachable,
+// that a proxy has no backend, or that the servers have no quorum.
 func decided(err error) bool {
 	var r *refusal
 	if errors.As(err, &r) {
@@ -80,8 +80,8 @@ func decided(err error) bool {
 var errAnotherCluster = errors.New("this machine has joined the cluster of its token, which is another one than that " +
 	"as whose node it resumed: it starts anew")
 
-// joinsAnother joins the cluster of a server that does not belong to the one as whose node this machine resumed, if the
-// token is of that cluster. Without it, or with one of neither, the machine waits for a server of its cluster.
+// joinsAnother joins the cluster of the answering server, if the machine resumed as a node of a different cluster
+// and its token is for the answering one. Otherwise the machine keeps waiting for a server of its own cluster.
 func (i *identity) joinsAnother(ctx context.Context, err error) bool {
 	if !i.resumed || i.token == "" || !errors.As(err, new(x509.UnknownAuthorityError)) {
 		return false
@@ -93,7 +93,7 @@ func (i *identity) joinsAnother(ctx context.Context, err error) bool {
 	return true
 }
 
-// load reads the credentials on disk; nil if there are none.
+// load reads the credentials on disk, or returns nil if there are none.
 func (i *identity) load() (*credentials, error) {
 	authority, err := bounded.File(filepath.Join(i.dir, serverAuthority), maxIdentityFile)
 	if err == nil {
@@ -123,7 +123,7 @@ func (i *identity) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The server is verified with the hash in the token before the token is sent.
+	// The hash in the token verifies the server before the token is sent.
 	shown, err := i.exchange(ctx, &tls.Config{InsecureSkipVerify: true}, http.MethodGet, authorityPath, "", nil)
 	if err != nil {
 		return err
@@ -137,7 +137,6 @@ func (i *identity) join(ctx context.Context) error {
 	return i.ask(ctx, &tls.Config{RootCAs: trusted}, joinPath, token.String())
 }
 
-// renew requests new certificates with the current ones.
 func (i *identity) renew(ctx context.Context, c credentials) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
@@ -169,7 +168,7 @@ func (i *identity) ask(ctx context.Context, config *tls.Config, path, token stri
 	return i.take(answer)
 }
 
-// take makes the response to a join or renewal the current identity, and saves it.
+// take makes the response to a join or renewal the current identity and saves it.
 func (i *identity) take(answer []byte) error {
 	j, err := i.parse(answer)
 	if err != nil {
@@ -184,7 +183,6 @@ func (i *identity) take(answer []byte) error {
 	return nil
 }
 
-// parse returns what a response means for this machine.
 func (i *identity) parse(answer []byte) (*joined, error) {
 	j := &joined{credentials: credentials{trusted: x509.NewCertPool()}}
 	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
@@ -227,7 +225,6 @@ func (i *identity) parse(answer []byte) (*joined, error) {
 	return j, nil
 }
 
-// unreachableError is the error for a server that does not respond.
 type unreachableError struct {
 	host string
 	err  error

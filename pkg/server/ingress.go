@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/ingress"
 )
 
-// newIngress returns the component that serves Ingresses on the addresses of this machine's node.
+// newIngress returns the component that serves Ingresses on this machine's node address and on 127.0.0.1.
 func (l *plane) newIngress() (*ingress.Ingress, error) {
 	p := l.process
 	own, err := netip.ParseAddr(p.NodeIP)
@@ -24,7 +24,7 @@ func (l *plane) newIngress() (*ingress.Ingress, error) {
 	})
 }
 
-// ingressPorts are the ports that services cannot have on the nodes' addresses once there is an Ingress.
+// ingressPorts returns the ports that Services cannot use on node addresses once an Ingress exists.
 func (l *plane) ingressPorts() (ports []uint16) {
 	if !l.process.Runs(config.Ingresses) {
 		return nil

@@ -12,14 +12,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// debugPath is where the state of the process is served, by the API server to authorized users and on the machine's
+// debugPath is the path of the debug endpoints, served by the API server to authorized users and on the control
 // socket.
 const debugPath = "/debug/coracle/"
 
 // shownFlows is the maximum number of flows per priority level.
 const shownFlows = 20
 
-// inspection serves the state of the control plane.
 func (l *plane) inspection() *http.ServeMux {
 	mux := http.NewServeMux()
 	serve := func(name string, f func() any) {
@@ -72,7 +71,7 @@ func (l *plane) cacheReport() socket.CacheReport {
 func (l *plane) reconcilersReport() socket.ReconcilersReport {
 	r := socket.ReconcilersReport{Reconcilers: []socket.Reconciler{}}
 	controllers, ok := l.controllers.leads()
-	if !ok { // they run elsewhere
+	if !ok { // they run on another server
 		return r
 	}
 	for _, s := range controllers.Report() {
@@ -112,10 +111,9 @@ func (l *plane) fairnessReport() socket.FairnessReport {
 	return r
 }
 
-// masked replaces a secret.
 const masked = "(masked)"
 
-// Debug implements control.Backend: what inspection serves, the metrics, and the options with secrets masked.
+// Debug implements socket.Backend. It serves inspection, the metrics, and the options with secrets masked.
 func (p *process) Debug() http.Handler {
 	mux := http.NewServeMux()
 	metrics := func(name string, g prometheus.Gatherer) {

@@ -16,8 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 )
 
-// inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes
-// one explanation at a time, since each reads all pods; further requests wait.
+// inspectSchedule serves an explanation of how a pod would be scheduled: ?namespace=N&pod=P, and optionally
+// &node=N, which can be repeated. It computes one explanation at a time, since each reads all pods; further
+// requests wait.
 func (l *plane) inspectSchedule() http.HandlerFunc {
 	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	devices := allocation.New()
@@ -69,7 +70,6 @@ func answerError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(raw)
 }
 
-// scheduleReport is the report without its nodes.
 func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 	r := socket.ScheduleReport{
 		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName,

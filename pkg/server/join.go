@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// The paths for joining, besides the Kubernetes API. The CA is public, a join needs a token, and a renewal needs the
+// Paths for joining, beside the Kubernetes API. The CA is public, a join needs a token, and a renewal needs the
 // certificate to renew.
 const (
 	authorityPath = "/coracle/authority"
@@ -37,21 +37,21 @@ const (
 	mostJoins    = 16
 )
 
-// joinRequest requests a node's two certificates, both for the machine's permanent public key, to whose hash the node's
-// name is bound. Possession of the private key is not proved here but whenever a certificate is used; without it they
-// are worthless.
+// joinRequest requests a node's client and serving certificates. Both are for the machine's permanent public key,
+// to whose hash the node's name is bound. The request does not prove possession of the private key; each use of a
+// certificate does.
 type joinRequest struct {
 	NodeName  string `json:"nodeName"`
 	NodeIP    string `json:"nodeIP"`
 	PublicKey []byte `json:"publicKey"` // PKIX, DER
 }
 
-// joinAnswer is what a node needs to join. Certificates are in PEM.
+// joinAnswer has what a node needs to join. Certificates are in PEM.
 type joinAnswer struct {
 	Client        []byte `json:"client"`
 	Serving       []byte `json:"serving"`
-	ClientCA      []byte `json:"clientCA"` // trusted by the node's own API; several during a replacement
-	ServerCA      []byte `json:"serverCA"` // trusted by the node as the API's; several during a replacement
+	ClientCA      []byte `json:"clientCA"` // trusted by the node's own API; several certificates during a replacement
+	ServerCA      []byte `json:"serverCA"` // verifies the API's certificate; several certificates during a replacement
 	ClusterCIDR   string `json:"clusterCIDR"`
 	ServiceCIDR   string `json:"serviceCIDR"`
 	ClusterDomain string `json:"clusterDomain"`
@@ -64,11 +64,13 @@ type joiner struct {
 	keys    *pki.Set
 	cluster joinAnswer
 	members *members
-	// token checks a join token. It returns jointoken.ErrRefused, or another error if the token could not be checked.
+	// token checks a join token. It returns jointoken.ErrRefused for an invalid token, or another error if it could
+	// not check.
 	token func(ctx context.Context, token string) error
-	// node returns the Node of that name, or nil if there is none.
+	// node returns the Node with that name, or nil if there is none.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
-	// own returns the name of this machine's node, which is reserved even before it is registered; empty without one.
+	// own returns the name of this machine's node, which is reserved even before the node is registered. It is
+	// empty without a node.
 	own func() string
 	// life is the lifetime of the certificates; 0 means one year.
 	life time.Duration
@@ -76,13 +78,12 @@ type joiner struct {
 	attempts attempts
 }
 
-// httpError is an error with a status code.
 type httpError struct {
 	code int
 	error
 }
 
-// handler serves the join endpoints and passes other requests on.
+// handler serves the join endpoints and passes other requests to next.
 func (j *joiner) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+authorityPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -113,7 +114,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	serve(renewPath, j.believeCertificate, j.renew)
 	mux.Handle("/", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The mux cleans paths and responds with 405 on its own; the API behind it must see the original requests.
+		// The mux cleans paths and responds with 405 on its own, so requests for the API must bypass it.
 		if strings.HasPrefix(r.URL.Path, "/coracle/") {
 			mux.ServeHTTP(w, r)
 			return
@@ -122,7 +123,8 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	})
 }
 
-// serve authenticates the sender before it reads the request, so that strangers cannot use the slots.
+// serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the
+// slots.
 func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
 	from := sender(r.RemoteAddr)
@@ -146,7 +148,7 @@ func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct
 			http.StatusServiceUnavailable, errors.New("too many machines join at once: try again later"),
 		}
 	}
-	// not every test's ResponseWriter supports it
+	// The ResponseWriter of some tests does not support deadlines.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime))
 	body, err := bounded.All(r.Body, maxJoinBody)
 	if err != nil {
@@ -200,7 +202,6 @@ func (j *joiner) believeToken(r *http.Request) error {
 	return httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot check the join token: %w", err)}
 }
 
-// join admits a machine with a token.
 func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	public, err := ask.check()
 	if err != nil {
@@ -225,7 +226,7 @@ func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 			return joinAnswer{}, httpError{http.StatusServiceUnavailable, err}
 		}
 	}
-	return j.issue(ask, public, []net.IP{net.ParseIP(ask.NodeIP)}) // a token vouches for the address
+	return j.issue(ask, public, []net.IP{net.ParseIP(ask.NodeIP)}) // the token proves the right to the address
 }
 
 func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
@@ -238,8 +239,8 @@ func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// believeCertificate accepts a node certificate issued by the cluster, even if expired: a machine may have been off for
-// a long time. The peer has proved possession of the key in the handshake.
+// believeCertificate accepts a node certificate issued by the cluster, even an expired one: a machine may have been
+// off for a long time. The TLS handshake has proved possession of the key.
 func (j *joiner) believeCertificate(r *http.Request) error {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return httpError{http.StatusUnauthorized, errors.New("a renewal needs the certificate that is to be renewed")}
@@ -263,7 +264,7 @@ func (j *joiner) believeCertificate(r *http.Request) error {
 	return nil
 }
 
-// renew issues certificates for the machine that the node belongs to.
+// renew issues certificates to the machine that owns the node.
 func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	public, err := ask.check()
 	if err != nil {
@@ -296,8 +297,8 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	return j.issue(ask, public, []net.IP{ip})
 }
 
-// proven reports whether a machine that renews may have the address: its certificate or its Node has it, or the machine
-// connects from it. Otherwise a node could take the address of another machine, and so its traffic.
+// proven reports whether a machine that renews may use the address ip: its certificate or its Node has the address,
+// or the machine connects from it. Otherwise a node could take over another machine's address and its traffic.
 func proven(ip net.IP, r *http.Request, node *corev1.Node) bool {
 	from, _, _ := net.SplitHostPort(r.RemoteAddr)
 	return ip.Equal(net.ParseIP(from)) || slices.ContainsFunc(r.TLS.PeerCertificates[0].IPAddresses, ip.Equal) ||
@@ -309,7 +310,7 @@ func proven(ip net.IP, r *http.Request, node *corev1.Node) bool {
 // issue signs the certificates, the client certificate with the node's proven addresses.
 func (j *joiner) issue(ask joinRequest, public crypto.PublicKey, addresses []net.IP) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
-	// The version is read first: if the CAs change meanwhile, the node renews again.
+	// Read the version first: if the CAs change in between, the node renews again.
 	answer.Version = j.keys.Version()
 	answer.ClientCA, answer.ServerCA = j.keys.Client.Bundle(), j.keys.Server.Bundle()
 	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDeletionEndsWhatIsOpen checks that deleting a Node ends its watches, and its agent with a reason.
+// TestDeletionEndsWhatIsOpen checks that deleting a Node ends its watches, and ends its agent with an error.
 func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	c := newCluster(t)
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,14 +50,14 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	left, kept := watch(gone), watch(stays)
 	require.Equal(t, http.StatusOK, left.StatusCode)
 	c.remove("n1")
-	_, _ = io.ReadAll(left.Body) // it ends
+	_, _ = io.ReadAll(left.Body) // the watch ends
 	require.Equal(t, http.StatusUnauthorized, watch(gone).StatusCode)
 	require.ErrorContains(t, <-ended, "the node n1 was deleted from the cluster")
 	c.members.mu.Lock()
 	require.Len(t, c.members.requests, 1)
 	c.members.mu.Unlock()
 
-	// If another machine takes over the name, the first one's connections end as well.
+	// If another machine takes the name over, the first machine's connections end as well.
 	c.register(t, c.machine(t, server.URL, t.TempDir(), "n2"))
 	_, _ = io.ReadAll(kept.Body)
 	for _, i := range []*identity{gone, stays} {
@@ -96,7 +96,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// mute is a connection whose peer can disappear silently.
+// mute is a connection that loses all writes once silent is set.
 type mute struct {
 	net.Conn
 	silent *atomic.Bool
@@ -163,16 +163,16 @@ func TestDeadConnectionIsLeft(t *testing.T) {
 	})
 }
 
-// TestCertificatesAreRenewed checks that a running agent renews its certificates in time and without ending a watch.
+// TestCertificatesAreRenewed checks that a running agent renews its certificates in time and keeps a watch open.
 func TestCertificatesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		c.life = 3 * time.Hour // starting an hour ago, to allow for clocks that are behind: 4 in all
+		c.life = 3 * time.Hour // Certificates begin an hour ago, to allow for slow clocks: 4 h in all.
 		var down, deny atomic.Bool
 		var joins, connections atomic.Int32
 		events := make(chan string)
 		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// Like the API server: on each request, even on an old connection.
+			// The API server checks each request, also on an old connection.
 			if deny.Load() || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
@@ -262,21 +262,21 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		secondWho := who()
 		require.Equal(t, before, connections.Load(), "one connection for each certificate, not for each request")
 
-		// The server is down when the next renewal is due. The agent retries, and uses the old certificate until it
+		// The server is down when the next renewal is due. The agent retries, with its old certificate until that
 		// expires.
 		down.Store(true)
 		time.Sleep(time.Until(began.Add(4*time.Hour - time.Minute)))
 		require.Greater(t, joins.Load(), int32(3))
 		require.Equal(t, secondWho, who())
 		require.Less(t, joins.Load(), int32(40), "with a pause in between")
-		// Even after it has expired, the machine can renew.
+		// The machine can renew an expired certificate.
 		time.Sleep(2 * time.Hour)
 		down.Store(false)
 		time.Sleep(renewalRetry)
 		require.NotEqual(t, secondWho, who())
 		serving()
 
-		// A machine whose certificate is refused finds out why immediately, but not on every request.
+		// A machine whose certificate is refused renews at once, but not on every request.
 		time.Sleep(renewalRetry)
 		last := joins.Load()
 		deny.Store(true)
@@ -292,7 +292,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		require.LessOrEqual(t, joins.Load(), last+2)
 		who()
 
-		// The watch started with a certificate that expired hours ago.
+		// The watch, which began with a certificate that has expired, continues.
 		go func() { events <- "two" }()
 		require.True(t, lines.Scan())
 		require.Equal(t, "two", lines.Text())

@@ -65,8 +65,8 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
-// TestResume checks that while no server answers, a machine that has joined resumes with its node name, and a
-// machine that has not joined does not.
+// TestResume checks that, while no server answers, a machine that has joined resumes with its node name, and a
+// machine that has not joined does not start.
 func TestResume(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -117,15 +117,15 @@ func TestResume(t *testing.T) {
 	require.ErrorContains(t, again.enterOrResume(t.Context()), lastAnswer)
 }
 
-// TestResumeThenAnotherCluster checks that a resumed machine joins with its token when the server belongs to
-// another cluster, and starts anew.
+// TestResumeThenAnotherCluster checks that a resumed machine joins with its token if the server belongs to another
+// cluster, and that it starts anew.
 func TestResumeThenAnotherCluster(t *testing.T) {
 	old, next := newCluster(t), newCluster(t)
 	server := old.serve(t, old.handler(http.NotFoundHandler()))
 	dir := t.TempDir()
 	require.NoError(t, old.machine(t, server.URL, dir, "n1").join(t.Context()))
 	server.Close()
-	var there atomic.Pointer[httptest.Server] // the server at that address, wherever it listens
+	var there atomic.Pointer[httptest.Server] // the server that every dial reaches
 	machine := func(token string) *identity {
 		i := next.machine(t, server.URL, dir, "n1")
 		i.token = token
@@ -152,12 +152,13 @@ func TestResumeThenAnotherCluster(t *testing.T) {
 	require.False(t, wrong.joinsAnother(t.Context(), unknown), "the token is of neither")
 	wrong.token = ""
 	require.False(t, wrong.joinsAnother(t.Context(), unknown))
-	moved.refused <- struct{}{} // as after a refused request
+	moved.refused <- struct{}{} // as after a request with 401
 	require.ErrorIs(t, moved.Run(t.Context()), errAnotherCluster)
 	require.NoError(t, machine("").enter(t.Context()), "a member from now on")
 }
 
-// TestNameIsBoundToAMachine checks that a name is bound while the Node exists, independently of the server's memory.
+// TestNameIsBoundToAMachine checks that a name is bound as long as the Node exists, also after a restart of the
+// server.
 func TestNameIsBoundToAMachine(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -169,8 +170,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 
 	first, err := join(mineDir, "n1")
 	require.NoError(t, err)
-	// Killed before it registers: the name is not bound yet, and the certificates are worthless once another
-	// machine has registered.
+	// A machine that is killed before it registers has not bound the name. Its certificates become invalid once
+	// another machine registers.
 	thief, err := join(otherDir, "n1")
 	require.NoError(t, err)
 	c.register(t, first)
@@ -195,7 +196,7 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	c.register(t, second)
 	require.ErrorContains(t, c.believes(t, first), "another machine")
 
-	// A Node without an owner, such as one created by a user, is available only to a machine with a token.
+	// A Node without an owner, as one that a user created, accepts only a machine with a token.
 	delete(c.nodes["n1"].Annotations, machineAnnotation)
 	require.Error(t, c.believes(t, first))
 	require.Error(t, c.believes(t, second))
@@ -235,7 +236,7 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	require.NoError(t, err, "options stay as they were")
 	_, err = start(dir, "n2", "")
 	require.ErrorContains(t, err, "has joined as n1")
-	// A stolen certificate is worthless without the key, and so are another machine's files.
+	// A stolen certificate is useless without the key, and so are the files of another machine.
 	other := t.TempDir()
 	for _, file := range []string{machineCertificate, serverAuthority} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
@@ -255,7 +256,7 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	_, err = start(dir, "n1", "")
 	require.NoError(t, err)
 
-	// A server of another cluster is not trusted, whatever it sends.
+	// A server of another cluster is not trusted.
 	elsewhere := newCluster(t)
 	wrong := elsewhere.serve(t, elsewhere.handler(http.NotFoundHandler()))
 	url = wrong.URL
@@ -297,8 +298,8 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.NoError(t, i.renew(t.Context(), good))
 }
 
-// TestAddresses: a machine gets a client certificate for the address with which it joined, and renews it for the
-// address from which it connects or that its Node has, but not for any other.
+// TestAddresses checks that a machine gets a client certificate for the address that it joined with, and renews it
+// only for an address from which it connects or that its Node has.
 func TestAddresses(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 )
 
-// testCluster is a server that machines can join, with Nodes set by the test.
+// testCluster is a server that machines can join. The test sets its Nodes.
 type testCluster struct {
 	keys  *pki.Set
 	nodes map[string]*corev1.Node
@@ -61,7 +61,7 @@ func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	config := c.tls(t)
-	// Otherwise httptest would use its own certificate.
+	// With Certificates set, httptest would add its own certificate.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -69,7 +69,6 @@ func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server
 	return server
 }
 
-// machine returns a machine that joins c at url under a name.
 func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	t.Helper()
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
@@ -103,7 +102,7 @@ func (c *testCluster) remove(name string) {
 	c.members.end(name, func(*request) bool { return true })
 }
 
-// believes returns the API's check of a machine's certificate.
+// believes returns the result of the API's check of a machine's certificate.
 func (c *testCluster) believes(t *testing.T, i *identity) error {
 	t.Helper()
 	return c.members.check(i.nodeName, c.nodes[i.nodeName], certificate(t, i.present.Load().Client))

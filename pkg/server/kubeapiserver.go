@@ -23,9 +23,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// KubeAPIServer are the flags of upstream's kube-apiserver that are honoured.
+// KubeAPIServer has the flags of upstream's kube-apiserver that Coracle honours.
 type KubeAPIServer struct {
-	// Config has those flags whose name and meaning are Coracle's options'.
+	// Config has the flags that have the same name and meaning as Coracle's options.
 	Config config.Config
 
 	BindAddress, AdvertiseAddress    net.IP
@@ -42,13 +42,13 @@ type KubeAPIServer struct {
 	Flags map[string]string
 }
 
-// maxKeyFile is the maximum size of files with keys and certificates, in bytes.
+// maxKeyFile is the maximum size of a file with keys or certificates, in bytes.
 const maxKeyFile = 4 << 20
 
-// pairName is the name of the serving certificate and key in CertDir, as upstream's.
+// pairName is the base name of the serving certificate and key in CertDir, the same as upstream's.
 const pairName = "apiserver"
 
-// Validate returns all errors at once, in upstream's words where it has them.
+// Validate returns all errors at once, in upstream's wording where upstream has the check.
 func (k *KubeAPIServer) Validate() error {
 	var errs []error
 	refuse := func(wrong bool, format string, args ...any) {
@@ -78,7 +78,8 @@ func (k *KubeAPIServer) Validate() error {
 	return errors.Join(errs...)
 }
 
-// alwaysAllow reports whether every request is authorized, as upstream's without an option about it.
+// alwaysAllow reports whether every request is authorized. As upstream, this is the default without authorization
+// options.
 func (k *KubeAPIServer) alwaysAllow() bool {
 	return slices.Contains(k.AuthorizationModes, "AlwaysAllow") ||
 		len(k.AuthorizationModes) == 0 && k.Config.AuthorizationConfig == ""
@@ -93,7 +94,7 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	// Keys that only this process needs.
+	// The directory holds keys that only this process needs.
 	dir, err := os.MkdirTemp("", "kube-apiserver-")
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (k *KubeAPIServer) given() (g Given, err error) {
 	return g, nil
 }
 
-// address returns the API's address for nodes and pods: the advertised one, or the one that it listens on.
+// address returns the API's address for nodes and pods: the advertised address or else the listener's.
 func (k *KubeAPIServer) address() (netip.Addr, error) {
 	if a, ok := netip.AddrFromSlice(k.AdvertiseAddress); ok {
 		return a.Unmap(), nil
@@ -176,7 +177,7 @@ func (k *KubeAPIServer) etcdTLS() (*tls.Config, error) {
 	return c, nil
 }
 
-// serving returns the given certificate, or that in CertDir; nil if there is none.
+// serving returns the given certificate or else the one in CertDir; nil if there is none.
 func (k *KubeAPIServer) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	cert, key := k.TLSCertFile, k.TLSKeyFile
 	if cert == "" {

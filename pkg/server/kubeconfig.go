@@ -24,9 +24,9 @@ import (
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminKubeconfig renews the admin kubeconfig: the file in the data directory, and the context merged into the user's
-// file. Like every leaf certificate, its certificate is valid for a year; each start issues a new one, and a running
-// server renews it in time.
+// adminKubeconfig writes the admin kubeconfig: the file in the data directory, and the context merged into the
+// user's file. Its certificate is valid for a year. Each start issues a new one, and a running server renews it in
+// time.
 type adminKubeconfig struct {
 	dataDir, url string
 	merged       string // the user's file; empty for none
@@ -40,10 +40,8 @@ type adminKubeconfig struct {
 
 var _ run.Component = (*adminKubeconfig)(nil)
 
-// Name implements run.Component.
 func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 
-// Run renews the kubeconfig until ctx is done.
 func (k *adminKubeconfig) Run(ctx context.Context) error {
 	k.SetReady()
 	for {
@@ -56,7 +54,7 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 				wait = k.due()
 			}
 		}
-		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock continues while the machine is suspended
+		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // see clockCheck
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -66,15 +64,14 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the time until the next renewal.
 func (k *adminKubeconfig) due() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Until(k.renewal)
 }
 
-// write issues a certificate and writes it. A context that the user has removed from their file is added again only at
-// a start.
+// write issues a certificate and writes both files. If the user has removed the context from their file, only a
+// start adds it again.
 func (k *adminKubeconfig) write(start bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,7 +96,6 @@ func (k *adminKubeconfig) write(start bool) error {
 	return nil
 }
 
-// issue returns a kubeconfig and the time of its renewal.
 func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
 	if err != nil {
@@ -133,11 +129,10 @@ func clusterCAs(dataDir string) (cas []byte, err error) {
 	return cas, nil
 }
 
-// userKubeconfig returns the path of ~/.kube/config.
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
 
-// mergeKubeconfig writes the context to the file at path; unless add is set, only if the file has a context of the same
-// cluster. It becomes the current context only if there is none.
+// mergeKubeconfig writes the context to the file at path. Unless add is set, it does so only if the file has a
+// context of the same cluster. The context becomes the current one only if the file has none.
 func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -156,8 +151,8 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
-// shareCertificate reports whether two PEM bundles have a certificate in common. Bundles of the same cluster do, at any
-// stage of a CA's replacement.
+// shareCertificate reports whether two PEM bundles have a certificate in common. Two CA bundles of one cluster
+// always do, also during a CA's replacement.
 func shareCertificate(a, b []byte) bool {
 	ders := map[string]bool{}
 	for block, rest := pem.Decode(a); block != nil; block, rest = pem.Decode(rest) {
@@ -171,8 +166,8 @@ func shareCertificate(a, b []byte) bool {
 	return false
 }
 
-// unmergeKubeconfig removes the context from the file at path if its cluster is the one with this CA. A file that is
-// empty then is removed, and so is its directory.
+// unmergeKubeconfig removes the context from the file at path if its cluster has this CA. If nothing else is left,
+// it removes the file, and its directory if that is empty.
 func unmergeKubeconfig(path string, ca []byte) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -209,7 +204,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 	return c, nil
 }
 
-// replaceKubeconfig replaces the file atomically, because it contains credentials of other clusters.
+// replaceKubeconfig replaces the file atomically, because it may hold credentials of other clusters.
 func replaceKubeconfig(path string, c *api.Config) error {
 	data, err := clientcmd.Write(*c)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/election"
 )
 
-// led is a component that only the leader among several servers runs. Each term of leadership gets a new instance, with
-// its own metrics.
+// led is a component that runs only on the server that leads its election. Each term of leadership gets a new
+// instance with its own metrics.
 type led[T run.Component] struct {
 	*run.Group
 	election *election.Election
@@ -26,7 +26,7 @@ type term[T run.Component] struct {
 	metrics   *prometheus.Registry
 }
 
-// election returns the configuration of an election by one of upstream's Leases.
+// election returns the configuration of an election by one of the Leases that upstream uses.
 func (l *plane) election(lease string) election.Config {
 	return election.Config{
 		Client: l.client("system:" + lease), Lease: lease, Metrics: l.process.metrics.plane,
@@ -35,8 +35,8 @@ func (l *plane) election(lease string) election.Config {
 	}
 }
 
-// newLed creates a component that runs on the leader. build creates one instance for a term; its clients must be
-// wrapped with checked.
+// newLed creates a component that runs while this server leads. build creates one instance per term; it must wrap
+// its clients with checked.
 func newLed[T run.Component](l *plane, name string, c election.Config,
 	build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
 	log := component(l.process.log, name)
@@ -51,7 +51,7 @@ func newLed[T run.Component](l *plane, name string, c election.Config,
 		c, err := build(out, metrics)
 		return &term[T]{c, metrics}, err
 	}
-	// The first instance is created now, so that invalid options are reported before anything starts.
+	// Create the first instance now, so that invalid options are reported before anything starts.
 	next, err := make()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -75,7 +75,7 @@ func (l *led[T]) checked(c client.Interface) client.Interface {
 	return client.Checked(c, l.election.Check)
 }
 
-// leads returns the component if this server runs it.
+// leads returns the component of the current term if this server leads.
 func (l *led[T]) leads() (c T, ok bool) {
 	if l == nil || !l.election.Leads() {
 		return c, false
@@ -95,7 +95,7 @@ func (l *led[T]) Gather() ([]*dto.MetricFamily, error) {
 	return l.term.Load().metrics.Gather()
 }
 
-// catchUp waits until the cache shows everything written before the call.
+// catchUp waits until the cache has everything that was written before the call.
 func (l *plane) catchUp(ctx context.Context) error {
 	at, err := l.store.Revision(ctx)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a context that is done ShutdownDelay after ctx; meanwhile the server keeps serving and /readyz
-// fails. If nothing serves yet it is done at once. The returned function ends it early, and so does a second signal to
-// this process.
+// lingering returns a context that ends ShutdownDelay after ctx. In between, the server keeps serving and /readyz
+// fails. It ends at once if the server does not serve yet, on the returned function, and, if signals is set, on
+// another SIGINT or SIGTERM.
 func (p *process) lingering(ctx context.Context, signals bool) (context.Context, context.CancelFunc) {
 	if p.plane == nil || p.ShutdownDelay == 0 {
 		return context.WithCancel(ctx)
@@ -42,7 +42,6 @@ func (p *process) lingering(ctx context.Context, signals bool) (context.Context,
 	return later, func() { stop(); cancel() }
 }
 
-// linger makes /readyz fail, and returns after ShutdownDelay or when ctx is done.
 func (p *process) linger(ctx context.Context) {
 	p.plane.apiserver.Leave()
 	p.log.Info("stopping: requests are still served, and /readyz fails", "for", p.ShutdownDelay)

@@ -18,41 +18,37 @@ import (
 )
 
 const (
-	// copySilence is for how long a node that copies may say nothing. A copy may take as long as it takes.
+	// copySilence is how long a copying node may send no heartbeat before the copy fails. A copy itself has no time
+	// limit.
 	copySilence = 6 * storage.CopyHeartbeat
-	// maxCopyAnswer limits what is read of a node's answer while it copies, in bytes: a line for each gibibyte and for
-	// each heartbeat, for weeks.
+	// maxCopyAnswer is the maximum size of a copying node's response, in bytes. It suffices for weeks: a line per
+	// copied GiB and per heartbeat.
 	maxCopyAnswer = 1 << 20
 )
 
-// localSnapshots asks nodes for snapshots of volumes that were provisioned there.
+// localSnapshots sends requests for snapshots of local volumes to the nodes that have the volumes.
 type localSnapshots struct{ *nodes }
 
 var _ localsnapshot.Nodes = localSnapshots{}
 
-// Take implements localsnapshot.Nodes.
 func (n localSnapshots) Take(ctx context.Context, node *corev1.Node, snapshot, volume string, size int64,
 	copied func(uint64)) (storage.Snapshot, error) {
 	return n.copy(ctx, node, http.MethodPost, "take a snapshot of", copied, "localSnapshots", snapshot, "of", volume,
 		"size", strconv.FormatInt(size, 10))
 }
 
-// Find implements localsnapshot.Nodes.
 func (n localSnapshots) Find(ctx context.Context, node *corev1.Node, snapshot string) (storage.Snapshot, error) {
 	return n.copy(ctx, node, http.MethodGet, "find the snapshot of", func(uint64) {}, "localSnapshots", snapshot)
 }
 
-// Remove implements localsnapshot.Nodes.
 func (n localSnapshots) Remove(ctx context.Context, node *corev1.Node, snapshot string) error {
 	return n.askVolume(ctx, node, http.MethodDelete, "remove the snapshot of", "localSnapshots", snapshot)
 }
 
-// Discard implements localsnapshot.Nodes.
 func (n localSnapshots) Discard(ctx context.Context, node *corev1.Node, volume string) error {
 	return n.removeVolume(ctx, node, volume)
 }
 
-// Fill implements localsnapshot.Nodes.
 func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kind, source string, size int64,
 	copied func(uint64)) error {
 	_, err := n.copy(ctx, node, http.MethodPost, "fill", copied, "localVolumes", volume, "size",
@@ -60,7 +56,8 @@ func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kin
 	return err
 }
 
-// copy asks a node, and reads its answer, which tells its progress, to the end. It gives up a node that is silent.
+// copy sends a request to a node and reads the progress in its response to the end. It fails after copySilence
+// without progress.
 func (n localSnapshots) copy(ctx context.Context, node *corev1.Node, method, verb string, copied func(uint64),
 	path ...string) (storage.Snapshot, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -82,7 +79,8 @@ func (n localSnapshots) copy(ctx context.Context, node *corev1.Node, method, ver
 	return snapshot, nil
 }
 
-// progress reads what a node says while it copies, to the end, and calls heard for each thing.
+// progress reads the lines of a copying node's response to the end. It calls heard for each line, and copied with
+// the number of bytes copied so far.
 func progress(from io.Reader, heard func(), copied func(uint64)) (storage.Snapshot, error) {
 	answer := json.NewDecoder(io.LimitReader(from, maxCopyAnswer))
 	for {

@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// TestErrorsOfNodesAreCut: such errors are stored with the objects that they concern.
+// TestErrorsOfNodesAreCut checks that errors of nodes are truncated: they are stored in the status of objects.
 func TestErrorsOfNodesAreCut(t *testing.T) {
 	long, err := json.Marshal(storage.CopyProgress{Error: "x" + strings.Repeat("\u00e9", maxCopyAnswer/4)})
 	require.NoError(t, err)

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// removalTime limits one attempt to remove a volume's directory. The next attempt continues where it ended.
+	// removalTime is the timeout of one request about a volume. A repeated removal continues where the previous one
+	// ended.
 	removalTime = time.Minute
-	// maxNodeError limits what is read and kept of a node's error, in bytes.
+	// maxNodeError is the maximum length of a node's error, in bytes.
 	maxNodeError = 4 << 10
 )
 
-// removeVolume asks a node to remove the directory of a volume that was provisioned there.
 func (n *nodes) removeVolume(ctx context.Context, node *corev1.Node, volume string) error {
 	return n.askVolume(ctx, node, http.MethodDelete, "remove", "localVolumes", volume)
 }
 
-// resizeVolume asks a node to enforce another size of a volume that was provisioned there, in bytes.
+// resizeVolume asks a node to enforce a new size of a local volume, in bytes.
 func (n *nodes) resizeVolume(ctx context.Context, node *corev1.Node, volume string, size int64) error {
 	return n.askVolume(ctx, node, http.MethodPut, "resize", "localVolumes", volume, "size", strconv.FormatInt(size, 10))
 }

@@ -10,10 +10,9 @@ import (
 	"syscall"
 )
 
-// lockFile contains the pid of the process that uses a data directory, and is locked while it runs.
+// lockFile contains the pid of the process that uses the data directory. That process keeps it locked.
 const lockFile = "coracle.pid"
 
-// errLocked means that another process uses the data directory.
 type errLocked struct {
 	dir string
 	pid int
@@ -24,7 +23,7 @@ func (e errLocked) Error() string {
 		e.dir, e.pid)
 }
 
-// lock locks the data directory until the file is closed or the process ends in any way.
+// lock locks the data directory until the returned file is closed or the process ends.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -51,7 +50,7 @@ func claim(f *os.File, dir string) error {
 	return err
 }
 
-// holder returns the pid of the process that uses the data directory, or 0.
+// holder returns the pid of the process that uses the data directory, or 0 if there is none.
 func holder(dir string) int {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if err != nil {

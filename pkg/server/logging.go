@@ -12,8 +12,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// logHandler writes records of at least the level to w, as text or JSON. Keys are in lowerCamelCase; in both formats,
-// durations are text such as "1.5s".
+// logHandler returns a handler that writes records from the level up to w, as text or JSON. Both formats write
+// durations as text such as "1.5s".
 func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
 	options := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -32,10 +32,9 @@ func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
 	return slog.NewTextHandler(w, options), nil
 }
 
-// component returns a logger that adds a component's name to its records.
 func component(log *slog.Logger, name string) *slog.Logger {
 	h := log.Handler()
-	if n, ok := h.(named); ok { // a component of a component
+	if n, ok := h.(named); ok { // replace the component instead of adding a second one
 		h = n.plain
 	}
 	return slog.New(named{h, h.WithAttrs([]slog.Attr{slog.String(componentKey, name)})})
@@ -43,7 +42,7 @@ func component(log *slog.Logger, name string) *slog.Logger {
 
 const componentKey = "component"
 
-// named adds the component to records without one.
+// named adds the component's name to records that have none.
 type named struct{ plain, with slog.Handler }
 
 func (h named) Enabled(ctx context.Context, l slog.Level) bool { return h.plain.Enabled(ctx, l) }
@@ -68,8 +67,8 @@ func (h named) WithGroup(name string) slog.Handler {
 	return named{h.plain.WithGroup(name), h.with.WithGroup(name)}
 }
 
-// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals.
-// They have one logger for the whole process, which may be set once: the first call counts.
+// quietLibraries sends warnings and errors of the Kubernetes libraries to log; their info records describe
+// internals. The libraries have one logger per process, so only the first call has an effect.
 func quietLibraries(log *slog.Logger) {
 	quieted.Do(func() {
 		slog.SetDefault(log)
@@ -81,7 +80,6 @@ func quietLibraries(log *slog.Logger) {
 
 var quieted sync.Once //nolint:gochecknoglobals // as the loggers that it guards
 
-// atLeast drops records below a level.
 type atLeast struct {
 	slog.Handler
 	level slog.Level
@@ -99,7 +97,7 @@ func (h atLeast) WithGroup(name string) slog.Handler {
 	return atLeast{h.Handler.WithGroup(name), h.level}
 }
 
-// NewLog returns a log on standard error, with the level and format of the options.
+// NewLog returns a logger that writes to standard error with the given level and format.
 func NewLog(level, format string) (*slog.Logger, error) {
 	handler, err := logHandler(os.Stderr, level, format)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// limitedLog writes to a log file and keeps it within maxLog: it moves the contents to a second file and truncates the
-// first. It copies instead of renaming since the file is also the process's standard error, where Go's runtime reports
-// panics. Writes must be serialized.
+// limitedLog writes to a log file of at most limit bytes: before a write would exceed it, it copies the contents to
+// a second file and truncates the first. It does not rename the file, because the file is also the process's
+// standard error, to which Go's runtime writes panics. The caller must serialize writes.
 type limitedLog struct {
 	*os.File
 	path  string
@@ -15,8 +15,8 @@ type limitedLog struct {
 	limit int64
 }
 
-// boundedLog returns a writer to f that keeps it within maxLog if it is the file at path, opened for appending, and f
-// otherwise: in the foreground, standard error is a terminal or a supervisor's.
+// boundedLog returns a limitedLog if f is the file at path, opened for appending. Otherwise it returns f: in the
+// foreground, standard error belongs to a terminal or a supervisor.
 func boundedLog(f *os.File, path string) io.Writer {
 	info, err := f.Stat()
 	if there, statErr := os.Stat(path); err != nil || statErr != nil || !os.SameFile(info, there) {
@@ -33,7 +33,7 @@ func (l *limitedLog) Write(p []byte) (int, error) {
 	return l.File.Write(p)
 }
 
-// turn moves the contents to path.1. If the disk is full it drops them: the log may not fill it further.
+// turn moves the contents to path.1. If the disk is full, it drops them.
 func (l *limitedLog) turn() {
 	if from, err := os.Open(l.path); err == nil {
 		if to, err := os.OpenFile(l.path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {

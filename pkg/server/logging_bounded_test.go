@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLogIsBounded: while the process runs its log stays within the limit, the newest lines are in it, and the lines
-// before them in one other file.
+// TestLogIsBounded checks that the log stays within its limit while the process runs, that it has the newest lines,
+// and that one other file has the lines before.
 func TestLogIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), logFile)
 	f, err := openLog(path)

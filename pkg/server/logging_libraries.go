@@ -11,9 +11,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// libraries handles log records of libraries. Clients, even unauthenticated ones, choose the length and number of such
-// records: texts are cut, and records beyond mostRecords in recordsEvery are only counted. Unremarkable records are
-// dropped.
+// libraries handles log records of libraries. Clients, even unauthenticated ones, can influence the number and
+// length of such records. It therefore truncates texts, counts records beyond mostRecords in recordsEvery without
+// logging them, and drops unremarkable records.
 type libraries struct {
 	slog.Handler
 	rate *bounded.Rate
@@ -22,7 +22,7 @@ type libraries struct {
 const (
 	mostRecords  = 50
 	recordsEvery = 10 * time.Second
-	// longestRecord is the number of bytes of a text in a record.
+	// longestRecord is the maximum length of a text in a record, in bytes.
 	longestRecord = 2048
 )
 
@@ -30,7 +30,6 @@ func fromLibraries(h slog.Handler) slog.Handler {
 	return libraries{h, &bounded.Rate{Most: mostRecords, Every: recordsEvery}}
 }
 
-// Handle implements slog.Handler.
 func (h libraries) Handle(ctx context.Context, r slog.Record) error {
 	if unremarkable(r) {
 		return nil
@@ -54,7 +53,7 @@ func (h libraries) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, short)
 }
 
-// cut returns an attribute whose text is no longer than longestRecord.
+// cut truncates the text of an attribute to longestRecord.
 func cut(a slog.Attr) slog.Attr {
 	if k := a.Value.Kind(); k == slog.KindString || k == slog.KindAny {
 		if text := fmt.Sprintf("%+v", a.Value.Any()); len(text) > longestRecord {
@@ -64,9 +63,8 @@ func cut(a slog.Attr) slog.Attr {
 	return a
 }
 
-// unremarkable reports whether a record says nothing of use to an administrator: that an exec or attach ended, after
-// which the library closes the connection itself, or that a query is invalid, which its client learns from the
-// response.
+// unremarkable reports whether a record is of no use to an administrator: the end of an exec or attach, after which
+// the library closes the connection itself, or an invalid query, which the client sees in its response.
 func unremarkable(r slog.Record) bool {
 	switch r.Message {
 	case "Couldn't parse request":
@@ -83,7 +81,6 @@ func unremarkable(r slog.Record) bool {
 	return false
 }
 
-// WithAttrs implements slog.Handler.
 func (h libraries) WithAttrs(attrs []slog.Attr) slog.Handler {
 	short := make([]slog.Attr, len(attrs))
 	for i, a := range attrs {
@@ -92,7 +89,6 @@ func (h libraries) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return libraries{h.Handler.WithAttrs(short), h.rate}
 }
 
-// WithGroup implements slog.Handler.
 func (h libraries) WithGroup(name string) slog.Handler {
 	return libraries{h.Handler.WithGroup(name), h.rate}
 }

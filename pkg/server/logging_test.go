@@ -42,7 +42,7 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestTheEndOfAnExecIsNoError checks that only this error with that message is dropped.
+// TestTheEndOfAnExecIsNoError checks that only this message with this error is dropped.
 func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	var out bytes.Buffer
 	log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil))).
@@ -55,7 +55,8 @@ func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	require.Contains(t, out.String(), "could not accept")
 }
 
-// TestWhatClientsSendDoesNotFillTheLog: libraries log data from clients.
+// TestWhatClientsSendDoesNotFillTheLog checks that log records of libraries, which contain data from clients, are
+// limited.
 func TestWhatClientsSendDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -15,20 +15,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// Each server has a key under masterLeases that ends in its address, as upstream's API servers do (kube-apiserver's
-// lease endpoint reconciler). The key expires masterLeaseTTL after its last renewal. Our servers and an upstream
-// kube-apiserver on the same etcd list each other.
+// Each server has a key under masterLeases that ends in its address, as kube-apiserver's lease endpoint reconciler
+// writes it. The key expires masterLeaseTTL after its last renewal. Coracle and kube-apiserver on the same etcd
+// therefore list each other.
 const (
 	masterLeases     = "/registry/masterleases/"
 	masterLeaseTTL   = 15 * time.Second
 	masterLeaseRenew = 10 * time.Second
-	// mostServers is the maximum number of servers listed.
-	mostServers = 64
-	// leaveTime bounds the removal of a stopping server's lease.
+	mostServers      = 64
+	// leaveTime is the timeout for removing the lease of a stopping server.
 	leaveTime = 3 * time.Second
 )
 
-// leaseStore is the part of the store that serverList uses.
 type leaseStore interface {
 	Get(ctx context.Context, key string) (store.KV, error)
 	Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []store.KV, at, remaining int64, err error)
@@ -39,16 +37,15 @@ type leaseStore interface {
 
 // serverList lists the servers of the cluster. A single server lists only itself and writes no lease.
 type serverList struct {
-	store     leaseStore
-	self      netip.Addr
-	alone     func() bool
-	endpoints *kind.Resource // upstream stores a lease as an Endpoints object
-	// A lease expires ttl after its last renewal; interval is the time between renewals.
+	store         leaseStore
+	self          netip.Addr
+	alone         func() bool
+	endpoints     *kind.Resource // upstream stores a lease as an Endpoints object
 	ttl, interval time.Duration
 
-	mu         chan struct{} // a mutex whose acquisition can be cancelled
+	mu         chan struct{} // a mutex that can be acquired with a context
 	serving    bool          // this server serves the API
-	company    time.Time     // when the store gained another member
+	company    time.Time     // when the store got a second member
 	generation int64
 }
 
@@ -73,9 +70,10 @@ func (l *serverList) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// renew renews this server's lease if it serves the API. It returns the sorted addresses of all servers and the time
-// until the next renewal, 0 for never; an empty list means that the servers are not known. After this server starts or
-// gets company, the servers in present may not have written their leases yet, so they stay listed for one TTL.
+// renew renews this server's lease if it serves the API. It returns the sorted addresses of all servers, and the
+// time until the next renewal, 0 for never. An empty list means that the servers are unknown. For one TTL after
+// this server starts or the store gets a second member, the servers in present stay listed, because they may not
+// have written their leases yet.
 func (l *serverList) renew(ctx context.Context,
 	present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
 	unlock, err := l.lock(ctx)
@@ -109,7 +107,6 @@ func (l *serverList) renew(ctx context.Context,
 	return servers, l.interval, nil
 }
 
-// write creates or renews this server's lease.
 func (l *serverList) write(ctx context.Context) error {
 	l.generation++
 	e := &corev1.Endpoints{
@@ -129,7 +126,7 @@ func (l *serverList) write(ctx context.Context) error {
 		case err == nil:
 			_, err = l.store.Update(ctx, key, value, had.Revision, l.ttl)
 		}
-		// The key expired after it was read, or another process uses this address.
+		// Retry if the key expired after it was read, or if another process wrote it.
 		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) ||
 			ctx.Err() != nil {
 			return err
@@ -150,7 +147,7 @@ func (l *serverList) list(ctx context.Context) (servers []netip.Addr, err error)
 	return servers, nil
 }
 
-// enter records that this server serves the API, and writes its lease.
+// enter marks this server as serving, so that renew writes its lease.
 func (l *serverList) enter(ctx context.Context) error {
 	unlock, err := l.lock(ctx)
 	if err == nil {
@@ -160,8 +157,8 @@ func (l *serverList) enter(ctx context.Context) error {
 	return err
 }
 
-// leave removes this server's lease. It reports whether there are other servers, in which case the endpoints must be
-// updated.
+// leave removes this server's lease. It reports whether the store has other members; then the API's endpoints must
+// be updated.
 func (l *serverList) leave(ctx context.Context) (bool, error) {
 	unlock, err := l.lock(ctx)
 	if err != nil {
@@ -183,8 +180,8 @@ func (l *serverList) leave(ctx context.Context) (bool, error) {
 	return true, err
 }
 
-// presence is the component that registers this server as an endpoint of the API. It starts after the API server and
-// stops before it.
+// presence is the component that adds this server to the API's endpoints and removes it when it stops. It starts
+// after the API server and stops before it.
 type presence struct {
 	bootstrap *bootstrap
 	run.Readiness

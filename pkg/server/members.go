@@ -19,26 +19,25 @@ import (
 )
 
 const (
-	// registrationTime is how long an admitted machine has to register its Node; mostAdmitted limits the number of such
-	// machines.
+	// registrationTime is how long an admitted machine has to register its Node. mostAdmitted is the maximum number
+	// of machines that are admitted and not registered.
 	registrationTime = 5 * time.Minute
 	mostAdmitted     = 1024
 )
 
-// members decides which node certificates are trusted: the certificates of the machine that the Node belongs to
-// (machine.go) and, without a Node, of the machine that a join token recently admitted under the name. Deleting a Node
-// thus excludes its machine at once, and cancels its open requests such as watches.
+// members decides which node certificates are trusted: the certificates of the machine that owns the Node
+// (machine.go) or, before the Node exists, of the machine that a join token admitted under the name. Deleting a Node
+// thus excludes its machine at once and cancels its open requests, such as watches.
 //
-// Admissions are in memory: a machine that has not registered when the process ends must join again.
-// What was admitted is forgotten when the process ends: a machine that has not registered until then joins again.
+// Admissions are in memory: a machine that has not registered when this process ends must join again.
 type members struct {
 	client client.Interface
 	run.Readiness
 
 	mu       sync.Mutex
 	admitted map[string]admission                       // by node name
-	requests map[string]map[*request]context.CancelFunc // in flight, by the node name in their certificate; "" if none
-	nodes    *authorities                               // notified of deleted nodes; may be nil
+	requests map[string]map[*request]context.CancelFunc // in flight, by node name; "" for other users
+	nodes    *authorities                               // forgets deleted nodes; may be nil
 }
 
 type admission struct {
@@ -59,10 +58,8 @@ func newMembers(c client.Interface, a *authorities) *members {
 	}
 }
 
-// Name implements run.Component.
 func (m *members) Name() string { return "members" }
 
-// Run watches the Nodes until ctx is done.
 func (m *members) Run(ctx context.Context) error {
 	nodes, err := m.client.Cache().GetInformer(ctx, &corev1.Node{})
 	if err != nil {
@@ -99,8 +96,7 @@ func (m *members) Run(ctx context.Context) error {
 	return nodes.RemoveEventHandler(registration)
 }
 
-// seen ends an admission when the Node is registered, and cancels the requests of machines that the Node does not
-// belong to.
+// seen ends an admission once its Node is registered, and cancels requests of machines that do not own the Node.
 func (m *members) seen(node *corev1.Node) {
 	if owner(node) == "" {
 		return
@@ -124,7 +120,7 @@ func (m *members) end(name string, which func(*request) bool) {
 	}
 }
 
-// endUnbelieved cancels the requests of client certificates that the authorities no longer verify.
+// endUnbelieved cancels requests whose client certificates the CAs no longer verify.
 func (m *members) endUnbelieved(authorities *x509.CertPool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +135,7 @@ func (m *members) endUnbelieved(authorities *x509.CertPool) {
 	}
 }
 
-// admit allows a machine to register a Node that does not exist yet.
+// admit lets a machine register a Node that does not exist yet. It fails if too many machines are admitted.
 func (m *members) admit(name, machine string, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +153,7 @@ func (m *members) admit(name, machine string, now time.Time) error {
 	return nil
 }
 
-// check implements apiserver.Config.CheckNode; node is nil if the Node does not exist.
+// check implements apiserver.Config.CheckNode. node is nil if the Node does not exist.
 func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) error {
 	machine, err := pki.Identity(cert.PublicKey)
 	if err != nil {
@@ -178,8 +174,8 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 		"again with a new token, created with `coracle token create` on the server", name)
 }
 
-// handler cancels the requests of a node when its membership ends, and the requests with a client certificate when its
-// authority is removed.
+// handler makes requests with client certificates cancellable: a node's when its membership ends, and any when its
+// CA is removed.
 func (m *members) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -194,7 +190,7 @@ func (m *members) handler(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		own := &request{cert}
-		// Added before authentication: a Node deleted in between is noticed by either.
+		// Register the request before it is authenticated: if the Node is deleted in between, either check notices.
 		m.mu.Lock()
 		if m.requests[name] == nil {
 			m.requests[name] = map[*request]context.CancelFunc{}

@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/memory"
 )
 
-// forgetStart releases the memory that only the start needed: its garbage, and the pages of the program that hold
-// what initialises it. Those are pages of the file, so the ones that are needed after all come back by themselves.
+// forgetStart returns memory that only the start needed to the kernel: garbage, and pages of the program file,
+// which the kernel reads again on access.
 func forgetStart() error {
 	debug.FreeOSMemory()
 	return memory.ReleaseProgram()

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkForgetStart reports the memory of a process after its start, after returning garbage, and after
-// forgetStart has also released the program's pages.
+// BenchmarkForgetStart reports the memory of a process after its start, after a garbage collection, and after
+// forgetStart.
 func BenchmarkForgetStart(b *testing.B) {
 	startPlane(b)
 	for b.Loop() {

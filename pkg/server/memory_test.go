@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The memory of the start is released again after the follow-up work, unless the process stops before.
+// TestLastSettles checks that settled is called once after settling, unless the process stops before.
 func TestLastSettles(t *testing.T) {
 	for stop, want := range map[time.Duration]int{settling - 1: 0, settling + 1: 1, time.Hour: 1} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// registries are the metrics of the process: the API server exposes the control plane's, the agent the node's. They are
-// separate so that scraping both, as Prometheus's usual configuration does, counts nothing twice.
+// registries hold the metrics of the control plane, which the API server exposes, and of the node, which the agent
+// exposes. They are separate so that scraping both, as Prometheus's usual configuration does, counts nothing twice.
 type registries struct{ plane, node *prometheus.Registry }
 
 func newRegistries() registries {
@@ -39,7 +39,6 @@ func newRegistries() registries {
 	return r
 }
 
-// lagMetrics registers the lag of the cache behind the store.
 func (l *plane) lagMetrics() {
 	l.process.metrics.plane.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "coracle_cache_lag_revisions",
 		Help: "Revisions in the store that readers of the cache do not see yet."}, func() float64 {
@@ -54,7 +53,7 @@ func (l *plane) lagMetrics() {
 	}))
 }
 
-// resourceOf implements store.Config.Resource for the kinds of a catalog.
+// resourceOf implements store.Config.Resource for the kinds in the catalog.
 func resourceOf(kinds *kind.Catalog) func(string) (string, schema.GroupResource) {
 	return func(key string) (string, schema.GroupResource) {
 		for _, r := range kinds.Table().All() {

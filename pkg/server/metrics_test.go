@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// startPlane runs a control plane until the test ends, and creates a node that does not run.
+// startPlane runs a control plane until the test ends. It also creates a node, which does not run.
 func startPlane(t testing.TB) *plane {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-plane-")
@@ -53,7 +53,7 @@ func startPlane(t testing.TB) *plane {
 	p.node, err = newNode(p, m)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// Even a node that never ran has an nftables table, in the network namespace of the tests.
+		// Creating a node creates an nftables table in the network namespace of the tests.
 		require.NoError(t, p.node.network.Close())
 		require.NoError(t, purge(context.Background(), c))
 		var left strings.Builder
@@ -142,7 +142,7 @@ func (c cancelling) Write(b []byte) (int, error) {
 	return c.ResponseRecorder.Write(b)
 }
 
-// servedMetrics returns the names of all series that the API server and the agent expose.
+// servedMetrics returns the names of all metrics of the API server and the agent.
 func servedMetrics(t *testing.T, l *plane) map[string]bool {
 	names := map[string]bool{}
 	families, err := append(prometheus.Gatherers{l.process.metrics.plane}, l.gatherers()...).Gather()

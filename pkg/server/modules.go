@@ -11,10 +11,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// modprobeTimeout limits the loading of one module.
 const modprobeTimeout = 10 * time.Second
 
-// modules returns an error that names each module of the kernel that a node needs and cannot have, one on a line.
+// modules returns an error with a line for each kernel module that a node needs and that cannot be loaded.
 func modules() error {
 	return checkModules(missingModules, func(module string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), modprobeTimeout)
@@ -23,7 +22,8 @@ func modules() error {
 	})
 }
 
-// missingModules tries what a node needs of the kernel, which loads modules on demand where it can.
+// missingModules tries the kernel features that a node needs. Trying also loads modules, where the kernel loads
+// them on demand.
 func missingModules() ([]network.Need, error) {
 	missing, err := network.Missing()
 	if err := mount.TryOverlay(); err != nil {
@@ -32,7 +32,7 @@ func missingModules() ([]network.Need, error) {
 	return missing, err
 }
 
-// checkModules loads what is missing, and returns an error that names what is missing still.
+// checkModules loads missing modules and returns an error that names those still missing.
 func checkModules(try func() ([]network.Need, error), load func(module string) error) error {
 	missing, err := try()
 	if err != nil || len(missing) == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// TestModulesAreTried checks that a node starts on a machine whose modules are not loaded yet, so that
-// /proc/filesystems does not list overlay.
+// TestModulesAreTried checks that a node starts if modules are not loaded yet, so that /proc/filesystems does not
+// list overlay.
 func TestModulesAreTried(t *testing.T) {
 	if unix.Geteuid() != 0 {
 		t.Skip("needs root")

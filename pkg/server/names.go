@@ -11,14 +11,14 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// namesFile is in the data directories of all clusters but those that an earlier version made, whose names have only 16
-// bits of a hash.
+// namesFile marks a data directory whose instance name has a long hash. Only data directories of earlier versions
+// lack it; their names contain just 16 bits of a hash.
 const namesFile = "long-names"
 
-// instance returns the prefix of the names that a cluster has on its machine (nftables tables, links, cgroups, the
-// namespace in the host's containerd), which differs between data directories. For the default directory it is
-// "coracle". What the run directory's owner has is kept, so that it can be removed even if files of the data directory
-// are lost.
+// instance returns the prefix of the cluster's names on this machine: nftables tables, links, cgroups, and the
+// namespace in the host's containerd. It differs between data directories and is "coracle" for the default one. The
+// name recorded in the run directory takes precedence, so that everything can be removed even after files of the
+// data directory were lost.
 func instance(c config.Config) string {
 	if o, err := runDirOwner(c.RunDir); err == nil && o.DataDir == resolved(c.DataDir) {
 		return o.Instance
@@ -38,7 +38,7 @@ func instance(c config.Config) string {
 	return "cor" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:13]
 }
 
-// markNames must be called before anything is made with the name of an instance: it decides which name that is.
+// markNames decides on the format of the instance name. Call it before creating anything that has the name.
 func markNames(c config.Config) error {
 	if c.DataDir != config.Default().DataDir && hasShortNames(c.DataDir) {
 		return nil
@@ -46,7 +46,7 @@ func markNames(c config.Config) error {
 	return os.WriteFile(filepath.Join(c.DataDir, namesFile), nil, 0o600)
 }
 
-// hasShortNames reports whether an earlier version ran a node with the data directory.
+// hasShortNames reports whether an earlier version ran a node with this data directory.
 func hasShortNames(dataDir string) bool {
 	if _, err := os.Stat(filepath.Join(dataDir, namesFile)); err == nil {
 		return false
@@ -55,9 +55,9 @@ func hasShortNames(dataDir string) bool {
 	return err == nil
 }
 
-// withoutLinks returns the configuration with the directories to which symbolic links in the paths of its own lead:
-// runc refuses links, and the kernel's list of mounts has none. Other paths stay as they are written, since an earlier
-// version hashed them.
+// withoutLinks resolves symbolic links in the data and run directories: runc rejects links, and the kernel's mount
+// table has resolved paths. Directories without links are unchanged, since an earlier version hashed the path as
+// written.
 func withoutLinks(c config.Config) config.Config {
 	for _, dir := range []*string{&c.DataDir, &c.RunDir} {
 		if target := resolved(*dir); target != filepath.Clean(*dir) {
@@ -67,8 +67,8 @@ func withoutLinks(c config.Config) config.Config {
 	return c
 }
 
-// resolved returns the path of a directory without symbolic links, so that each directory has one name. It need not
-// exist.
+// resolved returns the path of a directory without symbolic links, so that each directory has one name. The
+// directory need not exist.
 func resolved(dir string) string {
 	dir = filepath.Clean(dir)
 	if target, err := filepath.EvalSymlinks(dir); err == nil {

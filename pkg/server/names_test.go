@@ -18,10 +18,10 @@ func in(dir string) config.Config {
 	return c
 }
 
-// TestInstances checks that different data directories have different names, and that each has one name however its
-// path is written.
+// TestInstances checks that different data directories have different instance names, and that the spelling of a
+// path does not matter.
 func TestInstances(t *testing.T) {
-	// These two had the same name when it contained only 16 bits of a hash.
+	// These two had the same name while names contained only 16 bits of a hash.
 	short, one, other := map[string]string{}, "", ""
 	for i := 0; other == ""; i++ {
 		dir := fmt.Sprint("/srv/cluster-", i)
@@ -52,7 +52,8 @@ func TestInstances(t *testing.T) {
 	require.Equal(t, dir+"/data/", withoutLinks(in(dir+"/data/")).DataDir)
 }
 
-// TestInstancesOfAnEarlierVersion checks that they keep their names, which their containers and links use.
+// TestInstancesOfAnEarlierVersion checks that clusters of earlier versions keep their instance names, which their
+// containers and links use.
 func TestInstancesOfAnEarlierVersion(t *testing.T) {
 	c := in(t.TempDir())
 	long := instance(c)

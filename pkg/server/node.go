@@ -59,9 +59,9 @@ import (
 // membership is a node's identity and configuration in its cluster.
 type membership struct {
 	client client.Interface
-	// maintains the identity and the client's cache; nil in the server's own process
+	// remote maintains the identity and the client's cache. It is nil in the server's own process.
 	remote                   []run.Component
-	machine                  string // the machine that the node's name is bound to
+	machine                  string // the machine that owns the node's name
 	clusterCIDR, serviceCIDR netip.Prefix
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -71,7 +71,7 @@ type membership struct {
 	policies                 netpolicy.Source
 }
 
-// membership returns the membership of the server's own machine, which uses no socket.
+// membership returns the membership of the server's own node, which calls the API in process.
 func (l *plane) membership() (*membership, error) {
 	p := l.process
 	serving, err := l.keys.Node.NewSource(pki.Leaf{
@@ -105,13 +105,12 @@ func (m *membership) ranges(cluster, service string) (err error) {
 	return err
 }
 
-// joinCluster gets an identity from the server and creates a client with it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	dir := pkiDir(p.DataDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// The key first: an interrupted join is repeated with the same key.
+	// Store the key first, so that an interrupted join is repeated with the same key.
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	if err != nil {
 		return nil, err
@@ -139,7 +138,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	j := i.present.Load()
 	remote, err := client.New(client.Config{
-		// whose fields these are
+		// The user agent becomes the manager of the fields that the agent writes, kubelet as upstream.
 		REST: &rest.Config{Host: p.Join[0], Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion},
 		Known: map[ctrl.Object]meta.RESTScope{
 			&corev1.Node{}: meta.RESTScopeRoot, &corev1.Pod{}: meta.RESTScopeNamespace,
@@ -150,7 +149,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		},
 		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{},
 			&corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}, &storagev1.CSINode{},
-			// A node may read single ones, or must select its own; trust bundles are selected by signer.
+			// A node may only get these by name or list its own; trust bundles are selected by signer.
 			&corev1.ServiceAccount{}, &certificatesv1.PodCertificateRequest{}, &certificatesv1.ClusterTrustBundle{},
 			&resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}},
 	})
@@ -166,7 +165,6 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
 
-// node is the node components of this process.
 type node struct {
 	runtime *containerd.Runtime
 	network *network.Net
@@ -178,19 +176,19 @@ type node struct {
 	domain  string
 
 	clusterCIDR, serviceCIDR netip.Prefix
-	checks                   sync.Mutex // held while networkHealth acts as a pod
+	checks                   sync.Mutex // held while networkHealth uses its pod network
 }
 
 // components returns the node's components in start order.
 func (n *node) components() []run.Component {
 	return []run.Component{
-		n.runtime,          // finds the containers of an earlier process before the agent starts
+		n.runtime,          // finds the containers of the previous process before the agent starts
 		n.network,          // maintains the routes to other nodes
-		run.Aside(n.proxy), // the agent waits for it before it starts pods of the API, but not static ones
+		run.Aside(n.proxy), // pods from the API wait for it; static pods do not
 		n.policy,           // no pod starts before its policies are enforced
-		n.tables,           // has the tables of these three written again if another program removes them
-		run.Aside(n.dns),   // as the proxy
-		n.agent,            // ready when the node is
+		n.tables,           // rewrites the nftables tables of the three above if another program removes them
+		run.Aside(n.dns),   // pods from the API wait for it; static pods do not
+		n.agent,            // ready once the node is Ready
 	}
 }
 
@@ -262,7 +260,6 @@ func newNode(p *process, m *membership) (*node, error) {
 	return n, err
 }
 
-// agentConfig returns the configuration of the agent, with what the node's other parts tell it.
 func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 	labels, taints, err := p.registration()
 	if err != nil {
@@ -301,7 +298,7 @@ func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 	}, nil
 }
 
-// registration builds the Node object's labels and taints from the options.
+// registration returns the Node's labels and taints from the options.
 func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	labels := map[string]string{}
 	for _, label := range p.NodeLabels {
@@ -320,7 +317,7 @@ func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	return labels, taints, nil
 }
 
-// DumpRules writes the nftables rules of this installation, whether it is running or not.
+// DumpRules writes the nftables rules of this cluster, whether it runs or not.
 func DumpRules(c config.Config, w io.Writer) error { return proxy.Dump(w, instance(c)) }
 
 // containersDir is the runtime's directory in the data directory.
@@ -340,8 +337,9 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 	}
 }
 
-// ownPorts are the ports used by the node itself: they are not available to services on node addresses, nor as host
-// ports. A REST facade on loopback is out of reach of services, and host ports spare every socket.
+// ownPorts returns the ports that the node itself listens on. Services on node addresses and host ports cannot use
+// them. A REST facade on loopback is excluded: services cannot reach loopback, and host ports never take over a
+// port with a socket.
 func ownPorts(c config.Config) []uint16 {
 	ports := []uint16{dns.Port}
 	all := append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...)
@@ -361,21 +359,21 @@ func ownPorts(c config.Config) []uint16 {
 // kubeletDir is where CSI drivers and device plugins expect the kubelet's sockets and volumes.
 const kubeletDir = "/var/lib/kubelet"
 
-// pluginDir is where they are. kubeletDir becomes a link to it, if nothing else uses that.
+// pluginDir is the actual place of those sockets and volumes. kubeletDir becomes a symbolic link to it unless
+// kubeletDir is in use.
 func pluginDir(c config.Config) string { return filepath.Join(c.DataDir, "agent", "kubelet") }
 
-// manifestDir is the folder of static pods' manifests.
 func manifestDir(c config.Config) string {
 	return cmp.Or(c.PodManifestPath, filepath.Join(c.DataDir, "agent", "pod-manifests"))
 }
 
-// purge removes everything that the node created on this machine. No other Coracle process is running.
+// purge removes everything that the node created on this machine. No other process of the cluster may run.
 func purge(ctx context.Context, c config.Config) error {
 	if err := errors.Join(os.MkdirAll(c.DataDir, 0o700), markNames(c)); err != nil {
 		return err
 	}
 	conf := containerdConfig(c)
-	conf.Address = "" // containers are removed first, whatever the host's containerd does; then Purge finds it
+	conf.Address = "" // remove our containers first, without the host's containerd; Purge then finds it
 	runtime, err := containerd.New(conf)
 	if err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// nodeNameFile is in a data directory and contains the machine's node name. A second name would be a second node, and
-// the pods of the first would be removed from the machine while the API shows them as running.
+// nodeNameFile stores the machine's node name in the data directory. Under a second name the machine would be a
+// second node: it would remove the pods of the first, which the API shows as running.
 const nodeNameFile = "node-name"
 
 const maxNodeName = 256 // bytes

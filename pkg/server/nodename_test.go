@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNodeNameIsKept: another hostname does not make another node, and a contradiction is refused.
+// TestNodeNameIsKept checks that a changed hostname does not change the node name, and that another --node-name is
+// an error.
 func TestNodeNameIsKept(t *testing.T) {
 	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
 	for _, c := range []struct{ given, hostname, want, err string }{

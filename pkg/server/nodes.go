@@ -21,24 +21,25 @@ import (
 // apiServerUser is the API server's user name in requests to nodes.
 const apiServerUser = "coracle:apiserver"
 
-// nodes connects to a node's own API at the address and port in its status, if it has a certificate for the node's
-// name.
+// nodes connects to a node's own API at the address and port in its Node's status. The node's certificate must have
+// the node's name.
 type nodes struct {
 	client client.Interface
-	// roots returns the CAs of node serving certificates, the same pool until they change; as returns the API server's
-	// certificate.
+	// roots returns the CAs of the nodes' serving certificates. It must return the same pool until they change. as
+	// returns the API server's client certificate.
 	roots func() *x509.CertPool
 	as    func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 
 	mu         sync.Mutex
-	trusted    *x509.CertPool             // the CAs used by the transports
+	trusted    *x509.CertPool             // the roots of the transports
 	transports map[string]*http.Transport // by node name
 }
 
-// mostTransports limits the cached transports; when it is reached, the cache is cleared.
+// mostTransports is the maximum number of cached transports. At that number the cache is cleared.
 const mostTransports = 4096
 
-// idleConnections is how many connections to a node are kept: a burst of messages would otherwise make one for each.
+// idleConnections is the number of idle connections kept per node, so that a burst of messages does not open a
+// connection for each.
 const idleConnections = 64
 
 // Connect implements apiserver.NodeClient.

@@ -86,7 +86,7 @@ func newAPI(t *testing.T, dir string, change func(*config.Config)) (*Embedded, e
 	return e, err
 }
 
-// get requests a path with a bearer token, or as the administrator if it is empty.
+// get requests a path with a bearer token, or as the administrator if token is empty.
 func (a *planeAPI) get(t *testing.T, token, path string,
 	headers ...string) (code int, header http.Header, body string) {
 	t.Helper()
@@ -131,7 +131,7 @@ func claims(t *testing.T, token string) (c struct {
 	return c
 }
 
-// TestIssuerOfYourOwn checks that a cluster whose issuer and key change keeps accepting earlier tokens while the
+// TestIssuerOfYourOwn checks that, after the issuer and key change, earlier tokens are accepted as long as the
 // options name their issuer, audience and key.
 func TestIssuerOfYourOwn(t *testing.T) {
 	dir := t.TempDir()
@@ -206,7 +206,7 @@ func TestIssuerOfYourOwn(t *testing.T) {
 	}
 }
 
-// TestNodePortsOfTheOption checks that services get ports of the configured range.
+// TestNodePortsOfTheOption checks that Services get ports of --service-node-port-range.
 func TestNodePortsOfTheOption(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) { c.NodePortRange = "20000+1" })
 	defer stop()
@@ -226,8 +226,8 @@ func TestNodePortsOfTheOption(t *testing.T) {
 	require.ErrorContains(t, err, "range is full")
 }
 
-// TestPagesOfTheServer checks that /statusz, /flagz and profiles are served like upstream's, and only to authorized
-// users.
+// TestPagesOfTheServer checks that /statusz, /flagz and profiles are served as upstream serves them, and only to
+// authorized users.
 func TestPagesOfTheServer(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) { c.EventTTL = time.Minute })
 	defer stop()
@@ -271,7 +271,7 @@ func TestPagesOfTheServer(t *testing.T) {
 		FieldSelector: "metadata.name=system:monitoring",
 	})
 	require.NoError(t, err)
-	<-roles.ResultChan() // default roles may be created after the first requests
+	<-roles.ResultChan() // default roles may be written after the first requests
 	roles.Stop()
 	for path, want := range map[string]int{"/statusz": 200, "/flagz": 200, "/debug/pprof/": 403} {
 		code, _, _ := a.get(t, token, path)
@@ -279,7 +279,7 @@ func TestPagesOfTheServer(t *testing.T) {
 	}
 }
 
-// TestRequestsByOptions checks the options for tolerations and the delay of a stop.
+// TestRequestsByOptions checks the options for default tolerations and for the shutdown delay.
 func TestRequestsByOptions(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) {
 		c.NotReadySeconds, c.UnreachableSeconds, c.Profiling = 7, 8, false
@@ -299,7 +299,7 @@ func TestRequestsByOptions(t *testing.T) {
 	}
 	require.Equal(t, map[string]int64{"node.kubernetes.io/not-ready": 7, "node.kubernetes.io/unreachable": 8}, seconds)
 
-	require.Eventually(t, func() bool { // default roles are created after the first requests
+	require.Eventually(t, func() bool { // default roles may be written after the first requests
 		code, _, _ := a.get(t, "", "/readyz")
 		return code == 200
 	}, time.Minute, 10*time.Millisecond)
@@ -316,8 +316,8 @@ func TestRequestsByOptions(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), a.plane.process.ShutdownDelay)
 }
 
-// TestLingering checks that a serving process keeps serving for the configured delay, and that one that does not
-// serve yet stops at once.
+// TestLingering checks that a process that serves keeps serving for ShutdownDelay, and that one that does not serve
+// yet stops at once.
 func TestLingering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &process{
@@ -346,8 +346,8 @@ func TestLingering(t *testing.T) {
 	})
 }
 
-// TestProxyWithTheAuthorityOfClients checks that a client with a certificate of the cluster's own authority cannot
-// impersonate a user by a header.
+// TestProxyWithTheAuthorityOfClients checks that the request header CA cannot be the client CA without names: any
+// client could then impersonate users by a header.
 func TestProxyWithTheAuthorityOfClients(t *testing.T) {
 	dir := t.TempDir()
 	_, err := pki.Load(pkiDir(dir))

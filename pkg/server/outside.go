@@ -39,25 +39,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// Outside configures a scheduler or reconcilers that run in a process of their own, for any API server.
+// Outside configures a scheduler or controllers that run as a separate process against any API server.
 type Outside struct {
-	// REST reaches the API server, with the rights that the components need. Required.
+	// REST is the connection to the API server, with the permissions that the components need. Required.
 	REST *rest.Config
-	// Listen is the address of health checks and metrics, which are served without authentication. Required.
+	// Listen is the address of health checks and metrics, which need no authentication. Required.
 	Listen string
-	// Lease is the name of the Lease in kube-system that elects one of several processes; empty is upstream's, or
-	// one of its own for each set in Only.
+	// Lease is the name of the Lease in kube-system that elects one of several processes. The default is
+	// upstream's name, or LeaseOf(Only) if Only is set.
 	Lease string
-	// SchedulerConfig is the path of a KubeSchedulerConfiguration; empty for none.
+	// SchedulerConfig is the path of a KubeSchedulerConfiguration. Empty means the defaults.
 	SchedulerConfig string
-	// Only names the reconcilers to run; empty: all.
+	// Only names the reconcilers to run. Empty means all.
 	Only []string
-	// SourceNamespaces are those in which Kontrol's reconcilers read Secrets and ConfigMaps; empty: all. Other reconcilers
-	// that read these must not run with it.
+	// SourceNamespaces are the namespaces in which Kontrol's reconcilers read Secrets and ConfigMaps. Empty means
+	// all. It limits the shared cache, so do not run other reconcilers that read these kinds with it.
 	SourceNamespaces []string
-	// ClusterCIDR is the range of the nodes' pod CIDRs; empty: none are allocated.
+	// ClusterCIDR is the range of the nodes' pod CIDRs. Empty means that no pod CIDRs are allocated.
 	ClusterCIDR string
-	// NodeMonitorGracePeriod is how long a node may go without heartbeats; 0 is the default.
+	// NodeMonitorGracePeriod is how long a node may send no heartbeat before it counts as lost. 0 means the
+	// default.
 	NodeMonitorGracePeriod time.Duration
 	LogLevel, LogFormat    string
 }
@@ -82,7 +83,7 @@ func RunScheduler(ctx context.Context, o Outside) error {
 		})
 }
 
-// RunControllers runs the reconcilers until ctx is done.
+// RunControllers runs the controllers until ctx is done.
 func RunControllers(ctx context.Context, o Outside) error {
 	lease := election.Controllers
 	if len(o.Only) > 0 {
@@ -96,7 +97,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 		}
 	}
 	var roots *rootca.Bundle
-	o.REST = rest.CopyConfig(o.REST) // files are loaded into it
+	o.REST = rest.CopyConfig(o.REST) // copied, because LoadTLSFiles changes it
 	if err := rest.LoadTLSFiles(o.REST); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 		})
 }
 
-// serverVersion returns the version of an API server; empty if it does not answer now.
+// serverVersion returns the version of an API server, or "" if it does not respond within versionPatience.
 func serverVersion(c *rest.Config) string {
 	c = rest.CopyConfig(c)
 	c.Timeout = versionPatience
@@ -137,10 +138,10 @@ func serverVersion(c *rest.Config) string {
 	return v.GitVersion
 }
 
-// versionPatience is how long an API server may take to say its version.
 const versionPatience = 5 * time.Second
 
-// LeaseOf names the Lease of a set of reconcilers, so that processes with different sets do not wait for each other.
+// LeaseOf returns the name of the Lease for a set of reconcilers. Different sets have different Leases, so that
+// their processes do not wait for each other.
 func LeaseOf(only []string) string {
 	only = slices.Sorted(slices.Values(only))
 	h := fnv.New32a()
@@ -148,7 +149,8 @@ func LeaseOf(only []string) string {
 	return fmt.Sprintf("coracle-controllers-%08x", h.Sum32())
 }
 
-// builder creates the components of one term of leadership. checked is c with writes that fail once the term is over.
+// builder creates the components of one term of leadership. checked is c with writes that fail once the term is
+// over.
 type builder func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
 	log *slog.Logger) ([]run.Component, error)
 
@@ -176,7 +178,8 @@ func (o Outside) run(ctx context.Context, name, lease string, build builder) err
 	return err
 }
 
-// cached configures the client of the components.
+// cached returns the configuration of the components' client, which caches Secrets and ConfigMaps only from
+// SourceNamespaces.
 func (o Outside) cached() client.Config {
 	c := client.Config{REST: o.REST}
 	if len(o.SourceNamespaces) == 0 {
@@ -192,11 +195,11 @@ func (o Outside) cached() client.Config {
 	return c
 }
 
-// group creates the components that run while this process is elected, and what gathers their metrics.
+// group returns the components that run while this process leads, and a gatherer of their metrics.
 func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*run.Group, prometheus.Gatherer, error) {
 	fixed := prometheus.NewRegistry()
 	fixed.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	// The Lease is read from the API server, never from a cache.
+	// Read the Lease from the API server, never from a cache.
 	electing, err := client.New(client.Config{REST: o.REST, Direct: []ctrl.Object{&coordinationv1.Lease{}}})
 	if err != nil {
 		return nil, nil, err
@@ -208,7 +211,7 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 	if err != nil {
 		return nil, nil, err
 	}
-	identity := host + "_" + rand.Text() // as upstream's: a server that is alone does not take the Lease from it
+	identity := host + "_" + rand.Text() // in upstream's format: a lone server does not take its Lease
 	e, err := election.New(election.Config{
 		Client:   electing,
 		Lease:    lease,
@@ -232,7 +235,7 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 		}
 		return list, err
 	}
-	if _, err := term(); err != nil { // invalid options are reported before anything starts
+	if _, err := term(); err != nil { // report invalid options before anything starts
 		return nil, nil, err
 	}
 	gather := prometheus.Gatherers{fixed, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {

@@ -20,17 +20,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// outsideHealth is a component that serves the health and the metrics of a process without an API server: /livez,
-// /readyz and /metrics over HTTP, and the gRPC health service (grpc.health.v1), on one port and in the clear.
+// outsideHealth is the component that serves health and metrics of a process without an API server: /livez, /readyz
+// and /metrics over HTTP, and the gRPC health service (grpc.health.v1). They share one port, without TLS.
 type outsideHealth struct {
 	listener net.Listener
 	server   *http.Server
 	health   *grpchealth.Server
-	settled  <-chan struct{} // the process is ready
+	settled  <-chan struct{} // closed once the process is ready
 	run.Readiness
 }
 
-// newOutsideHealth creates the component; settled is closed once the process is ready.
 func newOutsideHealth(l net.Listener, metrics prometheus.Gatherer, settled <-chan struct{}) *outsideHealth {
 	h := &outsideHealth{listener: l, health: grpchealth.NewServer(), settled: settled}
 	h.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)

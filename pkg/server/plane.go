@@ -46,12 +46,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// plane is the control plane components of this process.
+// plane has the components of the control plane in this process.
 type plane struct {
 	process         *process
 	keys            *pki.Set
 	url, kubeconfig string
-	// issuers are the issuers of service account tokens for audiences; the first one signs.
+	// issuers are the accepted issuers of service account tokens; the first one signs. audiences are the accepted
+	// audiences.
 	issuers, audiences []string
 
 	store      *store.Store
@@ -77,35 +78,34 @@ type plane struct {
 	usage      *usage.Collector
 	roles      *roles
 	ingress    *ingress.Ingress
-	// rest is nil unless enabled.
-	rest *rest.Server
-	// controllers and scheduler run on the elected server; nil if disabled.
+	rest       *rest.Server
+	// controllers and scheduler run while this server leads. They are nil if disabled.
 	controllers *led[*controllers.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
 	scheduling  scheduler.Configuration
 }
 
-// components returns the control plane's components in start order.
+// components returns the control plane's components in start order. Each comment gives the reason for the place.
 func (p *plane) components() []run.Component {
 	list := []run.Component{
-		p.kms,        // what stored objects may be encrypted with
+		p.kms,        // KMS plugins, which stored objects may be encrypted with
 		p.store,      // all state
-		p.cache,      // reads the store
-		p.encryption, // fails without the keys of stored objects
-		p.custom,     // serves the kinds that definitions in the store define
+		p.cache,      // follows the store
+		p.encryption, // fails if a key of a stored object is missing
+		p.custom,     // serves the kinds of the stored CustomResourceDefinitions
 		p.bootstrap,  // creates the objects that every cluster has
 		p.members,    // decides which node certificates are trusted
-		p.fairness,   // before requests come, reads what configures their priorities
-		p.aggregator, // and which groups other servers serve
-		p.access,     // follows what says who may use the API
-		p.apiserver,  // serves what exists now
-		p.presence,   // lists this server among those that serve the API
+		p.fairness,   // reads the priority configuration before requests arrive
+		p.aggregator, // reads which API groups other servers serve, before requests arrive
+		p.access,     // follows the configuration of authentication and authorization
+		p.apiserver,  // serves all of the above
+		p.presence,   // adds this server to the API's endpoints
 		p.roles,      // writes the default roles; administrators and nodes work without them
-		p.admin,      // already written, and renewed in time
+		p.admin,      // renews the admin kubeconfig, which newPlane wrote
 		p.ingress,    // waits for the first Ingress
-		p.policies,   // and for the first NetworkPolicy
+		p.policies,   // waits for the first NetworkPolicy
 	}
-	// These react to writes of clients and nodes, unless disabled. The node starts meanwhile.
+	// These react to writes of clients and nodes. The node starts in parallel.
 	if p.controllers != nil {
 		list = append(list, run.Aside(p.controllers))
 	}
@@ -128,7 +128,7 @@ func (p *plane) components() []run.Component {
 	return list
 }
 
-// newPlane creates the components in the order in which they need each other.
+// newPlane creates the components in the order of their dependencies.
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
@@ -204,7 +204,6 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	return l, l.admin.write(true)
 }
 
-// apiAddress returns the address at which other machines reach the API.
 func (p *process) apiAddress() (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(p.Listen)
 	if err != nil {
@@ -219,8 +218,7 @@ func (p *process) apiAddress() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(net.JoinHostPort(host, port))
 }
 
-// newState creates what stores and changes objects, up to the registry with its admission, and the clients of this
-// process.
+// newState creates the store, the cache, the registry with its admission, and the clients of this process.
 func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	p := l.process
 	quota, err := p.storeQuota()
@@ -255,7 +253,7 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	if p.accounts, err = newAccountKeys(p.Accounts, pkiDir(p.DataDir), l.issuers[0], l.keys); err != nil {
 		return err
 	}
-	if life := p.AccountMaxExpiration; life != 0 && p.AccountExtendExpiration { // as upstream
+	if life := p.AccountMaxExpiration; life != 0 && p.AccountExtendExpiration { // the same rule as upstream's
 		p.log.Warn("service-account-max-token-expiration does not limit pods' tokens, which are accepted for a year unless "+
 			"service-account-extend-token-expiration is false", "limit", life)
 	}
@@ -293,8 +291,7 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	return err
 }
 
-// newBootstrap creates what writes the objects that every cluster has, and lists this server in the endpoints of the
-// API.
+// newBootstrap creates the components that write the bootstrap objects and this server's API endpoint.
 func (l *plane) newBootstrap(kinds *kind.Catalog, api netip.AddrPort, services netip.Prefix) {
 	p := l.process
 	l.bootstrap = &bootstrap{
@@ -330,10 +327,9 @@ func (l *plane) joiner() *joiner {
 	}
 }
 
-// schemas returns the OpenAPI 3 document of a group and version.
 func (l *plane) schemas(gv schema.GroupVersion) ([]byte, error) { return l.apiserver.Schemas(gv) }
 
-// gatherers are the metrics of the control plane beside those in the registry.
+// gatherers returns the metrics of the control plane that are not in process.metrics.plane.
 func (l *plane) gatherers() prometheus.Gatherers {
 	list := prometheus.Gatherers{store.EtcdMetrics()}
 	if l.controllers != nil {
@@ -345,10 +341,10 @@ func (l *plane) gatherers() prometheus.Gatherers {
 	return list
 }
 
-// controlPlaneRole is the label that kubectl shows as a node's role. A node cannot set it on itself.
+// controlPlaneRole is the label that kubectl shows as a node's role. A node cannot set it itself.
 const controlPlaneRole = "node-role.kubernetes.io/control-plane"
 
-// markNode labels this machine's node as the control plane's.
+// markNode adds controlPlaneRole to this machine's Node.
 func (l *plane) markNode(ctx context.Context) error {
 	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	var node corev1.Node
@@ -362,7 +358,7 @@ func (l *plane) markNode(ctx context.Context) error {
 	return c.Patch(ctx, &node, ctrl.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// client returns the in-process client of a user.
+// client returns an in-process client that acts as the user.
 func (l *plane) client(name string, groups ...string) client.Interface {
 	return l.clients.For(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/netpolicy"
 )
 
-// newAPI creates the API server, with what it needs to know who its clients are and to reach nodes, and what configures
-// it.
+// newAPI creates the API server with its authentication, its connections to nodes, and the controllers that
+// configure it.
 func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	p, keys := l.process, l.keys
 	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
@@ -100,7 +100,8 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	return nil
 }
 
-// frontProxy returns what aggregated API servers need to trust this one.
+// frontProxy returns the certificate that this server presents to aggregated API servers, and the CAs that they use
+// to verify it and its clients.
 func (l *plane) frontProxy() (apiservices.Trust, error) {
 	authority, err := pki.LoadFrontProxy(pkiDir(l.process.DataDir))
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// checkUID is the UID of the sandbox in which networkHealth acts as a pod. After a crash the agent releases it, as
-// every sandbox without a pod.
+// checkUID is the UID of the sandbox that networkHealth creates. If this process crashes, the agent removes the
+// sandbox, because it has no pod.
 const checkUID = "coracle-status"
 
-// networkHealth does what every pod needs, in the network namespace of a pod: it asks the cluster's DNS for a name and
-// connects to the API. A firewall of the machine that drops packets of pods shows here, and only here.
+// networkHealth tests what every pod needs, in the network namespace of a pod: it queries cluster DNS and connects
+// to the API. Only this check detects a firewall on the machine that drops packets of pods.
 func (n *node) networkHealth(ctx context.Context) socket.Health {
 	h := newHealth("network", "pods reach DNS and the API")
 	select {
@@ -70,7 +70,7 @@ func (n *node) asPod(ctx context.Context, protocol string, to netip.AddrPort, us
 	return use(conn)
 }
 
-// resolve returns a function that asks for the name that every cluster has, over an open connection.
+// resolve returns a function that looks up the API's Service over an open connection to DNS.
 func (n *node) resolve(ctx context.Context) func(net.Conn) error {
 	return func(conn net.Conn) error {
 		resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -85,7 +85,7 @@ func (n *node) resolve(ctx context.Context) func(net.Conn) error {
 	}
 }
 
-// keptOpen is a connection that the resolver does not close, since it may ask several times.
+// keptOpen is a connection that ignores Close, because the resolver closes its connection after each attempt.
 type keptOpen struct{ *net.UDPConn }
 
 func (keptOpen) Close() error { return nil }

@@ -24,8 +24,8 @@ const (
 	manyFiles   = "du -x --inodes / | sort -n | tail"
 )
 
-// preflight checks for problems that would make a server or node fail later, before anything is started. Each error is
-// a line that names the problem and its fix.
+// preflight detects problems that would make a server or node fail later. Each error is a line that names the
+// problem and its fix.
 func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
@@ -48,7 +48,6 @@ func preflight(c config.Config, server, node bool) error {
 	return errors.Join(errs...)
 }
 
-// free returns an error if the port is in use.
 func free(option, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

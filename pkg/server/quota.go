@@ -10,11 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// storeShare is the fraction of memory for stored data, 1/storeShare: in memory an object takes several times its
-// stored size, and each change needs more.
+// storeShare makes the default quota 1/storeShare of the memory: in memory, an object takes several times its stored
+// size, and each change needs more.
 const storeShare = 8
 
-// storeQuota returns the configured quota, or a share of the memory available to this process.
+// storeQuota returns the configured quota, or else a share of the memory that this process may use.
 func (p *process) storeQuota() (int64, error) {
 	quota, err := p.StoreQuotaBytes()
 	if err != nil || quota != 0 {
@@ -23,7 +23,7 @@ func (p *process) storeQuota() (int64, error) {
 	return min(max(p.memory()/storeShare, 4*config.MinStoreQuota), config.MaxStoreQuota), nil
 }
 
-// memory returns usableMemory, or 0 if that is not known.
+// memory returns usableMemory("/"), or 0 if it cannot be read.
 func (p *process) memory() int64 {
 	memory, err := usableMemory("/")
 	if err != nil {
@@ -37,7 +37,7 @@ func readSmall(root string, path ...string) (string, error) {
 	return string(data), err
 }
 
-// usableMemory returns the memory of the machine in bytes, or the limit of this process's cgroups if that is less.
+// usableMemory returns the memory of the machine in bytes, or the limit of this process's cgroups if that is lower.
 func usableMemory(root string) (int64, error) {
 	meminfo, err := readSmall(root, "proc/meminfo")
 	if err != nil {
@@ -72,8 +72,8 @@ func usableMemory(root string) (int64, error) {
 		default:
 			continue
 		}
-		// Parent cgroups limit too. In a container the path may be the host's; then the limit is at the root of the
-		// mount.
+		// Limits of parent cgroups apply too. In a container the path may be the host's; the limit is then at the
+		// root of the mount.
 		for dir := filepath.Clean("/" + parts[2]); ; dir = filepath.Dir(dir) {
 			text, err := readSmall(root, mount, dir, file)
 			if limit, perr := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil && perr == nil && limit > 0 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRemoveDir checks that everything in a directory is removed, however its path is written and whatever file
-// type it is, and that foreign files stay.
+// TestRemoveDir checks that all contents of a directory are removed, for any spelling of its path and any file
+// type, and that files elsewhere stay.
 func TestRemoveDir(t *testing.T) {
 	remove := func(path string) { t.Helper(); require.NoError(t, removeDir(t.Context(), path)) }
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func TestRemoveDirThatIsAMountPoint(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		ended <- func() error {
-			runtime.LockOSThread() // the thread has a separate mount namespace, and ends with the goroutine
+			runtime.LockOSThread() // the thread gets its own mount namespace and ends with the goroutine
 			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 				return err
 			}

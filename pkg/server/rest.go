@@ -7,7 +7,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest"
 )
 
-// newREST returns the REST facade. It has the API's certificate, and reads logs as the API does.
 func (l *plane) newREST(serving *pki.Source, remote *nodes) (*rest.Server, error) {
 	p := l.process
 	minVersion, ciphers, err := p.transport()

@@ -13,12 +13,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// roles is a component that writes the default roles and bindings. It is ready at once: until they exist,
-// system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they
-// do.
+// roles is the component that writes the default roles and bindings. It is ready at once, because the start of a
+// cluster needs only system:masters and nodes, which work without them. written is closed once they are written.
 type roles struct {
 	run.Readiness
-	client  client.Interface // the API server's
+	client  client.Interface
 	all     func() []ctrl.Object
 	log     *slog.Logger
 	written chan struct{}

@@ -18,21 +18,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// accountKeys are the keys of service account tokens. The data directory's key, which signs unless an option names a
-// file, can be rotated at run time.
+// accountKeys are the keys of service account tokens. The data directory's key signs, unless an option names a
+// file; it can be rotated at run time.
 type accountKeys struct {
 	dir    string
 	tokens *registry.Tokens
-	// given signs in place of the data directory's key, and is nil without a file; verifiers are the public keys of
-	// further files.
+	// given is the key from a file that signs instead of the data directory's, or nil. verifiers are public keys
+	// from further files.
 	given     crypto.Signer
 	verifiers []publicKey
 
 	mu   sync.Mutex
-	keys *pki.Set // ServiceAccount and Retired are guarded by mu
+	keys *pki.Set // mu guards its ServiceAccount and Retired
 }
 
-// publicKey is what all public keys of the standard library are.
+// publicKey is implemented by all public keys of the standard library.
 type publicKey interface{ Equal(crypto.PublicKey) bool }
 
 func newAccountKeys(c config.Accounts, dir, issuer string, keys *pki.Set) (*accountKeys, error) {
@@ -71,7 +71,8 @@ func newAccountKeys(c config.Accounts, dir, issuer string, keys *pki.Set) (*acco
 	return a, err
 }
 
-// public implements apiserver.Config.ServiceAccountKeys: the key that signs, and those whose tokens are still valid.
+// public implements apiserver.Config.ServiceAccountKeys. It returns the key that signs and the keys whose tokens
+// are still valid.
 func (a *accountKeys) public() []any {
 	all := a.signing()
 	for _, key := range a.verifiers {
@@ -110,7 +111,6 @@ func (a *accountKeys) rotate(overlap time.Duration) error {
 	return a.tokens.Use(a.keys.ServiceAccount)
 }
 
-// RotateServiceAccountKey implements control.Backend.
 func (p *process) RotateServiceAccountKey(_ context.Context, overlap time.Duration) error {
 	if p.accounts == nil {
 		return errors.New("this process runs only a node: run the command on the server")
@@ -122,5 +122,5 @@ func (p *process) RotateServiceAccountKey(_ context.Context, overlap time.Durati
 	return nil
 }
 
-// pkiDir returns the directory of the keys of a server or a joined machine.
+// pkiDir returns the directory with the keys of a server or joined machine.
 func pkiDir(dataDir string) string { return filepath.Join(dataDir, "pki") }

@@ -38,8 +38,8 @@ func TestAccountKeysOverlap(t *testing.T) {
 	})
 }
 
-// TestAdminKubeconfigIsRenewed checks the renewal in the data directory and in the user's file, unless the user has
-// removed the context.
+// TestAdminKubeconfigIsRenewed checks the renewal in the data directory and in the user's file, and that a context
+// that the user removed is not added again.
 func TestAdminKubeconfigIsRenewed(t *testing.T) {
 	dir, home := t.TempDir(), filepath.Join(t.TempDir(), "config")
 	synctest.Test(t, func(t *testing.T) {

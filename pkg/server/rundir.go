@@ -21,27 +21,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// ownerFile is in a run directory and contains its owner as JSON, in one line. A process writes it before it acquires
-// anything. Run directories of earlier versions have none until their cluster is started again.
+// ownerFile records the owner of a run directory, as JSON in one line. A process writes it before it acquires
+// anything. Run directories of earlier versions lack it until their cluster is started again.
 const ownerFile = "owner.json"
 
 // runOwner is the cluster that a run directory belongs to.
 type runOwner struct {
 	DataDir string `json:"dataDir"`
-	// Instance is what instance returned, which would be something else if files of the data directory were lost.
+	// Instance is the result of instance, which could differ once files of the data directory were lost.
 	Instance string `json:"instance"`
 }
 
-// runDirFile is in a data directory and contains the path of the run directory that its cluster has, in one line.
+// runDirFile records, in a data directory, the path of its cluster's run directory.
 const runDirFile = "run-dir"
 
 var validInstance = regexp.MustCompile(`^cor[a-z0-9]{4,13}$`)
 
-// answerTimeout is the timeout for the process that uses a run directory to say which data directory it has.
+// answerTimeout is the timeout for asking the process that uses a run directory for its data directory.
 const answerTimeout = 2 * time.Second
 
-// checkRunDir returns an error if the run directory belongs to another data directory, of a cluster that runs or was
-// killed, or the data directory has another run directory: the network of the cluster's pods is recorded there.
+// checkRunDir returns an error if the run directory belongs to the cluster of another data directory, running or
+// killed, or if the data directory's cluster has another run directory, which records the network of its pods.
 func checkRunDir(ctx context.Context, c config.Config) error {
 	if dir := otherRunDir(c); dir != "" {
 		return fmt.Errorf("the cluster in %s has the run directory %s, where the network of its pods is recorded: give "+
@@ -59,22 +59,23 @@ func checkRunDir(ctx context.Context, c config.Config) error {
 	case o.DataDir != "":
 		return ownedBy(c, o.DataDir, 0)
 	}
-	if errors.Is(err, socket.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
+	if errors.Is(err, socket.ErrNotRunning) || holder(c.DataDir) != 0 { // our own process may hang
 		return nil
 	}
 	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give "+
 		"the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)
 }
 
-// claimRunDir records that the run directory, which exists, belongs to the data directory, unless it belongs to
-// another. It may be repeated.
+// claimRunDir records that the run directory, which must exist, belongs to the data directory. It fails if it
+// belongs to another one. It may be repeated.
 func claimRunDir(c config.Config) error {
 	f, err := os.OpenFile(filepath.Join(c.RunDir, ownerFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	// Another process may claim it at the same time. The lock ends when the file is closed, or the process is killed.
+	// The lock excludes other processes that claim the directory now. It ends when the file is closed or the
+	// process dies.
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
@@ -100,7 +101,6 @@ func claimRunDir(c config.Config) error {
 	return errors.Join(f.Sync(), atomicfile.SyncDir(c.RunDir), recordRunDir(c))
 }
 
-// recordRunDir writes into the data directory which run directory its cluster has.
 func recordRunDir(c config.Config) error {
 	file, dir := filepath.Join(c.DataDir, runDirFile), resolved(c.RunDir)+"\n"
 	if text, err := bounded.File(file, unix.PathMax); err == nil && string(text) == dir {
@@ -109,8 +109,8 @@ func recordRunDir(c config.Config) error {
 	return atomicfile.Write(file, []byte(dir))
 }
 
-// otherRunDir returns the run directory that the data directory's cluster has if it is not the configured one, and ""
-// if it is, or is gone.
+// otherRunDir returns the run directory of the data directory's cluster if it differs from the configured one and
+// still exists, else "".
 func otherRunDir(c config.Config) string {
 	text, err := bounded.File(filepath.Join(c.DataDir, runDirFile), unix.PathMax)
 	dir := strings.TrimSuffix(string(text), "\n")
@@ -123,7 +123,7 @@ func otherRunDir(c config.Config) string {
 	return dir
 }
 
-// runDirOwner returns the recorded owner of a run directory, which has no DataDir if there is none.
+// runDirOwner returns the recorded owner of a run directory. Its DataDir is empty if there is none.
 func runDirOwner(runDir string) (runOwner, error) {
 	f, err := os.Open(filepath.Join(runDir, ownerFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,8 +136,8 @@ func runDirOwner(runDir string) (runOwner, error) {
 	return readOwner(f)
 }
 
-// readOwner returns no owner if the process that wrote the file was killed before it completed it: that one acquired
-// nothing.
+// readOwner reads an owner file. An incomplete file means no owner: its writer was killed before it acquired
+// anything.
 func readOwner(f *os.File) (o runOwner, err error) {
 	text, err := bounded.All(f, 4*unix.PathMax)
 	if err == nil && !bytes.HasSuffix(text, []byte("\n")) {
@@ -155,8 +155,8 @@ func readOwner(f *os.File) (o runOwner, err error) {
 	return o, nil
 }
 
-// ownedBy returns an error if the run directory's owner is not the configured data directory. pid is the owner's
-// process, 0 if none runs.
+// ownedBy returns an error if the owner of the run directory is not the configured data directory. pid is the
+// owner's process, or 0 if unknown.
 func ownedBy(c config.Config, dataDir string, pid int) error {
 	if resolved(dataDir) == resolved(c.DataDir) {
 		return nil

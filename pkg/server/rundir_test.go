@@ -27,8 +27,8 @@ func (e elsewhere) Status(context.Context) socket.Status {
 
 func (elsewhere) Debug() http.Handler { return http.NotFoundHandler() }
 
-// TestRunDirOfAnotherCluster checks that a command with one cluster's run directory and another's data directory
-// touches neither.
+// TestRunDirOfAnotherCluster checks that a command with the run directory of one cluster and the data directory of
+// another changes neither.
 func TestRunDirOfAnotherCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("deleting needs root")
@@ -53,8 +53,8 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err, "it runs already")
 }
 
-// TestRunDirOfAKilledCluster checks that a killed cluster's run directory is refused with another data directory,
-// and that the error names the remedy.
+// TestRunDirOfAKilledCluster checks that the run directory of a killed cluster is refused for another data
+// directory, and that the error names the remedy.
 func TestRunDirOfAKilledCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("deleting needs root")
@@ -96,7 +96,7 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	require.Equal(t, name, instance(killed))
 	require.Error(t, claimRunDir(c), "two that start at once")
 
-	// The other way round: its data directory with another run directory, such as the default one.
+	// Conversely: the killed cluster's data directory with another run directory, such as the default.
 	elsewhere := killed
 	elsewhere.RunDir = filepath.Join(dir, "elsewhere")
 	for _, err := range []error{
@@ -113,7 +113,7 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	refused("is the run directory of the cluster in " + killed.DataDir + ", which is not running: give --data-dir " +
 		killed.DataDir)
 
-	// A data directory that was moved and replaced by a link is the same directory.
+	// A data directory that was moved and replaced by a link to it is the same directory.
 	require.NoError(t, os.Rename(killed.DataDir, killed.DataDir+"-moved"))
 	require.NoError(t, os.Symlink(killed.DataDir+"-moved", killed.DataDir))
 	require.NoError(t, claimRunDir(killed))

@@ -1,15 +1,15 @@
 // Package server assembles the components into processes: the control plane, a node, and both in one.
 //
-// Its invariant: components start in the order of the lists in this package, with the reason beside each, and stop in
-// reverse order.
+// Its invariant: components start in the order of the lists in this package, with the reason beside each, and stop
+// in reverse order.
 //
-// A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
-// (pkg/base/jointoken). Its holder cannot act as an existing node, be it the server's own or an offline one
-// (machine.go), nor impersonate the API or another node (pki.Set.Node, nodes.go).
+// A join token only allows a machine to join as a new node, until it expires or is revoked (pkg/base/jointoken).
+// Its holder cannot act as an existing node, not even an offline one (machine.go), nor impersonate the API or
+// another node (pki.Set.Node, nodes.go).
 //
-// A joined machine has the permissions of its node only (node authorizer, NodeRestriction). Deleting its Node excludes
-// it at once and cancels its open requests (members.go): its agent exits, and the machine needs a token to come back.
-// The server's own node cannot be excluded; it registers again at once.
+// A joined machine has only the permissions of its node (node authorizer, NodeRestriction). Deleting its Node
+// excludes it at once and cancels its open requests (members.go): its agent exits, and the machine needs a token to
+// come back. The server's own node cannot be excluded: it registers again at once.
 package server
 
 import (
@@ -37,7 +37,7 @@ const (
 
 func nodeUser(name string) string { return "system:node:" + name }
 
-// RunServer runs the control plane and, if node is set, this machine as a node, until ctx is done. Containers keep
+// RunServer runs the control plane and, if node is set, this machine's node, until ctx is done. Containers keep
 // running.
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	report := reporter()
@@ -81,7 +81,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	return p.run(ctx, report, components)
 }
 
-// RunAgent runs this machine as a node of the cluster whose servers are at c.Join until ctx is done. Containers keep
+// RunAgent runs this machine as a node of the cluster with the servers c.Join, until ctx is done. Containers keep
 // running.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if len(c.Join) == 0 {
@@ -113,7 +113,8 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	return p.run(ctx, report, append(m.remote, n.components()...))
 }
 
-// process is shared by all modes.
+// process is the state of a server, agent or embedded control plane. accounts, authorities, store and plane are nil
+// without a control plane, node is nil without a node.
 type process struct {
 	config.Config
 	log     *slog.Logger
@@ -122,38 +123,33 @@ type process struct {
 	began   time.Time
 	nodeIP  netip.Addr
 
-	// In an embedded control plane, listener serves the API in place of Listen, volatile leaves out syncing to disk, and
-	// drain is the API server's.
+	// Only in an embedded control plane: listener replaces Listen, volatile skips fsync, and drain is
+	// apiserver.Config.Drain.
 	listener net.Listener
 	volatile bool
 	drain    time.Duration
 	given    Given
 	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
-	// started is closed when the start was reported. Writes that no client waits for happen then.
-	started chan struct{}
-	// accounts is nil without a control plane.
-	accounts *accountKeys
-	// authorities is nil without a control plane.
+	// started is closed after the start was reported. Writes that no client waits for begin then.
+	started     chan struct{}
+	accounts    *accountKeys
 	authorities *authorities
-	// store is nil without a control plane.
-	store *store.Store
-	// plane is nil without a control plane.
-	plane *plane
-	// servers is nil unless this machine has joined a cluster.
-	servers *servers.List
-	// node is nil without a node.
+	store       *store.Store
+	plane       *plane
+	// servers is nil unless this machine joined a cluster.
+	servers                      *servers.List
 	node                         *node
 	url, kubeconfig, joinCommand string
 
-	// stop stops the process at once; set by run.
+	// stop stops the process at once. run sets it.
 	stop  context.CancelFunc
 	parts parts
 }
 
-// prepare locks the data directory, claims the run directory and determines the identity of this machine.
+// prepare locks the data directory, claims the run directory, and determines the node's name and address.
 func prepare(ctx context.Context, c config.Config) (*process, error) {
-	if err := checkRunDir(ctx, c); err != nil { // before a data directory is created
+	if err := checkRunDir(ctx, c); err != nil { // before creating the data directory
 		return nil, err
 	}
 	p := &process{Config: c, began: time.Now(), metrics: newRegistries(), started: make(chan struct{})}
@@ -197,7 +193,7 @@ func prepare(ctx context.Context, c config.Config) (*process, error) {
 
 func (p *process) close() { _ = p.lock.Close() }
 
-// outwardAddress returns the source address of the default route. No packet is sent.
+// outwardAddress returns the source address of the default route. It sends no packet.
 func outwardAddress() (netip.Addr, error) {
 	conn, err := net.Dial("udp4", "203.0.113.1:9")
 	if err != nil {
@@ -209,11 +205,11 @@ func outwardAddress() (netip.Addr, error) {
 	return address.Addr(), err
 }
 
-// run runs the components and reports each one that starts, and finally that the node is Ready.
+// run runs the components. It reports each one that starts and, once all are ready, the status.
 func (p *process) run(ctx context.Context, report func(socket.Event), components []run.Component) error {
 	ctx, p.stop = p.lingering(ctx, true)
 	defer p.stop()
-	// The socket first, so that status and stop work while the rest starts.
+	// The socket comes first, so that `coracle status` and `coracle stop` work during the start.
 	components = append([]run.Component{socket.NewServer(p.RunDir, p)}, components...)
 	p.parts.add(components)
 	components = append(components, &last{notify: func(ctx context.Context) {
@@ -244,7 +240,7 @@ func (p *process) run(ctx context.Context, report func(socket.Event), components
 	}, components...)
 }
 
-// hung reports components that did not stop in time.
+// hung logs a component that did not stop in time, with all stacks.
 func hung(log *slog.Logger) func(name string, after time.Duration) {
 	return func(name string, after time.Duration) {
 		log.Error("component did not stop in time, abandoning it", "component", name, "after", after)
@@ -270,10 +266,10 @@ func (p *process) forgetStart() {
 type last struct {
 	run.Readiness
 	notify  func(context.Context)
-	settled func() // called once, after settling; may be nil
+	settled func() // called once, settling after the start; may be nil
 }
 
-// settling is how long after the start deferred work and the controllers' first reconciles take.
+// settling is the time after the start that deferred work and the controllers' first reconciles need.
 const settling = 5 * time.Second
 
 func (l *last) Name() string { return lastName }

@@ -84,7 +84,8 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.ErrorContains(t, err, "--merge-kubeconfig=false")
 }
 
-// The context is removed too if the cluster was started later without merging, and its authority was replaced then.
+// TestKubeconfigIsTakenOutAfterARotationWithoutMerging: delete finds the context by the authority that it was written
+// with.
 func TestKubeconfigIsTakenOutAfterARotationWithoutMerging(t *testing.T) {
 	dir := t.TempDir()
 	home := filepath.Join(dir, "home", "config")

@@ -41,10 +41,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// pause delays the writes of one server while it is set: they wait until it ends or their context is done.
+// pause blocks one server's writes while it is set, until it ends or their context is done.
 type pause struct {
 	mu    sync.Mutex
-	until chan struct{} // nil if nothing is paused
+	until chan struct{} // nil unless paused
 }
 
 func (p *pause) begin() (end func()) {
@@ -138,7 +138,7 @@ func (s pausedStore) Get(ctx context.Context, key string) (store.KV, error) {
 	return s.leaseStore.Get(ctx, key)
 }
 
-// acts is a component that fails the test if two servers run it concurrently.
+// acts is a component that fails the test if two servers run it at once.
 type acts struct {
 	run.Component
 	t     *testing.T
@@ -153,8 +153,8 @@ func (a acts) Run(ctx context.Context) error {
 	return a.Component.Run(ctx)
 }
 
-// oneOfTwo is one of two servers that share a store, with registry, cache, endpoints, and reconcilers under leader
-// election.
+// oneOfTwo is one of two servers that share a store. It has a registry, a cache, endpoints, and controllers with
+// leader election.
 type oneOfTwo struct {
 	*plane
 	paused pause
@@ -188,12 +188,12 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 			return false
 		}, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
 	}
-	// The store rounds one second up to four.
+	// The store rounds a TTL of one second up to four.
 	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond
 	c := l.election(election.Controllers)
 	c.Client, c.Alone = o.paused.client(c.Client), nil
 	c.Identity = func() string { return name + "_coracle-" + address }
-	// A running server may get no processor for seconds.
+	// A running server may get no CPU for seconds.
 	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond
 	o.led, err = newLed(l, "controllers", c, func(led *led[acts], metrics prometheus.Registerer) (acts, error) {
 		controllers, err := controllers.New(controllers.Config{
@@ -260,8 +260,8 @@ func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 		})
 }
 
-// TestTwoServersAct runs two servers over one store. One of them is paused, resumed, stopped, and finally killed. The
-// reconcilers run on one server at a time and create nothing twice, and the API's endpoints are updated.
+// TestTwoServersAct runs two servers on one store and pauses, resumes, stops and finally kills one. The controllers
+// run on one server at a time and create nothing twice, and the API's endpoints follow.
 func TestTwoServersAct(t *testing.T) {
 	dir, err := os.MkdirTemp("", "coracle-servers-")
 	require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestTwoServersAct(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, families, "a server that does not lead has no reconciler metrics")
 
-	// All pods ever created are counted through a third view of the store.
+	// A watch counts all pods ever created.
 	admin := b.plane.client(apiServerUser, user.SystemPrivilegedGroup)
 	pods, err := admin.Watch(t.Context(), &corev1.PodList{})
 	require.NoError(t, err)
@@ -324,7 +324,7 @@ func TestTwoServersAct(t *testing.T) {
 	grown(5)
 
 	resume := a.paused.begin()
-	scaleTo(b, 10) // a sees it and would act, but is paused
+	scaleTo(b, 10) // a would act on it, but is paused
 	grown(10)
 	require.False(t, a.led.election.Leads())
 	leads(b)

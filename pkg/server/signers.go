@@ -10,8 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
 )
 
-// signers returns upstream's built-in signers. They sign with the cluster's authorities, also after those were
-// replaced.
+// signers returns upstream's built-in signers. They sign with the cluster's current CAs.
 func signers(keys *pki.Set) map[string]certificates.Signer {
 	by := func(a *pki.Authority) certificates.Signer {
 		return func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage,

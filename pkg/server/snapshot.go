@@ -23,19 +23,18 @@ import (
 var _ socket.SnapshotBackend = (*process)(nil)
 
 const (
-	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes; storeDir is the
-	// store's.
+	// keyDir and encryptionDir are the directories that a snapshot includes. storeDir has the store. All are in the
+	// data directory.
 	keyDir, encryptionDir, storeDir = "pki", "encryption", "store"
-	// restoring is the directory in which a snapshot is unpacked. While it exists, the data directory is not used.
+	// restoring is the directory in which a snapshot is unpacked. While it exists, no server starts in the data
+	// directory.
 	restoring = "restoring"
-	// snapshotAttempts is how often a snapshot is begun while keys change.
+	// snapshotAttempts is how often a snapshot is attempted while keys change.
 	snapshotAttempts = 3
 )
 
-// errKeysChange means that keys were replaced while they were read.
 var errKeysChange = errors.New("keys of the cluster are being replaced: try again once that is done")
 
-// Snapshot implements control.SnapshotBackend.
 func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
 	if p.plane == nil {
 		return errNoPlane
@@ -49,7 +48,7 @@ func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
 
 func (p *process) snapshot(ctx context.Context, to io.Writer) error {
 	for range snapshotAttempts {
-		// The keys fit the stored objects if they are the same before and after the moment of the snapshot.
+		// If the keys are the same before and after the moment of the snapshot, they match the stored objects.
 		before, err := clusterKeys(p.DataDir)
 		if err != nil {
 			return err
@@ -106,7 +105,6 @@ func clusterKeys(dataDir string) ([]snapshot.File, error) {
 	return append(keys, encryption...), err
 }
 
-// untilDone is a writer that fails once its context is done.
 type untilDone struct {
 	ctx context.Context
 	io.Writer
@@ -119,10 +117,10 @@ func (w untilDone) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// RestoreSnapshot restores a cluster from an archive, or the objects from a file of `etcdctl snapshot save`, into the
-// data directory, in which no process may run. With replace, a cluster that is there is moved aside, into a directory
-// that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new one, or a directory
-// that no process starts in until the restore is repeated.
+// RestoreSnapshot restores a cluster from an archive, or objects from a file of `etcdctl snapshot save`, into the
+// data directory. It fails while a process uses the directory. If the directory has a cluster, replace moves that
+// aside into the returned directory old; without replace it is an error. If RestoreSnapshot is killed at any point,
+// it leaves the old cluster, the new one, or a directory in which no server starts until the restore is repeated.
 func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	replace bool) (m snapshot.Manifest, old string, err error) {
 	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
@@ -160,7 +158,7 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	if err := os.MkdirAll(parts, 0o700); err != nil {
 		return m, "", err
 	}
-	// Nothing of the old cluster has been touched until here: a bad archive leaves it as it was.
+	// Up to here the old cluster is unchanged, so a bad archive does no harm.
 	if m, err = unpack(archive, parts); err == nil {
 		err = store.Restore(filepath.Join(parts, snapshot.Database), filepath.Join(dir, storeDir), slog.Default())
 	}
@@ -176,8 +174,8 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	return m, old, install(c.DataDir, dir, old)
 }
 
-// unpack unpacks and verifies an archive, or a snapshot of another API server's etcd, for which it makes the directory
-// of the keys: there are none (checkKeys).
+// unpack unpacks and verifies an archive of Coracle or a snapshot of etcd. The latter has no keys, so unpack makes an
+// empty directory for them: a missing one means that keys were lost (checkKeys).
 func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
 	in := bufio.NewReader(archive)
 	if head, _ := in.Peek(snapshot.EtcdHead); snapshot.IsEtcd(head) {
@@ -189,7 +187,7 @@ func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
 	return snapshot.Unpack(in, dir)
 }
 
-// install puts the restored parts in the places of the old ones, which it moves to old.
+// install moves the old parts to old and the restored parts into their places. It may be repeated.
 func install(dataDir, dir, old string) error {
 	if old != "" {
 		if err := os.MkdirAll(filepath.Join(old, storeDir), 0o700); err != nil {
@@ -214,14 +212,14 @@ func install(dataDir, dir, old string) error {
 			return err
 		}
 	}
-	// The administrator's kubeconfig has a certificate of the old cluster; a start writes it.
+	// The admin kubeconfig has a certificate of the old cluster. The next start writes a new one.
 	if err := os.Remove(filepath.Join(dataDir, command.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(dir)
 }
 
-// clusterIn reports whether a data directory has a cluster's keys or store.
+// clusterIn reports whether a data directory contains keys or a store of a cluster.
 func clusterIn(dataDir string) (bool, error) {
 	for _, name := range []string{keyDir, encryptionDir, filepath.Join(storeDir, store.Directory)} {
 		if there, err := exists(filepath.Join(dataDir, name)); there || err != nil {
@@ -253,7 +251,6 @@ func checkKeys(dataDir string) error {
 		pkiDir(dataDir), filepath.Join(dataDir, storeDir))
 }
 
-// checkRestored fails if a restore did not finish.
 func checkRestored(dataDir string) error {
 	unfinished, err := exists(filepath.Join(dataDir, restoring))
 	if err == nil && unfinished {

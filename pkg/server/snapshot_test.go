@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// After a crash between any two renames, a restore has set the old cluster's parts aside, no process starts, and
-// the next attempt completes it.
+// TestInstallIsRepeatable checks that, after a crash between any two renames, the old cluster's parts are kept, no
+// process starts, and the next attempt completes the restore.
 func TestInstallIsRepeatable(t *testing.T) {
 	fill := func(root, content string) {
 		for _, name := range []string{"pki/ca.key", "encryption/config.yaml", "store/etcd/member/snap/db"} {
@@ -33,7 +33,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		}
 		return string(raw)
 	}
-	// unpacked creates the state of RestoreSnapshot before install.
+	// unpacked creates the state in which RestoreSnapshot calls install.
 	unpacked := func(data string) string {
 		dir := filepath.Join(data, restoring)
 		require.NoError(t, os.RemoveAll(dir))
@@ -47,7 +47,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 		fill(data, "old")
 		dir := unpacked(data)
 		first := filepath.Join(data, "replaced-1")
-		// It fails at the part last, because a directory occupies the place for the old part.
+		// install fails at the part last, because a directory is in the place of the old part.
 		from := filepath.Join(dir, "parts", last)
 		if last == "store/etcd" {
 			from = filepath.Join(dir, last)
@@ -67,7 +67,7 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
-// With new keys, all nodes and clients of a cluster would be refused, by messages about other machines.
+// TestLostKeys checks that a start makes no new keys for a cluster whose keys are gone: all nodes would be refused.
 func TestLostKeys(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, checkKeys(dir), "a new data directory")
@@ -77,7 +77,7 @@ func TestLostKeys(t *testing.T) {
 	require.NoError(t, checkKeys(dir))
 }
 
-// A restore with the run directory of another cluster names that cluster.
+// TestRestoreWithTheRunDirOfAnotherCluster checks that the refusal names the other cluster.
 func TestRestoreWithTheRunDirOfAnotherCluster(t *testing.T) {
 	c := config.Default()
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
@@ -86,7 +86,8 @@ func TestRestoreWithTheRunDirOfAnotherCluster(t *testing.T) {
 	require.ErrorContains(t, err, c.RunDir+" is the run directory of the cluster in /elsewhere")
 }
 
-// The objects in a file of `etcdctl snapshot save` become a cluster with its own keys. A damaged file changes nothing.
+// TestRestoreOfEtcd checks that the objects of an `etcdctl snapshot save` file become a cluster with its own keys,
+// and that a damaged file changes nothing.
 func TestRestoreOfEtcd(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	opened := func(dir string) (*store.Store, func()) {

@@ -17,22 +17,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// reportVariable names the file descriptor on which a background process reports the progress of its start, as lines of
-// control.Event.
+// reportVariable names the file descriptor to which a background process writes its start-up progress, one
+// socket.Event a line.
 const reportVariable = "CORACLE_REPORT_FD"
 
-// logFile is the background process's log, in the data directory. Beyond maxLog bytes its contents move to logFile.1.
+// logFile is the log of the background process, in the data directory. At maxLog bytes its contents move to
+// logFile.1.
 const (
 	logFile = "coracle.log"
 	maxLog  = 16 << 20
 )
 
-// Start runs child, a `coracle server` with the same options, in the background and returns when its node is Ready. If
-// one is already running, its status is returned. A child that fails has exited when Start returns its error. If ctx is
-// done first, the child is stopped.
+// Start runs child, a `coracle server` with the same options, in the background, and returns when its node is
+// Ready. If a process already runs, Start returns its status. If Start returns an error of the child, the child has
+// exited. If ctx ends first, the child gets SIGTERM.
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(socket.Event)) (socket.Status, error) {
 	_, statErr := os.Stat(c.DataDir)
-	dirErr := os.MkdirAll(c.DataDir, 0o700) // for the lock; what else is wrong comes first
+	dirErr := os.MkdirAll(c.DataDir, 0o700) // needed for the lock; preflight's errors take precedence
 	if dirErr == nil {
 		unlock, err := lockStart(ctx, c.DataDir, toStart, func(pid int, does string) {
 			progress(socket.Event{Message: fmt.Sprintf("waiting for process %d, which %ss the cluster", pid, does)})
@@ -43,7 +44,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 		defer func() {
 			unlock()
 			if errors.Is(statErr, fs.ErrNotExist) {
-				_ = os.Remove(c.DataDir) // if the start failed before it wrote anything
+				_ = os.Remove(c.DataDir) // succeeds only if the start wrote nothing
 			}
 		}()
 	}
@@ -63,7 +64,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 	return startChild(ctx, c, child, progress)
 }
 
-// startChild starts the background process and follows its reports until its node is Ready.
+// startChild starts the background process and reads its reports until its node is Ready.
 func startChild(ctx context.Context, c config.Config, child *exec.Cmd,
 	progress func(socket.Event)) (status socket.Status, err error) {
 	log, err := openLog(filepath.Join(c.DataDir, logFile))
@@ -104,7 +105,7 @@ func startChild(ctx context.Context, c config.Config, child *exec.Cmd,
 			progress(e)
 		}
 	}
-	// The pipe was closed without a final event: the child was killed or has crashed.
+	// The pipe was closed without a final event: the child crashed or was killed.
 	err = child.Wait()
 	if ctx.Err() != nil {
 		return status, ctx.Err()
@@ -119,8 +120,8 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// reporter returns a function that reports progress to `coracle start`; in the foreground it does nothing.
-// After the last event (Done or Error) it closes the pipe.
+// reporter returns a function that reports progress to `coracle start`, or does nothing in the foreground. It
+// closes the pipe after the last event (Done or Error).
 func reporter() func(socket.Event) {
 	fd, err := strconv.Atoi(os.Getenv(reportVariable))
 	if err != nil {
@@ -131,7 +132,7 @@ func reporter() func(socket.Event) {
 	pipe := os.NewFile(uintptr(fd), "report")
 	encoder := json.NewEncoder(pipe)
 	return func(e socket.Event) {
-		// The parent may have exited, which is not an error.
+		// The parent may have exited; ignore the error.
 		_ = encoder.Encode(e)
 		if e.Done || e.Error != "" {
 			_ = pipe.Close()

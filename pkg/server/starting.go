@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startLock is a file in a data directory that `coracle start`, `stop` and `delete` lock while they run. It contains
-// the pid of the command and what it does. The server's own lock (lockFile) comes later: without this one, a stop or
-// delete in the first moments of a start would find nothing, and then a cluster would run.
+// startLock is a file in a data directory that `coracle start`, `stop` and `delete` lock while they run. It
+// contains the pid of the command and what it does. The server locks lockFile only later: without startLock, a stop
+// or delete in the first moments of a start would find no process, and the cluster would then run.
 const (
 	startLock = "start.lock"
 	toStart   = "start"
 	toEnd     = "end"
 )
 
-// errNoDataDir means that there is no data directory to lock.
+// errNoDataDir means that the data directory does not exist, so that it cannot be locked.
 var errNoDataDir = errors.New("the data directory does not exist")
 
-// lockStart locks a data directory against other commands. If another command has the lock, it calls held with that
-// command's pid and what it does, and waits. release removes the file.
+// lockStart locks a data directory against other commands. While another command has the lock, it calls held once,
+// with that command's pid and action, and waits. release removes the file and unlocks it.
 func lockStart(ctx context.Context, dir, does string, held func(pid int, does string)) (release func(), err error) {
 	path := filepath.Join(dir, startLock)
 	for {
@@ -40,7 +40,7 @@ func lockStart(ctx context.Context, dir, does string, held func(pid int, does st
 		if err := flockOrWait(ctx, f, held); err != nil {
 			return nil, err
 		}
-		// The former holder removes the file before it unlocks it.
+		// The previous holder removes the file before it unlocks it; then open the new file.
 		mine, err := f.Stat()
 		if there, statErr := os.Stat(path); err == nil && statErr == nil && os.SameFile(mine, there) {
 			_, err = f.WriteAt(fmt.Appendf(nil, "%10d %-5s\n", os.Getpid(), does), 0)
@@ -50,7 +50,8 @@ func lockStart(ctx context.Context, dir, does string, held func(pid int, does st
 	}
 }
 
-// flockOrWait locks an open file. If it fails it has closed the file, or closes it when the lock is granted.
+// flockOrWait locks an open file. On an error it closes the file, after ctx's end only once the pending lock is
+// granted.
 func flockOrWait(ctx context.Context, f *os.File, held func(pid int, does string)) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
@@ -78,7 +79,7 @@ func flockOrWait(ctx context.Context, f *os.File, held func(pid int, does string
 	}
 }
 
-// endStart ends a start that is under way and locks the data directory. It does nothing if there is no data directory.
+// endStart ends a start in progress and locks the data directory. If there is no data directory, it does nothing.
 func endStart(ctx context.Context, dir string, say func(format string, args ...any)) (release func(), err error) {
 	release, err = lockStart(ctx, dir, toEnd, func(pid int, does string) {
 		if holds, err := hasOpen(pid, filepath.Join(dir, startLock)); err != nil || !holds || does != toStart {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLockStart: commands on one data directory wait for each other, also when the former one removed the directory.
+// TestLockStart checks that commands on one data directory wait for each other, also if the previous one removed
+// the directory.
 func TestLockStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	_, err := lockStart(t.Context(), dir, toEnd, nil)

@@ -18,9 +18,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// Stop stops the pods of this machine gracefully, then the process, and returns when it has exited. It returns
-// control.ErrNotRunning if none is running. Pods have their grace period; a process that hangs is killed, at the latest
-// 80 s after its last response.
+// Stop stops this machine's pods gracefully and then the process, and returns when it has exited. It returns
+// socket.ErrNotRunning if no process runs. Pods get their grace period. A process that hangs is killed at the
+// latest 80 s after its last response.
 func Stop(ctx context.Context, c config.Config, progress func(socket.Event)) error {
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
@@ -60,14 +60,14 @@ func stop(ctx context.Context, client *socket.Client, c config.Config, progress 
 	return errors.Join(err, endErr)
 }
 
-// Delete stops the process and removes everything of the cluster from this machine, including what a killed process
-// left. It may be repeated. Pods get no grace period: their containers are killed. A process that does not exit within
-// 15 s is killed.
+// Delete stops the process and removes everything of the cluster from this machine, including leftovers of a killed
+// process. It may be repeated. Pods get no grace period: their containers are killed. A process that does not exit
+// within 15 s is killed.
 func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
-	// Warnings of the libraries are covered by the returned error.
+	// The returned error covers the libraries' warnings.
 	klog.SetLogger(logr.FromSlogHandler(atLeast{slog.Default().Handler(), slog.LevelError}))
 	say := func(format string, args ...any) { progress(socket.Event{Message: fmt.Sprintf(format, args...)}) }
 	if err := checkRunDir(ctx, c); err != nil {
@@ -85,7 +85,7 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	}
 	if pid != 0 {
 		say("ending process %d", pid)
-		// SIGTERM lets the store close, and leaves containers to the steps below.
+		// SIGTERM lets the store close. The steps below remove the containers.
 		if _, _, err := (ending{
 			dir:      c.DataDir,
 			graceful: deletePatience,
@@ -113,8 +113,8 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	return errors.Join(removeDir(ctx, c.RunDir), removeDir(ctx, c.DataDir))
 }
 
-// removeDir removes a directory whose contents may be nested to any depth and resist removal. A symbolic link to it,
-// and a mount point, are not Coracle's: only what is in them is removed.
+// removeDir removes a directory tree of any depth, including contents that resist removal. If the directory is a
+// symbolic link or a mount point, the administrator made it, so only its contents are removed.
 func removeDir(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	info, err := os.Lstat(dir)
@@ -130,7 +130,7 @@ func removeDir(ctx context.Context, dir string) error {
 		}
 	}
 	entries, readErr := os.ReadDir(dir)
-	if errors.Is(readErr, fs.ErrNotExist) { // a link that leads nowhere
+	if errors.Is(readErr, fs.ErrNotExist) { // a dangling link
 		return nil
 	}
 	err = readErr

@@ -6,7 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/auditlog"
 )
 
-// transport returns the TLS version and cipher suites from the options; zero and nil leave the choice to crypto/tls.
+// transport returns the TLS version and cipher suites from the options. Zero and nil mean the defaults of
+// crypto/tls.
 func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 	if p.TLSMinVersion != "" {
 		if minVersion, err = cliflag.TLSVersion(p.TLSMinVersion); err != nil {
@@ -19,7 +20,7 @@ func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 	return minVersion, ciphers, err
 }
 
-// auditLog opens the audit log; nil if it is disabled.
+// auditLog opens the audit log, or returns nil if it is disabled.
 func (p *process) auditLog() (*auditlog.Log, error) {
 	if p.AuditPolicyFile == "" {
 		return nil, nil

@@ -10,10 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxResourceMetrics bounds, in bytes, a node's /metrics/resource.
+// maxResourceMetrics is the maximum size of a node's /metrics/resource, in bytes.
 const maxResourceMetrics = 16 << 20
 
-// newUsage makes the collector of what nodes use: this machine's node is asked in process, others over their API.
+// newUsage returns the collector of the nodes' resource metrics. It asks this machine's node in process and others
+// over their API.
 func (p *process) newUsage(remote *nodes) *usage.Collector {
 	return usage.New(func(ctx context.Context, name string) ([]byte, error) {
 		if name == p.NodeName && p.node != nil {

@@ -14,7 +14,7 @@ const (
 	defaultPeriod = 5
 )
 
-// The default images, as tags of buildbarn's own.
+// Default images, as tagged by the Buildbarn project.
 const (
 	imageScheduler = "buildbarn/bb-scheduler:latest"
 	imageWorker    = "buildbarn/bb-worker:latest"
@@ -39,7 +39,7 @@ func defaultPods(p *PodSpec, image string, replicas int32) {
 	setPtr(&p.Replicas, replicas)
 }
 
-// DefaultScheduler sets the defaults. All functions here are idempotent.
+// DefaultScheduler sets the defaults. All functions in this file are idempotent.
 func DefaultScheduler(s *BuildbarnScheduler) {
 	defaultPods(&s.Spec.PodSpec, imageScheduler, 1)
 	set(&s.Spec.ServiceType, corev1.ServiceTypeClusterIP)
@@ -146,7 +146,7 @@ func DefaultPart(p Part) {
 	}
 }
 
-// HostOf is the host of a part's Ingress; empty if it has none.
+// HostOf returns the host of a part's Ingress, or "" if it has none.
 func HostOf(p Part) string {
 	switch p := p.(type) {
 	case *BuildbarnScheduler:
@@ -160,7 +160,7 @@ func HostOf(p Part) string {
 	return ""
 }
 
-// Labels are what a part's pods are selected by.
+// Labels returns the labels that select a part's pods.
 func Labels(p Part) map[string]string {
 	return map[string]string{LabelApp: p.Component(), LabelPart: p.GetName()}
 }

@@ -1,14 +1,16 @@
-// Package v1alpha1 is the API of Buildbarn: the parts of a farm that executes build actions remotely, and whole farms.
+// Package v1alpha1 is the API of Buildbarn: the parts of a farm that executes build actions remotely, and whole
+// farms.
 //
-// Its invariant: a part that Validate accepts has children whose names, labels and hosts Kubernetes accepts.
+// Its invariant: Kubernetes accepts the names, labels and hosts of the children of every part that Validate
+// accepts.
 //
-//	Kind                 Makes (pkg/systems/buildbarn/controller)
+//	Kind                 Children (pkg/systems/buildbarn/controller)
 //	BuildbarnScheduler   Deployment, Service, Ingress
 //	BuildbarnWorker      Deployment
 //	BuildbarnStorage     StatefulSet, headless Service, claims
 //	BuildbarnFrontend    Deployment, Service
 //	BuildbarnBrowser     Deployment, Service, Ingress
-//	Buildbarn            the five above, and the ConfigMap that they mount
+//	Buildbarn            the five kinds above, and the ConfigMap that they mount
 //
 // +kubebuilder:object:generate=true
 // +groupName=buildbarn.io

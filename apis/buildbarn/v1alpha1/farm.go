@@ -7,7 +7,7 @@ import (
 )
 
 // Buildbarn is a whole farm: a scheduler, storage, a frontend, workers and, if it has an image, a browser, with a
-// configuration in which they know each other. An empty spec is a farm with one pool of workers.
+// configuration that connects them. An empty spec is a farm with one pool of workers.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,48 +21,48 @@ type Buildbarn struct {
 	Status BuildbarnStatus `json:"status,omitempty"`
 }
 
-// BuildbarnSpec is the desired state of a farm. The parts are objects named after the farm: NAME-scheduler,
-// NAME-storage, NAME-frontend, NAME-browser, and NAME-worker-POOL.
+// BuildbarnSpec is the desired state of a farm. Its parts are objects named after the farm: NAME-scheduler,
+// NAME-storage, NAME-frontend, NAME-browser and NAME-worker-POOL.
 type BuildbarnSpec struct {
 	// Images are the images of the programs.
 	Images Images `json:"images,omitempty"`
-	// ImagePullPolicy of all images. Default IfNotPresent.
+	// ImagePullPolicy is the pull policy of all images. Defaults to IfNotPresent.
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
-	// ImagePullSecrets are the secrets with which images are pulled.
+	// ImagePullSecrets are Secrets with credentials for pulling images.
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	// Scheduler, Storage, Frontend and Browser configure these parts.
+	// Scheduler, Storage, Frontend and Browser configure the respective parts.
 	Scheduler FarmScheduler `json:"scheduler,omitempty"`
 	Storage   FarmStorage   `json:"storage,omitempty"`
 	Frontend  FarmFrontend  `json:"frontend,omitempty"`
 	Browser   FarmBrowser   `json:"browser,omitempty"`
-	// Workers are pools of workers, 1 to 64, of different names. Default one named default.
+	// Workers are 1 to 64 pools of workers with different names. Defaults to one pool named default.
 	Workers []FarmWorkers `json:"workers,omitempty"`
-	// Config is what the configuration files are rendered from.
+	// Config has values for the generated configuration files.
 	Config FarmConfig `json:"config,omitempty"`
-	// TLS encrypts what the parts and their clients say to each other, and lets each part only in where it belongs.
-	// Default none. An empty object is enough.
+	// TLS encrypts connections between the parts and with clients, and restricts each part to the connections that
+	// it needs. Without it there is no TLS. An empty object enables it.
 	TLS *FarmTLS `json:"tls,omitempty"`
 }
 
-// FarmTLS makes an authority for the farm in the Secret NAME-ca, certificates for its parts in PART-tls, and for its
-// clients in NAME-client-tls, with a token for those that cannot use certificates.
+// FarmTLS configures TLS of a farm. The farm's CA is in the Secret NAME-ca, certificates of the parts are in
+// PART-tls, and a client certificate and a token for clients without certificates are in NAME-client-tls.
 type FarmTLS struct {
-	// Clients says who may use the frontend: Authenticated (default), which are those with a certificate of the farm's
-	// authority or with its token, or Anyone.
+	// Clients specifies who may use the frontend: Authenticated (the default), clients with a certificate of the
+	// farm's CA or with its token, or Anyone.
 	Clients ClientPolicy `json:"clients,omitempty"`
-	// Names are further DNS names and IP addresses under which clients reach the frontend, at most 32.
+	// Names are additional DNS names and IP addresses under which clients reach the frontend, at most 32.
 	//
 	// +listType=set
 	Names []string `json:"names,omitempty"`
-	// LifetimeHours is how long certificates and tokens are valid, 1 to 8760. Default 720. They are renewed after two
-	// thirds of it.
+	// LifetimeHours is the lifetime of certificates and tokens, 1 to 8760. They are renewed after two thirds of it.
+	// Defaults to 720.
 	LifetimeHours int32 `json:"lifetimeHours,omitempty"`
 }
 
-// ClientPolicy says which clients a frontend serves.
+// ClientPolicy specifies which clients a frontend serves.
 type ClientPolicy string
 
-// The policies.
+// Client policies.
 const (
 	ClientsAuthenticated ClientPolicy = "Authenticated"
 	ClientsAnyone        ClientPolicy = "Anyone"
@@ -70,135 +70,141 @@ const (
 
 // Images are the images of the programs of a farm.
 type Images struct {
-	// Scheduler, Worker and Storage are the images of bb_scheduler, bb_worker and bb_storage. Default
+	// Scheduler, Worker and Storage are the images of bb_scheduler, bb_worker and bb_storage. They default to
 	// buildbarn/bb-scheduler:latest, buildbarn/bb-worker:latest and buildbarn/bb-storage:latest.
 	Scheduler string `json:"scheduler,omitempty"`
 	Worker    string `json:"worker,omitempty"`
 	Storage   string `json:"storage,omitempty"`
-	// Browser is the image of bb_browser. There is no browser without it.
+	// Browser is the image of bb_browser. Without it there is no browser.
 	Browser string `json:"browser,omitempty"`
-	// RunnerInstaller is the image that brings bb_runner. Default buildbarn/bb-runner-installer:latest.
+	// RunnerInstaller is the image that provides bb_runner. Defaults to buildbarn/bb-runner-installer:latest.
 	RunnerInstaller string `json:"runnerInstaller,omitempty"`
-	// Runner is the image in which actions are executed, of pools that name none. Default busybox:1.36.
+	// Runner is the image in which actions are executed, for pools without runnerImage. Defaults to busybox:1.36.
 	Runner string `json:"runner,omitempty"`
-	// VolumeInit is an image with a shell. Default busybox:1.36.
+	// VolumeInit is an image with a shell that prepares volumes. Defaults to busybox:1.36.
 	VolumeInit string `json:"volumeInit,omitempty"`
 }
 
 // FarmScheduler configures the scheduler of a farm.
 type FarmScheduler struct {
-	// Resources are what the container requests and is limited to.
+	// Resources are the container's resource requests and limits.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-	// IngressHost is the host of the Ingress. Default bb-scheduler.NAMESPACE.
+	// IngressHost is the host of the Ingress. Defaults to bb-scheduler.NAMESPACE.
 	IngressHost string `json:"ingressHost,omitempty"`
 }
 
 // FarmStorage configures the storage of a farm.
 type FarmStorage struct {
-	// Shards is the number of parts that the cache is divided into, 1 to 500. Default 2.
+	// Shards is the number of shards of the cache, 1 to 500. Defaults to 2.
 	Shards *int32 `json:"shards,omitempty"`
-	// Mirrored keeps each shard on two pods.
+	// Mirrored stores each shard on two pods.
 	Mirrored bool `json:"mirrored,omitempty"`
-	// CASSize and ACSize are the sizes of each pod's claims, at least 128Mi and 16Mi. Default 33Gi and 1Gi.
+	// CASSize and ACSize are the sizes of each pod's claims, at least 128Mi and 16Mi. They default to 33Gi and 1Gi.
 	CASSize *resource.Quantity `json:"casSize,omitempty"`
 	ACSize  *resource.Quantity `json:"acSize,omitempty"`
-	// StorageClassName is of the claims. Default the cluster's.
+	// StorageClassName is the StorageClass of the claims. Defaults to the cluster's default class.
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// ClaimPolicy is Retain (default) or Delete.
+	// ClaimPolicy is Retain (the default) or Delete.
 	ClaimPolicy ClaimPolicy `json:"claimPolicy,omitempty"`
-	// Resources are what the container requests and is limited to.
+	// Resources are the container's resource requests and limits.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
 // FarmFrontend configures the frontend of a farm.
 type FarmFrontend struct {
-	// Replicas is the number of pods. Default 1.
+	// Replicas is the number of pods. Defaults to 1.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// ServiceType is LoadBalancer (default), NodePort or ClusterIP.
+	// ServiceType is LoadBalancer (the default), NodePort or ClusterIP.
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
-	// Resources are what the container requests and is limited to.
+	// Resources are the container's resource requests and limits.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
 // FarmBrowser configures the browser of a farm.
 type FarmBrowser struct {
-	// IngressHost is the host of the Ingress. Default bb-browser.NAMESPACE.
+	// IngressHost is the host of the Ingress. Defaults to bb-browser.NAMESPACE.
 	IngressHost string `json:"ingressHost,omitempty"`
-	// Resources are what the container requests and is limited to.
+	// Resources are the container's resource requests and limits.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
-// FarmWorkers is a pool of workers of one platform.
+// FarmWorkers is a pool of workers for one platform.
 type FarmWorkers struct {
-	// Name of the pool.
+	// Name is the name of the pool.
 	Name string `json:"name"`
-	// InstanceNamePrefix of the actions that the pool executes. Default none: of all instances.
+	// InstanceNamePrefix is the prefix of the instance names of actions that the pool executes. If empty, it
+	// executes actions of all instances.
 	InstanceNamePrefix string `json:"instanceNamePrefix,omitempty"`
-	// Platform is what actions must ask for to be executed here, at most 32 properties. Default none.
+	// Platform has the properties that actions must request to be executed in this pool, at most 32. Defaults to
+	// none.
 	Platform []PlatformProperty `json:"platform,omitempty"`
-	// RunnerImage is the image in which actions are executed. Default images.runner.
+	// RunnerImage is the image in which actions are executed. Defaults to images.runner.
 	RunnerImage string `json:"runnerImage,omitempty"`
-	// Concurrency is how many actions a pod executes at once, 1 to 1000. Default 1.
+	// Concurrency is the number of actions that a pod executes at once, 1 to 1000. Defaults to 1.
 	Concurrency int32 `json:"concurrency,omitempty"`
-	// Replicas is the number of pods. Default 1, unless scale is set.
+	// Replicas is the number of pods. Defaults to 1 unless scale is set.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Scale makes the number of pods follow the queue.
+	// Scale adapts the number of pods to the queue.
 	Scale *FarmScale `json:"scale,omitempty"`
-	// DrainSeconds is how long a pod that goes may go on with its actions, 1 to 86400. Default 1800.
+	// DrainSeconds is how long a pod that is being removed may finish its actions, 1 to 86400. Defaults to 1800.
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// Resources and RunnerResources are what the worker and the runner request and are limited to.
+	// Resources and RunnerResources are the resource requests and limits of the worker and of the runner.
 	Resources       corev1.ResourceRequirements `json:"resources,omitempty"`
 	RunnerResources corev1.ResourceRequirements `json:"runnerResources,omitempty"`
-	// NodeSelector are labels that the pods' nodes must have, Tolerations the pods'.
+	// NodeSelector are labels that the nodes must have. Tolerations are the tolerations of the pods.
 	NodeSelector map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations  []corev1.Toleration `json:"tolerations,omitempty"`
 }
 
 // FarmScale is a range of replicas of a pool.
 type FarmScale struct {
-	// Min is the least number of pods, 0 to max; Max the greatest, 1 to 1000.
+	// Min is the minimum number of pods, 0 to max. Max is the maximum, 1 to 1000.
 	Min int32 `json:"min,omitempty"`
 	Max int32 `json:"max"`
-	// IdleSeconds is how long there must be less to do before pods are removed, 1 to 86400. Default 60.
+	// IdleSeconds is how long fewer pods must suffice before pods are removed, 1 to 86400. Defaults to 60.
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
-	// IntervalSeconds is how often the queue is read, 1 to 600. Default 5.
+	// IntervalSeconds is how often the queue is read, 1 to 600. Defaults to 5.
 	IntervalSeconds int32 `json:"intervalSeconds,omitempty"`
 }
 
-// FarmConfig is the configuration that the files of a farm are rendered from.
+// FarmConfig has values for the generated configuration files of a farm.
 type FarmConfig struct {
-	// MaximumMessageSizeBytes is of messages between the parts, 64 KiB to 256 MiB. Default 2 MiB.
+	// MaximumMessageSizeBytes is the maximum size of messages between the parts, 64 KiB to 256 MiB. Defaults to 2
+	// MiB.
 	MaximumMessageSizeBytes int64 `json:"maximumMessageSizeBytes,omitempty"`
-	// MaximumTreeSizeBytes is of the directory trees in results of actions, 1 MiB to 1 GiB. Default 64 MiB.
+	// MaximumTreeSizeBytes is the maximum size of directory trees in results of actions, 1 MiB to 1 GiB. Defaults
+	// to 64 MiB.
 	MaximumTreeSizeBytes int64 `json:"maximumTreeSizeBytes,omitempty"`
-	// BrowserURL is the address under which users reach the browser. Default: the address of its Ingress.
+	// BrowserURL is the URL of the browser for users. Defaults to the address of its Ingress.
 	BrowserURL string `json:"browserURL,omitempty"`
-	// DefaultExecutionSeconds and MaximumExecutionSeconds limit the execution of an action, 1 to 86400. Default 1800
-	// and 7200.
+	// DefaultExecutionSeconds and MaximumExecutionSeconds are the default and maximum timeout of an action, 1 to
+	// 86400. They default to 1800 and 7200.
 	DefaultExecutionSeconds int32 `json:"defaultExecutionSeconds,omitempty"`
 	MaximumExecutionSeconds int32 `json:"maximumExecutionSeconds,omitempty"`
-	// WorkerCacheBytes and WorkerCacheFiles bound the cache of input files of each worker. Default 1 GiB and 10000.
+	// WorkerCacheBytes and WorkerCacheFiles are the maximum size and number of files of each worker's input cache.
+	// They default to 1 GiB and 10000.
 	WorkerCacheBytes int64 `json:"workerCacheBytes,omitempty"`
 	WorkerCacheFiles int64 `json:"workerCacheFiles,omitempty"`
-	// PersistSeconds is how often storage makes what was written survive its restart, 1 to 86400. Default 300.
+	// PersistSeconds is how often storage persists its state, so that written data survives a restart, 1 to 86400.
+	// Defaults to 300.
 	PersistSeconds int32 `json:"persistSeconds,omitempty"`
 }
 
 // BuildbarnStatus is the observed state of a farm.
 type BuildbarnStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is of.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// State is Ready when all parts are.
+	// State is Ready if all parts are.
 	State State `json:"state,omitempty"`
-	// Replicas is the number of pods of all parts, ReadyReplicas of those that are ready.
+	// Replicas is the number of pods of all parts, and ReadyReplicas the number of ready pods.
 	Replicas      int32 `json:"replicas"`
 	ReadyReplicas int32 `json:"readyReplicas"`
-	// Parts is the state of each part.
+	// Parts are the states of the parts.
 	//
 	// +listType=map
 	// +listMapKey=name
 	Parts []FarmPart `json:"parts,omitempty"`
-	// Conditions are Ready, ConfigValid and, with TLS, CertificatesValid.
+	// Conditions has the conditions Ready, ConfigValid and, with TLS, CertificatesValid.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -207,16 +213,16 @@ type BuildbarnStatus struct {
 
 // FarmPart is the state of a part of a farm.
 type FarmPart struct {
-	// Name and Kind of the object.
+	// Name and Kind identify the object of the part.
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// State, Replicas and ReadyReplicas are from its status.
+	// State, Replicas and ReadyReplicas are copied from the status of the part.
 	State         State `json:"state,omitempty"`
 	Replicas      int32 `json:"replicas"`
 	ReadyReplicas int32 `json:"readyReplicas"`
 }
 
-// BuildbarnList is a list of farms.
+// BuildbarnList is a list of Buildbarns.
 //
 // +kubebuilder:object:root=true
 type BuildbarnList struct {

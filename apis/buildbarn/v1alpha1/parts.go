@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BuildbarnScheduler is a Deployment of bb-scheduler, its Service and the Ingress of its page.
+// BuildbarnScheduler is a Deployment of bb-scheduler with its Service and an Ingress for its web page.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -23,9 +23,9 @@ type BuildbarnScheduler struct {
 // BuildbarnSchedulerSpec is the desired state of a BuildbarnScheduler.
 type BuildbarnSchedulerSpec struct {
 	PodSpec `json:",inline"`
-	// ServiceType is ClusterIP (default), NodePort or LoadBalancer.
+	// ServiceType is ClusterIP (the default), NodePort or LoadBalancer.
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
-	// IngressHost is the host of the Ingress. Default bb-scheduler.NAMESPACE.
+	// IngressHost is the host of the Ingress. Defaults to bb-scheduler.NAMESPACE.
 	IngressHost string `json:"ingressHost,omitempty"`
 }
 
@@ -39,7 +39,7 @@ type BuildbarnSchedulerList struct {
 	Items []BuildbarnScheduler `json:"items"`
 }
 
-// BuildbarnWorker is a Deployment of bb-worker, each pod with a runner that executes the actions as an unprivileged
+// BuildbarnWorker is a Deployment of bb-worker. Each pod has a runner that executes actions as an unprivileged
 // user.
 //
 // +kubebuilder:object:root=true
@@ -57,46 +57,46 @@ type BuildbarnWorker struct {
 // BuildbarnWorkerSpec is the desired state of a BuildbarnWorker.
 type BuildbarnWorkerSpec struct {
 	PodSpec `json:",inline"`
-	// RunnerImage is the image in which actions are executed.
+	// RunnerImage is the image in which actions are executed. Defaults to busybox:1.36.
 	RunnerImage string `json:"runnerImage,omitempty"`
-	// RunnerInstallerImage is the image that copies bb_runner to /bb, for the runner.
+	// RunnerInstallerImage is the image that copies bb_runner to /bb for the runner. Defaults to
+	// buildbarn/bb-runner-installer:latest.
 	RunnerInstallerImage string `json:"runnerInstallerImage,omitempty"`
-	// VolumeInitImage is an image with a shell, in which the worker's directories are made. Default busybox:1.36.
+	// VolumeInitImage is an image with a shell that creates the worker's directories. Defaults to busybox:1.36.
 	VolumeInitImage string `json:"volumeInitImage,omitempty"`
-	// RunnerResources are what the runner, and so the actions, request and are limited to.
+	// RunnerResources are the resource requests and limits of the runner, which executes the actions.
 	RunnerResources corev1.ResourceRequirements `json:"runnerResources,omitempty"`
-	// Instance names the configuration: the pods use worker-INSTANCE.jsonnet and runner-INSTANCE.jsonnet. Default
-	// ubuntu22-04.
+	// Instance is part of the names of the configuration files: worker-INSTANCE.jsonnet and
+	// runner-INSTANCE.jsonnet. Defaults to ubuntu22-04.
 	Instance string `json:"instance,omitempty"`
-	// DrainSeconds is how long a pod that goes may go on with the action that it executes, 1 to 86400. Default 1800.
+	// DrainSeconds is how long a pod that is being removed may finish its action, 1 to 86400. Defaults to 1800.
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// Scale makes the number of pods follow the scheduler's queue, in place of replicas.
+	// Scale adapts the number of pods to the scheduler's queue. It replaces replicas.
 	Scale *WorkerScale `json:"scale,omitempty"`
 }
 
-// WorkerScale is a range of replicas. Between its bounds there are as many pods as the queued and executing actions
-// need.
+// WorkerScale is a range of replicas. Within it, the number of pods follows the queued and executing actions.
 type WorkerScale struct {
-	// Min is the least number of pods, 0 to max.
+	// Min is the minimum number of pods, 0 to max.
 	Min int32 `json:"min,omitempty"`
-	// Max is the greatest number of pods, 1 to 1000.
+	// Max is the maximum number of pods, 1 to 1000.
 	Max int32 `json:"max"`
-	// Scheduler is the BuildbarnScheduler of the same namespace whose queue is followed. Its metrics are read from port
-	// 9980 of its pods. If these serve the state of the queue on port 8984 (buildQueueStateGrpcServers), idle workers go
-	// before busy ones.
+	// Scheduler is the BuildbarnScheduler in the same namespace whose queue is read, from the metrics on port 9980
+	// of its pods. If these pods serve the state of the queue on port 8984 (buildQueueStateGrpcServers), idle
+	// workers are removed before busy ones.
 	Scheduler string `json:"scheduler"`
-	// InstanceNamePrefix and Platform name the queue, as in the worker's configuration.
+	// InstanceNamePrefix and Platform identify the queue, as in the worker's configuration.
 	InstanceNamePrefix string             `json:"instanceNamePrefix,omitempty"`
 	Platform           []PlatformProperty `json:"platform,omitempty"`
-	// Concurrency is how many actions a pod executes at once, 1 to 1000. Default 1.
+	// Concurrency is the number of actions that a pod executes at once, 1 to 1000. Defaults to 1.
 	Concurrency int32 `json:"concurrency,omitempty"`
-	// IdleSeconds is how long there must be less to do before pods are removed, 1 to 86400. Default 60.
+	// IdleSeconds is how long fewer pods must suffice before pods are removed, 1 to 86400. Defaults to 60.
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
-	// IntervalSeconds is how often the queue is read, 1 to 600. Default 5.
+	// IntervalSeconds is how often the queue is read, 1 to 600. Defaults to 5.
 	IntervalSeconds int32 `json:"intervalSeconds,omitempty"`
 }
 
-// PlatformProperty is a property of the platform on which actions are executed, as in the Remote Execution API.
+// PlatformProperty is a property of an action's platform, as in the Remote Execution API.
 type PlatformProperty struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -112,8 +112,8 @@ type BuildbarnWorkerList struct {
 	Items []BuildbarnWorker `json:"items"`
 }
 
-// BuildbarnStorage is a StatefulSet of bb-storage, whose pods are the shards of the cache, their claims, and a headless
-// Service.
+// BuildbarnStorage is a StatefulSet of bb-storage with a headless Service and claims. Its pods are the shards of
+// the cache.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -130,27 +130,28 @@ type BuildbarnStorage struct {
 // BuildbarnStorageSpec is the desired state of a BuildbarnStorage.
 type BuildbarnStorageSpec struct {
 	PodSpec `json:",inline"`
-	// VolumeInitImage is an image with a shell, in which the directories are made. Default busybox:1.36.
+	// VolumeInitImage is an image with a shell that creates the directories. Defaults to busybox:1.36.
 	VolumeInitImage string `json:"volumeInitImage,omitempty"`
-	// VolumeClaimTemplates replace the claims cas and ac. Both names are required then.
+	// VolumeClaimTemplates replace the claims cas and ac. There must be a template with each of these names.
 	VolumeClaimTemplates []corev1.PersistentVolumeClaim `json:"volumeClaimTemplates,omitempty"`
-	// CASSize and ACSize are the sizes of the claims of the content addressable storage and of the action cache. Default
-	// 33Gi and 1Gi.
+	// CASSize and ACSize are the sizes of the claims of the content addressable storage and of the action cache.
+	// They default to 33Gi and 1Gi.
 	CASSize *resource.Quantity `json:"casSize,omitempty"`
 	ACSize  *resource.Quantity `json:"acSize,omitempty"`
-	// StorageClassName is of both claims. Default the cluster's.
+	// StorageClassName is the StorageClass of both claims. Defaults to the cluster's default class.
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// ClaimPolicy says what becomes of the claims when the BuildbarnStorage is deleted: Retain (default) or Delete.
+	// ClaimPolicy specifies what happens to the claims when the BuildbarnStorage is deleted: Retain (the default)
+	// or Delete.
 	ClaimPolicy ClaimPolicy `json:"claimPolicy,omitempty"`
-	// Mirrored says that each two pods, 0 and 1, 2 and 3, hold the same: one can be away, as it is during an update. The
-	// number of replicas is even then.
+	// Mirrored stores the same data on each pair of pods, 0 and 1, 2 and 3, so that one of them may be down, as
+	// during an update. The number of replicas must then be even.
 	Mirrored bool `json:"mirrored,omitempty"`
 }
 
-// ClaimPolicy says what becomes of claims.
+// ClaimPolicy specifies what happens to claims on deletion.
 type ClaimPolicy string
 
-// The policies.
+// Claim policies.
 const (
 	ClaimsRetain ClaimPolicy = "Retain"
 	ClaimsDelete ClaimPolicy = "Delete"
@@ -166,7 +167,7 @@ type BuildbarnStorageList struct {
 	Items []BuildbarnStorage `json:"items"`
 }
 
-// BuildbarnFrontend is a Deployment of bb-storage as the entrance of clients, and its Service.
+// BuildbarnFrontend is a Deployment of bb-storage to which clients connect, with its Service.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -183,7 +184,7 @@ type BuildbarnFrontend struct {
 // BuildbarnFrontendSpec is the desired state of a BuildbarnFrontend.
 type BuildbarnFrontendSpec struct {
 	PodSpec `json:",inline"`
-	// ServiceType is LoadBalancer (default), NodePort or ClusterIP.
+	// ServiceType is LoadBalancer (the default), NodePort or ClusterIP.
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
 }
 
@@ -197,7 +198,8 @@ type BuildbarnFrontendList struct {
 	Items []BuildbarnFrontend `json:"items"`
 }
 
-// BuildbarnBrowser is a Deployment of bb-browser, which shows actions and their results, its Service and its Ingress.
+// BuildbarnBrowser is a Deployment of bb-browser, which shows actions and their results, with its Service and
+// Ingress.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -214,11 +216,11 @@ type BuildbarnBrowser struct {
 // BuildbarnBrowserSpec is the desired state of a BuildbarnBrowser.
 type BuildbarnBrowserSpec struct {
 	PodSpec `json:",inline"`
-	// ServiceType is ClusterIP (default), NodePort or LoadBalancer.
+	// ServiceType is ClusterIP (the default), NodePort or LoadBalancer.
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
-	// Ingress says whether there is an Ingress. Default true.
+	// Ingress specifies whether an Ingress is created. Defaults to true.
 	Ingress *bool `json:"ingress,omitempty"`
-	// IngressHost is the host of the Ingress. Default bb-browser.NAMESPACE.
+	// IngressHost is the host of the Ingress. Defaults to bb-browser.NAMESPACE.
 	IngressHost string `json:"ingressHost,omitempty"`
 }
 
@@ -232,7 +234,7 @@ type BuildbarnBrowserList struct {
 	Items []BuildbarnBrowser `json:"items"`
 }
 
-// The methods of Part.
+// Methods of Part.
 
 func (s *BuildbarnScheduler) Pods() *PodSpec { return &s.Spec.PodSpec }
 func (w *BuildbarnWorker) Pods() *PodSpec    { return &w.Spec.PodSpec }

@@ -11,8 +11,8 @@ import (
 // GroupVersion is buildbarn.io/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "buildbarn.io", Version: "v1alpha1"}
 
-// Source is the source of the types, whose comments kubectl explain shows: of what the parts share, PartsSource of the
-// parts, FarmSource of whole farms.
+// Source is the source text of the types that the parts share, PartsSource of the parts, FarmSource of farms.
+// `kubectl explain` shows their comments.
 var (
 	//go:embed types.go
 	Source string

@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// rights returns the rules of a kind's roles: for its reconciler, with what it needs besides its own kind, and those
-// aggregated into edit (and so admin) and view.
+// rights returns the rules of a kind's reconciler, including further, and of the roles that are aggregated into
+// edit (and so admin) and view.
 func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	read := []string{"get", "list", "watch"}
@@ -27,16 +27,15 @@ func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view
 	return controller, edit, view
 }
 
-// write are the verbs for children.
 var write = []string{"create", "delete", "get", "list", "update", "watch"}
 
-// readNamed is for what configurations name.
+// readNamed allows reading the objects that configurations refer to.
 var readNamed = []rbacv1.PolicyRule{
 	common.Rule("", "services", "get", "list", "watch"),
 	common.Rule(GroupVersion.Group, "buildbarnstorages", "get", "list", "watch"),
 }
 
-// readWorkers is for parts that go after the workers.
+// readWorkers is for parts that are deleted only after the workers of their farm.
 var readWorkers = common.Rule(GroupVersion.Group, "buildbarnworkers", "get", "list", "watch")
 
 func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
@@ -47,13 +46,13 @@ func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	}, append(list, readNamed...)...)
 }
 
-// SchedulerRights and the following return the rules of the kinds' roles.
+// SchedulerRights returns the rules of the roles for schedulers.
 func SchedulerRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return rights("buildbarnschedulers",
 		children(readWorkers, common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
-// WorkerRights returns the rules of workers.
+// WorkerRights returns the rules of the roles for workers.
 func WorkerRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return rights("buildbarnworkers",
 		children(common.Rule("apps", "deployments", write...), common.Rule("", "pods", "delete", "update"),
@@ -61,26 +60,26 @@ func WorkerRights() (controller, edit, view []rbacv1.PolicyRule) {
 			common.Rule(GroupVersion.Group, "buildbarnfrontends", "get", "list", "watch"))...)
 }
 
-// StorageRights returns the rules of storage.
+// StorageRights returns the rules of the roles for storage.
 func StorageRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return rights("buildbarnstorages",
 		children(readWorkers, common.Rule("apps", "statefulsets", write...), common.Rule("", "services", write...),
 			common.Rule("", "persistentvolumeclaims", write...))...)
 }
 
-// FrontendRights returns the rules of frontends.
+// FrontendRights returns the rules of the roles for frontends.
 func FrontendRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return rights("buildbarnfrontends",
 		children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
-// BrowserRights returns the rules of browsers.
+// BrowserRights returns the rules of the roles for browsers.
 func BrowserRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return rights("buildbarnbrowsers",
 		children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
-// FarmRights returns the rules of farms.
+// FarmRights returns the rules of the roles for farms.
 func FarmRights() (controller, edit, view []rbacv1.PolicyRule) {
 	further := []rbacv1.PolicyRule{common.Rule("", "configmaps", write...), common.Rule("", "secrets", write...)}
 	for _, plural := range []string{

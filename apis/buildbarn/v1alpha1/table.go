@@ -8,7 +8,7 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Column is a column of kubectl get, for our own server and for generated definitions.
+// Column is a column of kubectl get, for Coracle's API server and for generated CustomResourceDefinitions.
 type Column struct {
 	metav1.TableColumnDefinition
 	// Path is the JSON path of the value.
@@ -19,8 +19,8 @@ func column(name, kind, path, description string, priority int32) Column {
 	return Column{metav1.TableColumnDefinition{Name: name, Type: kind, Description: description, Priority: priority}, path}
 }
 
-// Printed returns the columns of all kinds but the name; those with priority 1 are shown with -o wide. A part's image
-// and hash are of the pods.
+// Printed returns the columns of parts or farms except the name. Columns with priority 1 are shown only with -o
+// wide. A part's image and hash are those of its pods.
 func Printed(part bool) []Column {
 	list := []Column{
 		column("State", "string", ".status.state", "Ready, NotReady or NotFound", 0),
@@ -42,14 +42,14 @@ func columns(part bool) []metav1.TableColumnDefinition {
 	for _, c := range Printed(part) {
 		d := c.TableColumnDefinition
 		if d.Type == "date" {
-			d.Type = "string" // our own server prints the age
+			d.Type = "string" // Coracle's API server prints the age as text
 		}
 		out = append(out, d)
 	}
 	return out
 }
 
-// Columns returns the columns of parts, FarmColumns the columns of farms.
+// Columns returns the columns of parts.
 func Columns() []metav1.TableColumnDefinition { return columns(true) }
 
 // FarmColumns returns the columns of farms.

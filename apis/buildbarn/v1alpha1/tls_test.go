@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// TestNamesOfCertificates are DNS names and addresses; an address with a zone is neither in a certificate.
+// TestNamesOfCertificates checks that DNS names and IP addresses are valid, and an address with a zone is not.
 func TestNamesOfCertificates(t *testing.T) {
 	errs := func(name string) field.ErrorList {
 		return validateFarmTLS(&FarmTLS{Clients: ClientsAnyone, LifetimeHours: 1, Names: []string{name}},

@@ -6,44 +6,44 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Part is one of the five kinds that run pods.
+// Part is implemented by the five kinds that run pods.
 //
 // +kubebuilder:object:generate=false
 type Part interface {
 	metav1.Object
 	runtime.Object
-	// Pods and Observed return pointers into the object.
+	// Pods and Observed return pointers to fields of the object.
 	Pods() *PodSpec
 	Observed() *PartStatus
-	// Component is the name of the part in labels and files: scheduler, worker, storage, frontend or browser.
+	// Component returns the name of the part in labels and files: scheduler, worker, storage, frontend or browser.
 	Component() string
 }
 
-// PodSpec is what the specs of all parts have in common.
+// PodSpec has the fields that all parts share.
 type PodSpec struct {
-	// Image is the image of the part's program, such as buildbarn/bb-storage:latest. Its entry point takes one
-	// argument, the path of the configuration.
+	// Image is the image of the part's program, such as buildbarn/bb-storage:latest. Its entrypoint takes the path
+	// of the configuration as its only argument.
 	Image string `json:"image,omitempty"`
-	// ImagePullPolicy of all images of the part. Default IfNotPresent.
+	// ImagePullPolicy is the pull policy of all images of the part. Defaults to IfNotPresent.
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
-	// Replicas is the number of pods, 0 to 1000. Default 1; of storage 2.
+	// Replicas is the number of pods, 0 to 1000. Defaults to 1, for storage to 2.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// ConfigMapName is the ConfigMap with the configuration. Default buildbarn-config. Its pods mount a copy of the
-	// files of this part, which is replaced, and the pods with it, when the files change and are valid.
+	// ConfigMapName is the ConfigMap with the configuration. The pods mount a copy of this part's files. When the
+	// files change and are valid, the copy and the pods are replaced. Defaults to buildbarn-config.
 	ConfigMapName string `json:"configMapName,omitempty"`
-	// ImagePullSecrets are the secrets with which images are pulled.
+	// ImagePullSecrets are Secrets with credentials for pulling images.
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	// Resources are what the part's container requests and is limited to.
+	// Resources are the resource requests and limits of the part's container.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-	// NodeSelector are labels that the pods' nodes must have.
+	// NodeSelector are labels that the nodes must have.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations of the pods.
+	// Tolerations are the tolerations of the pods.
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// TLS gives the part's program a certificate. Default none.
+	// TLS provides a certificate to the part's program. Defaults to none.
 	TLS *PartTLS `json:"tls,omitempty"`
 }
 
-// PartTLS gives the program of a part a certificate.
+// PartTLS provides a certificate to the program of a part.
 type PartTLS struct {
 	// SecretName is a Secret with tls.crt, tls.key and ca.crt in PEM format, as cert-manager makes it. The program
 	// finds the files in /tls, and its configuration says what they are for. A renewed certificate is there without a
@@ -52,120 +52,122 @@ type PartTLS struct {
 	SecretName string `json:"secretName"`
 }
 
-// State says how far a part is.
+// State is the state of a part.
 type State string
 
-// The states.
+// States of a part or farm.
 const (
-	// Ready: as many pods as wanted are ready, and all are of the present specification and configuration.
+	// Ready means that all desired pods are ready and have the current spec and configuration.
 	Ready State = "Ready"
-	// NotReady: there are pods to come, to become ready or to go.
+	// NotReady means that pods are being created, not ready yet, or being removed.
 	NotReady State = "NotReady"
-	// NotFound: there is no Deployment or StatefulSet; the conditions say why.
+	// NotFound means that there is no Deployment or StatefulSet. The conditions describe the reason.
 	NotFound State = "NotFound"
 )
 
 // PartStatus is the observed state of a part.
 type PartStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is of.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// State is Ready, NotReady or NotFound.
 	State State `json:"state,omitempty"`
-	// Replicas is the number of pods, ReadyReplicas of those that are ready.
+	// Replicas is the number of pods, and ReadyReplicas the number of ready pods.
 	Replicas      int32 `json:"replicas"`
 	ReadyReplicas int32 `json:"readyReplicas"`
-	// Selector selects the pods, as text.
+	// Selector is the label selector of the pods.
 	Selector string `json:"selector,omitempty"`
-	// ConfigHash is of the configuration that the pods get: the last valid one.
+	// ConfigHash is the hash of the pods' configuration, which is the last valid one.
 	ConfigHash string `json:"configHash,omitempty"`
-	// Shards is the number of storage pods that the configuration was made for.
+	// Shards is the number of storage pods in the configuration.
 	Shards int32 `json:"shards,omitempty"`
-	// Queue is what the scheduler was last seen to have for workers that follow it.
+	// Queue is the last observed state of the scheduler's queue, for workers with scale.
 	Queue *QueueStatus `json:"queue,omitempty"`
-	// Conditions are Ready, ConfigValid, ConfigFits, Progressing and, for those that have them, CertificatesValid,
-	// IngressReady, ClaimsValid, Sharding and Scaling.
+	// Conditions has the conditions Ready, ConfigValid, ConfigFits and Progressing and, where they apply,
+	// CertificatesValid, IngressReady, ClaimsValid, Sharding and Scaling.
 	//
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// QueueStatus is the part of the scheduler's queue that is for the workers of one object.
+// QueueStatus is the state of the scheduler's queue for one BuildbarnWorker.
 type QueueStatus struct {
-	// Queued is how many actions wait, Executing how many are executed.
+	// Queued is the number of waiting actions, Executing the number of executing actions.
 	Queued    int32 `json:"queued"`
 	Executing int32 `json:"executing"`
-	// Workers is how many workers' threads are connected.
+	// Workers is the number of connected worker threads.
 	Workers int32 `json:"workers"`
-	// DesiredReplicas is the number of pods asked for.
+	// DesiredReplicas is the target number of pods.
 	DesiredReplicas int32 `json:"desiredReplicas"`
-	// LowSince is since when fewer pods would do.
+	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
 }
 
-// The types of the conditions.
+// Condition types.
 const (
 	// ConditionReady is true in state Ready.
 	ConditionReady = "Ready"
-	// ConditionConfigValid is false while the ConfigMap is missing or not valid; the pods keep the last valid
+	// ConditionConfigValid is false while the ConfigMap is missing or invalid. The pods keep the last valid
 	// configuration.
 	ConditionConfigValid = "ConfigValid"
-	// ConditionConfigFits is false while the configuration names what is not there, or what is something else: it may
-	// be meant, and so pods get it. It says nothing before the part was ready once.
+	// ConditionConfigFits is false while the configuration refers to objects that do not exist or are of another
+	// kind. This may be intended, so pods get the configuration anyway. It is not set before the part was ready for
+	// the first time.
 	ConditionConfigFits = "ConfigFits"
-	// ConditionProgressing is false when pods cannot start, such as for an image that does not exist, and says why.
+	// ConditionProgressing is false if pods cannot start, for example because an image does not exist. Its message
+	// describes the reason.
 	ConditionProgressing = "Progressing"
-	// ConditionIngressReady is false when another Ingress has the host.
+	// ConditionIngressReady is false if another Ingress has the same host.
 	ConditionIngressReady = "IngressReady"
-	// ConditionClaimsValid is false when the sizes asked for cannot be had.
+	// ConditionClaimsValid is false if the claims cannot have the requested sizes.
 	ConditionClaimsValid = "ClaimsValid"
-	// ConditionSharding is false when the number of shards has changed and the cache is being filled anew.
+	// ConditionSharding is false after the number of shards changed, while the cache is being refilled.
 	ConditionSharding = "Sharding"
-	// ConditionScaling is false when the scheduler's queue cannot be read.
+	// ConditionScaling is false if the scheduler's queue cannot be read.
 	ConditionScaling = "Scaling"
-	// ConditionCertificates is false when the Secret with a part's certificate is missing or not valid, or a farm's
+	// ConditionCertificates is false if the Secret with a part's certificate is missing or invalid, or if a farm's
 	// certificates cannot be issued.
 	ConditionCertificates = "CertificatesValid"
-	// ConditionChildren is false when a child's name is taken by an object that another owner controls.
+	// ConditionChildren is false if another owner controls an object with a child's name.
 	ConditionChildren = "ChildrenOwned"
 )
 
-// Names in labels, annotations and finalizers.
+// Labels, annotations, finalizers and default names.
 const (
-	// LabelApp is the component, LabelPart the name of the part, on its children and pods.
+	// LabelApp has the component and LabelPart the name of the part, on its children and pods.
 	LabelApp  = "app"
 	LabelPart = "component"
-	// LabelInstance is the instance of workers.
+	// LabelInstance has the instance of workers.
 	LabelInstance = "instance"
-	// AnnotationConfig is the hash of the configuration, on pods and on copies of ConfigMaps.
+	// AnnotationConfig has the hash of the configuration, on pods and copies of ConfigMaps.
 	AnnotationConfig = "buildbarn.io/config-hash"
-	// AnnotationAuthorities is the hash of the authorities that a program reads when it starts, on pods.
+	// AnnotationAuthorities has the hash of the CAs that a program reads at its start, on pods.
 	AnnotationAuthorities = "buildbarn.io/authorities-hash"
-	// AnnotationFields, on a ConfigMap, is FieldsUnchecked if its files are evaluated, but their fields not compared
-	// with those that are known: they are for another version of Buildbarn.
+	// AnnotationFields on a ConfigMap is FieldsUnchecked if its files are for another version of Buildbarn. They
+	// are then evaluated, but their fields are not checked.
 	AnnotationFields = "buildbarn.io/fields"
 	FieldsUnchecked  = "Unchecked"
-	// AnnotationRetired is on the pods of workers that are about to go.
+	// AnnotationRetired is on pods of workers that are about to be removed.
 	AnnotationRetired = "buildbarn.io/retired"
-	// Finalizer delays the deletion of a part until its workers are drained or its claims are deleted.
+	// Finalizer delays the deletion of a part until its workers are drained or its claims deleted.
 	Finalizer = "buildbarn.io/children"
-	// DefaultConfigMap is the ConfigMap of a part that names none.
+	// DefaultConfigMap is the default of configMapName.
 	DefaultConfigMap = "buildbarn-config"
-	// DefaultInstance is the instance of workers that name none.
+	// DefaultInstance is the default instance of workers.
 	DefaultInstance = "ubuntu22-04"
 )
 
-// Ports.
+// Ports of the parts.
 const (
 	PortSchedulerClient int32 = 8982
 	PortSchedulerWorker int32 = 8983
 	PortSchedulerHTTP   int32 = 7982
-	// PortSchedulerQueue is where rendered configurations serve the state of the queue over gRPC; services do not have
-	// it.
+	// PortSchedulerQueue is where generated configurations serve the state of the queue over gRPC. It is not in the
+	// Service.
 	PortSchedulerQueue int32 = 8984
 	PortStorage        int32 = 8981
 	PortFrontend       int32 = 8980
 	PortBrowser        int32 = 7984
-	// PortMetrics is where rendered configurations serve metrics at /metrics; services do not have it.
+	// PortMetrics is where generated configurations serve metrics at /metrics. It is not in any Service.
 	PortMetrics int32 = 9980
 )

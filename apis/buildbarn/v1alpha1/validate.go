@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Bounds.
+// Bounds of parts.
 const (
 	maxReplicas   = 1000
 	maxSeconds    = 86400
 	maxProperties = 32
-	// The names of a StatefulSet's revisions, and of a farm's parts with the hash of the pods, must fit into a label.
+	// maxStorageName leaves room in label values for the hashes in names of StatefulSet revisions and pods
 	maxStorageName = 52
 	maxImage       = 512
 )
@@ -49,10 +49,10 @@ func ValidatePart(p Part) field.ErrorList {
 	return append(errs, validateName(p.GetName(), most)...)
 }
 
-// ValidateScheduler and the following validate one kind; everything may change.
+// ValidateScheduler validates a scheduler. All fields may change.
 func ValidateScheduler(s *BuildbarnScheduler) field.ErrorList { return ValidatePart(s) }
 
-// ValidateWorker validates workers.
+// ValidateWorker validates a worker.
 func ValidateWorker(w *BuildbarnWorker) field.ErrorList { return ValidatePart(w) }
 
 // ValidateStorage validates storage.
@@ -64,10 +64,10 @@ func ValidateFrontend(f *BuildbarnFrontend) field.ErrorList { return ValidatePar
 // ValidateBrowser validates a browser.
 func ValidateBrowser(b *BuildbarnBrowser) field.ErrorList { return ValidatePart(b) }
 
-// validateName checks the name of an object whose children, services among them, have the same.
+// validateName validates the name of an object whose children, including Services, have the same name.
 func validateName(name string, most int) (errs field.ErrorList) {
 	if name == "" {
-		return nil // generated
+		return nil // to be generated
 	}
 	at := field.NewPath("metadata", "name")
 	if len(name) > most {
@@ -194,7 +194,7 @@ func validateWorker(w *BuildbarnWorker, path *field.Path) field.ErrorList {
 	errs = append(errs, validateImage(s.VolumeInitImage, path.Child("volumeInitImage"))...)
 	errs = append(errs, validateResources(s.RunnerResources, path.Child("runnerResources"))...)
 	errs = append(errs, between(s.DrainSeconds, 1, maxSeconds, path.Child("drainSeconds"))...)
-	// It is part of a file's name, and a label.
+	// The instance is part of file names and a label value.
 	for _, msg := range validation.IsDNS1123Label(s.Instance) {
 		errs = append(errs, field.Invalid(path.Child("instance"), s.Instance, msg))
 	}
@@ -221,8 +221,8 @@ func validateRange(least, most, idle, interval int32, at *field.Path) field.Erro
 	return append(errs, between(interval, 1, 600, at.Child("intervalSeconds"))...)
 }
 
-// validatePlatform checks what names a queue. Instance names are as in the Remote Execution API: no empty parts, no
-// reserved words.
+// validatePlatform validates the fields that identify a queue. As in the Remote Execution API, instance names must
+// not have empty or reserved components.
 func validatePlatform(prefix string, list []PlatformProperty, at *field.Path) (errs field.ErrorList) {
 	if prefix != "" {
 		for _, word := range strings.Split(prefix, "/") {

@@ -11,7 +11,7 @@ import (
 
 const (
 	maxFarmName = 40
-	maxPoolName = 14 // with the farm's name and "-worker-" no longer than a label
+	maxPoolName = 14 // with the farm's name and "-worker-" it must fit into a label value
 	maxPools    = 64
 	maxShards   = 500
 )
@@ -74,7 +74,7 @@ func validatePools(list []FarmWorkers, path *field.Path) (errs field.ErrorList) 
 			errs = append(errs, field.Duplicate(at.Child("name"), w.Name))
 		}
 		names[w.Name] = true
-		// The scheduler has one queue for a platform, and would refuse the second.
+		// The scheduler has one queue per platform and would reject a second.
 		for j := range i {
 			if list[j].InstanceNamePrefix == w.InstanceNamePrefix && samePlatform(list[j].Platform, w.Platform) {
 				errs = append(errs,

@@ -9,19 +9,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Access configures who may use the API, beside client certificates, service accounts and bootstrap tokens. Names and
-// meaning are upstream's.
+// Access configures authentication and authorization besides client certificates, service accounts and bootstrap
+// tokens. Names and meaning are upstream's.
 type Access struct {
-	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io),
-	// AuthorizationConfig the path of an AuthorizationConfiguration. Both files are reloaded when they change; empty
-	// for none.
+	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io), and
+	// AuthorizationConfig of an AuthorizationConfiguration. Both files are reloaded when they change. Empty means
+	// none.
 	AuthenticationConfig string
 	AuthorizationConfig  string
-	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of
-	// system:unauthenticated.
+	// AnonymousAuth accepts requests without credentials as system:anonymous, in the group system:unauthenticated.
 	AnonymousAuth bool
-	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for
-	// none. TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
+	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty
+	// means none. TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its
+	// responses are cached.
 	TokenWebhook        string
 	TokenWebhookVersion string
 	TokenWebhookTTL     time.Duration
@@ -30,12 +30,12 @@ type Access struct {
 	Accounts
 }
 
-// FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
+// FrontProxy configures an authenticating proxy that identifies the user in request headers.
 type FrontProxy struct {
-	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for
-	// no proxy.
+	// RequestHeaderCA is the absolute path of the CAs of the proxy's client certificate. It is reloaded when it
+	// changes. Empty means no proxy.
 	RequestHeaderCA string
-	// RequestHeaderNames are the common names that its certificate may have; empty for any.
+	// RequestHeaderNames are the allowed common names of the certificate. Empty means any.
 	RequestHeaderNames    []string
 	RequestHeaderUsers    []string
 	RequestHeaderUIDs     []string
@@ -43,8 +43,8 @@ type FrontProxy struct {
 	RequestHeaderPrefixes []string
 }
 
-// OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go
-// together.
+// OIDC configures one OpenID Connect provider. AuthenticationConfig can configure several, with more settings.
+// OIDCIssuer and OIDCClientID must be set together.
 type OIDC struct {
 	OIDCIssuer         string
 	OIDCClientID       string
@@ -54,7 +54,7 @@ type OIDC struct {
 	OIDCGroupsClaim    string
 	OIDCGroupsPrefix   string
 	OIDCSigningAlgs    []string
-	// OIDCRequiredClaims are "claim=value".
+	// OIDCRequiredClaims are entries "claim=value".
 	OIDCRequiredClaims []string
 }
 

@@ -12,25 +12,26 @@ import (
 
 // Accounts configures the tokens of service accounts. Names and meaning are upstream's.
 type Accounts struct {
-	// AccountIssuers are the issuers whose tokens are accepted; the first one's are issued. Empty means
+	// AccountIssuers are the accepted issuers; the first one issues tokens. Empty means
 	// https://kubernetes.default.svc.CLUSTER-DOMAIN.
 	AccountIssuers []string
-	// AccountJWKS is the URL of the keys in the discovery document; empty means this server's, as the client calls it.
+	// AccountJWKS is the URL of the keys in the discovery document. Empty means this server, under the address that
+	// the client used.
 	AccountJWKS string
-	// APIAudiences are the audiences of tokens for the API; empty means the issuers.
+	// APIAudiences are the accepted audiences of tokens. Empty means the issuers.
 	APIAudiences []string
-	// AccountSigningKey is the absolute path of the key that signs tokens; empty means the data directory's key, which
-	// can be rotated. AccountKeys are the paths of further keys that verify tokens, such as former ones.
+	// AccountSigningKey is the absolute path of the key that signs tokens. Empty means the data directory's key,
+	// which can be rotated. AccountKeys are the paths of additional keys that verify tokens, such as previous ones.
 	AccountSigningKey string
 	AccountKeys       []string
-	// AccountMaxExpiration is the maximum lifetime of a requested token; 0 is no limit.
+	// AccountMaxExpiration is the maximum lifetime of a requested token. 0 means no limit.
 	AccountMaxExpiration time.Duration
-	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never
+	// AccountExtendExpiration makes tokens that kubelets request for pods valid for a year, for clients that never
 	// read them again.
 	AccountExtendExpiration bool
 }
 
-// The limits of AccountMaxExpiration.
+// Bounds of AccountMaxExpiration.
 const (
 	minTokenExpiration = time.Hour
 	maxTokenExpiration = (1 << 32) * time.Second

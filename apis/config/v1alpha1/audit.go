@@ -8,30 +8,31 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Audit configures the audit of the API, which is disabled without AuditLogPath and AuditWebhookConfig. Names and
+// Audit configures auditing of the API. It is disabled if AuditLogPath and AuditWebhookConfig are empty. Names and
 // meaning are upstream's.
 type Audit struct {
-	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires
-	// one of them.
+	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. It must be set if, and only if, the log or
+	// the webhook is.
 	AuditPolicyFile string
-	// AuditLogPath is the absolute path of the file to write, or StandardOutput; AuditLogFormat is json, an object per
+	// AuditLogPath is the absolute path of the log file, or StandardOutput. AuditLogFormat is json, one object per
 	// line, or legacy.
 	AuditLogPath   string
 	AuditLogFormat string
-	// AuditLogMaxAge is the age in days, and AuditLogMaxBackup the number, of rotated files to retain; 0 retains all.
+	// AuditLogMaxAge is the maximum age in days, and AuditLogMaxBackup the maximum number, of rotated files. 0
+	// means no limit.
 	AuditLogMaxAge    int
 	AuditLogMaxBackup int
-	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 means 100. AuditLogCompress compresses rotated
-	// files.
+	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 means 100. AuditLogCompress compresses
+	// rotated files.
 	AuditLogMaxSize  int
 	AuditLogCompress bool
-	// AuditWebhookConfig is the absolute path of a kubeconfig for a server that is sent events.
+	// AuditWebhookConfig is the absolute path of a kubeconfig for the server that receives events.
 	AuditWebhookConfig string
-	// AuditWebhookInitialBackoff is how long after a failure they are sent again; it grows by half until the fifth
-	// attempt.
+	// AuditWebhookInitialBackoff is the delay before a failed request is repeated. It grows by half with each
+	// attempt, up to the fifth.
 	AuditWebhookInitialBackoff time.Duration
-	// AuditWebhookBufferSize limits the waiting events, AuditWebhookMaxBatch the events of a request, and
-	// AuditWebhookMaxWait how long a batch waits for more events.
+	// AuditWebhookBufferSize is the maximum number of waiting events, AuditWebhookMaxBatch the maximum number in a
+	// request, and AuditWebhookMaxWait how long a batch waits for more events.
 	AuditWebhookBufferSize int
 	AuditWebhookMaxBatch   int
 	AuditWebhookMaxWait    time.Duration
@@ -40,7 +41,7 @@ type Audit struct {
 // StandardOutput is the AuditLogPath of standard output.
 const StandardOutput = "-"
 
-// The limits of AuditWebhookBufferSize, whose room is taken at the start, and of AuditWebhookMaxBatch.
+// Upper bounds of AuditWebhookBufferSize, whose memory is allocated at the start, and of AuditWebhookMaxBatch.
 const (
 	maxAuditBuffer = 1_000_000
 	maxAuditBatch  = 10_000

@@ -1,7 +1,8 @@
-// Package v1alpha1 is the configuration of a Coracle process: each option is a flag, a CORACLE_ environment variable
-// and a key of a YAML file, all with the name in the field's tag.
+// Package v1alpha1 is the configuration of a Coracle process. Each option is a flag, a CORACLE_ environment
+// variable and a key of a YAML file, with the same name.
 //
-// Its invariant: a Config accepted by Validate can be run, as far as can be checked without accessing the machine.
+// Its invariant: a Config that Validate accepts can be run, as far as this can be checked without accessing the
+// machine.
 package v1alpha1
 
 import (
@@ -23,7 +24,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is the complete configuration; each mode uses the parts that it needs.
+// Config is the complete configuration. Each mode uses the parts that it needs.
 type Config struct {
 	Common
 	Server
@@ -32,7 +33,7 @@ type Config struct {
 
 // Common has the options of all modes.
 type Common struct {
-	// DataDir is the directory of all state, RunDir the directory of state that need not survive a reboot. Both are
+	// DataDir is the directory of all persistent state, RunDir of state that need not survive a reboot. Both are
 	// absolute.
 	DataDir string
 	RunDir  string
@@ -44,63 +45,63 @@ type Common struct {
 
 // Server has the options of the control plane.
 type Server struct {
-	// Listen is the API's address and port; an empty address means all addresses of the machine.
+	// Listen is the API's address and port. An empty address means all addresses of the machine.
 	Listen string
-	// TLSNames are additional names and addresses in the serving certificate.
+	// TLSNames are additional host names and addresses for the serving certificate.
 	TLSNames []string
-	// ClusterCIDR is divided into a /24 per node; ServiceCIDR is the range of service addresses.
+	// ClusterCIDR is divided into a /24 per node. ServiceCIDR is the range of service addresses.
 	ClusterCIDR string
 	ServiceCIDR string
-	// NodePortRange are the ports of nodes for services, as "30000-32767", or "30000+2767" with a number of further
-	// ports.
+	// NodePortRange is the range of node ports for services, such as "30000-32767" or, with a size, "30000+2767".
 	NodePortRange string
-	// EventTTL is how long events are retained after their last write.
+	// EventTTL is how long events are kept after their last write.
 	EventTTL time.Duration
 	// ClusterDomain is the DNS suffix of services.
 	ClusterDomain string
-	// NodeMonitorGracePeriod is how long a node may go without heartbeats before it counts as lost. Nodes send one
+	// NodeMonitorGracePeriod is how long a node may send no heartbeat before it counts as lost. Nodes send one
 	// every 10 s.
 	NodeMonitorGracePeriod time.Duration
-	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
+	// TaskNodeTimeout is how long a node may send no heartbeat before the attempts of tasks on it fail.
 	TaskNodeTimeout time.Duration
-	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); empty for
-	// none.
+	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1). Empty
+	// means none.
 	SchedulerConfig string
 	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer, Ingresses.
 	Disable []string
-	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
+	// EnableAdmissionPlugins and DisableAdmissionPlugins change the set of admission plugins, by upstream's names.
 	EnableAdmissionPlugins  []string
 	DisableAdmissionPlugins []string
-	// AdmissionConfig is the absolute path of an AdmissionConfiguration (apiserver.config.k8s.io/v1); empty for none.
+	// AdmissionConfig is the absolute path of an AdmissionConfiguration (apiserver.config.k8s.io/v1). Empty means
+	// none.
 	AdmissionConfig string
 	// AllowPrivileged allows privileged containers.
 	AllowPrivileged bool
-	// TLSMinVersion is the minimum TLS version of the API, as named by crypto/tls (VersionTLS12); TLSCipherSuites are
-	// the cipher suites that it offers, by IANA name. Empty leaves the choice to Go.
+	// TLSMinVersion is the minimum TLS version of the API, as named by crypto/tls (VersionTLS12). TLSCipherSuites
+	// are its cipher suites, by IANA name. Empty means Go's defaults.
 	TLSMinVersion   string
 	TLSCipherSuites []string
-	// Profiling serves Go's profiles at /debug/pprof/ of the API, to administrators.
+	// Profiling serves Go's profiles at /debug/pprof/ of the API to administrators.
 	Profiling bool
 	Requests
 	Tolerations
 	Audit
 	Access
-	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
-	// memory.
+	// StoreQuota is the maximum size of stored data, as a quantity of bytes ("512Mi"). Empty means an eighth of the
+	// machine's memory.
 	StoreQuota string
 	Encryption
 	REST
 	LoadBalancing
 	Ingress
-	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
+	// MergeKubeconfig also writes a context named coracle to ~/.kube/config.
 	MergeKubeconfig bool
 }
 
-// The possible values of Server.Disable.
+// Values of Server.Disable.
 const (
 	Controllers = "controllers"
 	Scheduler   = "scheduler"
-	// LoadBalancer gives addresses to services of type LoadBalancer.
+	// LoadBalancer assigns addresses to services of type LoadBalancer.
 	LoadBalancer = "loadbalancer"
 	// Ingresses serves Ingresses of the class "coracle".
 	Ingresses = "ingress"
@@ -111,51 +112,53 @@ func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part
 
 // Agent has the options of a node.
 type Agent struct {
-	// NodeName defaults to the hostname in lower case, NodeIP to the address of the default route.
+	// NodeName defaults to the hostname in lower case, NodeIP to the source address of the default route.
 	NodeName string
 	NodeIP   string
-	// NodeLabels are "key=value"; NodeTaints are "key=value:Effect". They are set when the node registers.
+	// NodeLabels are "key=value" and NodeTaints "key=value:Effect". They are set when the node registers.
 	NodeLabels []string
 	NodeTaints []string
 	// MaxPods is the maximum number of pods on the node, 1 to 1000.
 	MaxPods int
-	// PodManifestPath is the absolute path of the folder with manifests of static pods; empty means
+	// PodManifestPath is the absolute path of the directory with static pod manifests. Empty means
 	// DataDir/agent/pod-manifests.
 	PodManifestPath string
-	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
+	// PodMetadataAccess allows pods to connect to link-local addresses, where cloud providers serve the machine's
+	// credentials.
 	PodMetadataAccess bool
 	// PodProbeAnyHost allows probes and hooks of pods to name any host, including the machine itself.
 	PodProbeAnyHost bool
 	// AgentListen is the address and port of the node's own API (logs, exec).
 	AgentListen string
-	// Containerd is the absolute path of the socket of the host's containerd; empty means the embedded one.
+	// Containerd is the absolute path of the socket of the host's containerd. Empty means the embedded one.
 	Containerd string
-	// EvictionHard are "signal<value": below these thresholds the node is under pressure, and pods are evicted. See
-	// ParseThresholds.
+	// EvictionHard are entries "signal<value". Below such a threshold the node is under pressure and pods are
+	// evicted. See ParseThresholds.
 	EvictionHard []string
-	// EvictionTransition is how long a pressure condition stays true after the pressure ended.
+	// EvictionTransition is how long a pressure condition stays true after the pressure has ended.
 	EvictionTransition time.Duration
 	Shutdown
-	// Unused images are removed when disk usage reaches ImageGCHigh percent, until it is at most ImageGCLow. 100
-	// disables it.
+	// When disk usage reaches ImageGCHigh percent, unused images are removed until it is at most ImageGCLow. 100
+	// disables this.
 	ImageGCHigh int
 	ImageGCLow  int
-	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a
-	// folder, and CredentialBinDir the folder of their programs. Both or neither are set.
+	// CredentialConfig is the absolute path of the configuration of image credential provider plugins, a file or
+	// directory, and CredentialBinDir the directory of the plugins. They must be set together.
 	CredentialConfig string
 	CredentialBinDir string
-	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that
-	// pods may set.
+	// AllowedUnsafeSysctls are sysctls of the network, IPC or user namespace that pods may set, or prefixes ending
+	// in "*".
 	AllowedUnsafeSysctls []string
-	// UserNamespaceIDs is how many user and group IDs a pod with a user namespace (hostUsers: false) has, a multiple of
-	// 65536.
+	// UserNamespaceIDs is the number of user and group IDs of a pod with a user namespace (hostUsers: false), a
+	// multiple of 65536.
 	UserNamespaceIDs int64
-	// PodMaxPIDs is the maximum number of processes and threads in a pod; -1 means no limit.
+	// PodMaxPIDs is the maximum number of processes and threads in a pod. -1 means no limit.
 	PodMaxPIDs int64
-	// KubeReserved are resources that pods cannot use, as "memory=512Mi". See ParseReserved.
+	// KubeReserved are resources that pods cannot use, such as "memory=512Mi". See ParseReserved.
 	KubeReserved []string
-	// Join are the URLs of servers, and Token a join token for them, for `coracle agent`; TokenFile is a file with the
-	// token. A machine that has joined before needs no token. It learns the URLs of further servers from the API.
+	// Join are the URLs of servers for `coracle agent`. Token is a join token for them, and TokenFile a file with
+	// the token. A machine that has joined before needs no token. It learns the URLs of further servers from the
+	// API.
 	Join      []string
 	Token     string
 	TokenFile string
@@ -173,13 +176,12 @@ func (c Common) validate() error {
 		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"), oneOf("log-format", c.LogFormat, "text", "json"))
 }
 
-// userNamespaceUnit divides the number of IDs of a pod, as in the kubelet.
+// userNamespaceUnit is the unit of UserNamespaceIDs, as in the kubelet.
 const userNamespaceUnit = 65536
 
-// maxJoin is the maximum number of servers in join.
 const maxJoin = 64
 
-// shortestGrace allows for one missed heartbeat.
+// shortestGrace is the minimum of NodeMonitorGracePeriod. It allows one missed heartbeat.
 const shortestGrace = 20 * time.Second
 
 func (c Server) validate() error {
@@ -230,14 +232,14 @@ func (c Server) validate() error {
 	return errors.Join(errs...)
 }
 
-// The limits of EventTTL. The store's clock for it has whole seconds, of which it may take two; and the events of a
-// namespace are limited by rate, not in number.
+// Bounds of EventTTL. The store expires keys with a precision of up to 2 s. Events of a namespace are limited by
+// rate, not by number, so the TTL must be bounded too.
 const (
 	shortestEventTTL = 10 * time.Second
 	longestEventTTL  = 30 * 24 * time.Hour
 )
 
-// NodePorts returns the first and the last port of NodePortRange.
+// NodePorts returns the first and last port of NodePortRange.
 func (c Server) NodePorts() (first, last int32, err error) {
 	r, err := utilnet.ParsePortRange(c.NodePortRange)
 	switch {
@@ -250,8 +252,7 @@ func (c Server) NodePorts() (first, last int32, err error) {
 	return int32(r.Base), int32(r.Base + r.Size - 1), nil
 }
 
-// The limits of StoreQuota. etcd recommends no more than the upper one; the lower one is just enough for the default
-// roles.
+// Bounds of StoreQuota. etcd recommends at most 8 GiB. The minimum is just enough for the default roles.
 const (
 	MinStoreQuota = 16 << 20
 	MaxStoreQuota = 8 << 30

@@ -8,7 +8,8 @@ import (
 
 // Encryption configures the encryption of stored objects. At most one of the options may be set.
 type Encryption struct {
-	// EncryptionConfig is the absolute path of an EncryptionConfiguration (apiserver.config.k8s.io/v1); empty for none.
+	// EncryptionConfig is the absolute path of an EncryptionConfiguration (apiserver.config.k8s.io/v1). Empty means
+	// none.
 	EncryptionConfig string
 	// SecretsEncryption encrypts Secrets with a key generated in the data directory.
 	SecretsEncryption bool

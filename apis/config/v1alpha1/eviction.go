@@ -10,10 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signal is a resource that a node may run short of, by the kubelet's name.
+// Signal is a resource that a node can run short of, by the kubelet's name.
 type Signal string
 
-// The signals. "available" of a file system is in bytes, "inodesFree" in inodes, "pid.available" in process IDs.
+// Eviction signals. "available" of a file system is in bytes, "inodesFree" in inodes, "pid.available" in process
+// IDs.
 const (
 	MemoryAvailable   Signal = "memory.available"
 	NodeFsAvailable   Signal = "nodefs.available"   // the disk of pods' volumes, logs and writable layers
@@ -23,18 +24,18 @@ const (
 	PIDAvailable      Signal = "pid.available"
 )
 
-// Signals in the order in which they are handled.
+// Signals lists the signals in the order in which they are handled.
 var Signals = []Signal{
 	MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable,
 }
 
-// Threshold is the minimum that must be available: an amount, or a percentage of the capacity.
+// Threshold is the minimum that must be available, as an amount or as a percentage of the capacity.
 type Threshold struct {
 	Amount  int64
-	Percent float64 // of the capacity, above 0 and below 100; 0 if Amount applies
+	Percent float64 // of the capacity, above 0 and below 100; 0 if Amount is used
 }
 
-// Of returns the threshold for a capacity.
+// Of returns the threshold as an amount, for a capacity.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Percent > 0 {
 		return int64(float64(capacity) * t.Percent / 100)
@@ -42,8 +43,8 @@ func (t Threshold) Of(capacity int64) int64 {
 	return t.Amount
 }
 
-// DefaultThresholds returns the kubelet's thresholds on Linux for memory and inodes. For disks it is 5 %, as in k3s:
-// with the kubelet's 10 and 15 %, which are meant for servers, pods could not run on many laptops.
+// DefaultThresholds returns the kubelet's thresholds on Linux for memory and inodes. For disks it uses 5 %, as k3s
+// does: with the kubelet's 10 and 15 %, which suit servers, pods could not run on many laptops.
 func DefaultThresholds() map[Signal]Threshold {
 	return map[Signal]Threshold{
 		MemoryAvailable: {Amount: 100 << 20}, NodeFsAvailable: {Percent: 5}, NodeFsInodesFree: {Percent: 5},
@@ -51,8 +52,8 @@ func DefaultThresholds() map[Signal]Threshold {
 	}
 }
 
-// ParseThresholds parses entries of the form "memory.available<100Mi" or "nodefs.available<10%". Signals without an
-// entry have their default, and those with 0% are disabled.
+// ParseThresholds parses entries such as "memory.available<100Mi" or "nodefs.available<10%". Signals without an
+// entry have their default; 0% disables a signal.
 func ParseThresholds(entries []string) (map[Signal]Threshold, error) {
 	all := DefaultThresholds()
 	for _, entry := range entries {
@@ -94,7 +95,7 @@ func parseThreshold(value string) (Threshold, error) {
 	return Threshold{Amount: q.Value()}, nil
 }
 
-// ThresholdEntries returns the entries for a map of signals to values, which is the kubelet's format.
+// ThresholdEntries converts the kubelet's format, a map of signals to values, to entries.
 func ThresholdEntries(values map[string]any) (entries []string) {
 	for _, signal := range slices.Sorted(maps.Keys(values)) {
 		entries = append(entries, fmt.Sprintf("%s<%v", signal, values[signal]))

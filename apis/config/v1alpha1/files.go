@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// file is an option that names a file; empty for none.
+// file is an option with the path of a file; empty means none.
 type file struct {
 	option string
 	path   *string
@@ -35,7 +35,7 @@ func (s *Server) files() []file {
 	return all
 }
 
-// Absolute makes the paths of files absolute that are relative to the working directory.
+// Absolute makes relative paths of files absolute, from the working directory.
 func (s *Server) Absolute() error {
 	for _, f := range s.files() {
 		if *f.path == "" {

@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Ingress configures on which ports of a server's node Ingresses are served.
+// Ingress configures the ports for Ingresses on nodes of servers.
 type Ingress struct {
-	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created; 0 disables
-	// one.
+	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created. 0
+	// disables a port.
 	IngressHTTPPort  int
 	IngressHTTPSPort int
 }

@@ -11,12 +11,12 @@ import (
 
 // LoadBalancing configures the addresses of services of type LoadBalancer.
 type LoadBalancing struct {
-	// LoadBalancerPool are the addresses for them, as CIDRs or ranges ("192.0.2.10-192.0.2.20"); empty means the nodes'
-	// own addresses. See ParsePool.
+	// LoadBalancerPool are the addresses for such services, as CIDRs or ranges ("192.0.2.10-192.0.2.20"). Empty
+	// means the nodes' own addresses. See ParsePool.
 	LoadBalancerPool []string
 }
 
-// AddressRange is the range of IPv4 addresses from First to Last, including both.
+// AddressRange is the range of IPv4 addresses from First to Last, both inclusive.
 type AddressRange struct{ First, Last netip.Addr }
 
 // Contains reports whether an address is in the range.
@@ -24,12 +24,12 @@ func (r AddressRange) Contains(a netip.Addr) bool {
 	return a.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// maxPool is the maximum number of ranges in a pool. The allocation reads all services with addresses, not all
-// addresses.
+// maxPool is the maximum number of ranges in a pool. Their sizes need no limit: allocation reads the services that
+// have addresses, not all addresses.
 const maxPool = 64
 
-// ParsePool parses the value of load-balancer-pool. The first and last address of a CIDR of 30 bits or less, the
-// network's and the broadcast address, are not in the pool.
+// ParsePool parses load-balancer-pool. It excludes the first and last address of a CIDR with a prefix of at most 30
+// bits, the network and broadcast addresses.
 func ParsePool(texts []string) ([]AddressRange, error) {
 	if len(texts) > maxPool {
 		return nil, fmt.Errorf("load-balancer-pool has %d ranges: at most %d", len(texts), maxPool)
@@ -96,7 +96,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// validate returns all errors at once; the pool must not overlap the cluster's own ranges.
+// validate checks the pool. It must not overlap the cluster's own ranges.
 func (c LoadBalancing) validate(own ...netip.Prefix) error {
 	pool, err := ParsePool(c.LoadBalancerPool)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 func TestLoadBalancerPool(t *testing.T) {
 	for _, c := range []struct {
 		pool []string
-		want []string // of first and last; nil for an error
+		want []string // "first-last"; nil for an error
 		err  string
 	}{
 		{pool: []string{"192.0.2.16/28", "198.51.100.7-198.51.100.9", "203.0.113.5/32"},

@@ -8,26 +8,26 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Options are the options of a Config: the one list of their names, defaults and descriptions. Setting a flag sets
-// the field of Config.
+// Options is the list of all options of a Config, with names, defaults and descriptions. Setting a flag sets the
+// field of Config.
 type Options struct {
 	Config   *Config
 	Sections []Section
 }
 
-// Section is a group of options in a command's help.
+// Section is a group of options in the help of a command.
 type Section struct {
 	Title string
 	Part  Part
-	// Advanced sections are left out of a command's own help; "coracle help options" has them.
+	// Advanced sections are listed only in "coracle help options".
 	Advanced bool
 	Flags    *pflag.FlagSet
 }
 
-// Part says which processes have an option.
+// Part is the kind of process that has an option.
 type Part int
 
-// The parts: options of all commands, of the control plane, of a node, and of a node that joins a server elsewhere.
+// Parts: options of all commands, of the control plane, of a node, and of a node that joins another server.
 const (
 	CommonPart Part = iota
 	ServerPart
@@ -76,8 +76,8 @@ func (o *Options) Of(parts ...Part) (sections []Section) {
 	return sections
 }
 
-// Set sets an option to a value of a configuration file, or to the text of an environment variable, which separates
-// the elements of a list by commas.
+// Set sets an option to a value from a configuration file or to the text of an environment variable, in which
+// commas separate list elements.
 func (o *Options) Set(name string, value any) error {
 	f := o.Lookup(name)
 	if f == nil {
@@ -114,7 +114,7 @@ func (o *Options) Set(name string, value any) error {
 	return nil
 }
 
-// Lookup returns the option of a name, or nil.
+// Lookup returns the option with the name, or nil.
 func (o *Options) Lookup(name string) *pflag.Flag {
 	for _, s := range o.Sections {
 		if f := s.Flags.Lookup(name); f != nil {
@@ -135,7 +135,7 @@ func (o *Options) names() (names []string) {
 // Default returns the configuration of `coracle start` without options.
 func Default() Config { return *NewOptions().Config }
 
-// UpstreamOptions adds the options of the API server that have the names and meaning of kube-apiserver's, except
+// UpstreamOptions adds the API server's options that have the same name and meaning as kube-apiserver's, except
 // allow-privileged and anonymous-auth.
 func (c *Config) UpstreamOptions(f *pflag.FlagSet) {
 	for _, bind := range []func(*pflag.FlagSet){
@@ -146,7 +146,7 @@ func (c *Config) UpstreamOptions(f *pflag.FlagSet) {
 	}
 }
 
-// Values returns the options of the control plane by their names, as text. None is a secret: secrets are in files.
+// Values returns the options of the control plane by name, as text. None is secret, because secrets are in files.
 func (c Server) Values() map[string]string {
 	o, values := NewOptions(), map[string]string{}
 	o.Config.Server = c

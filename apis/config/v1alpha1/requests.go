@@ -8,33 +8,35 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Requests limits what requests take. Names and meaning are upstream's.
+// Requests limits requests to the API. Names and meaning are upstream's.
 type Requests struct {
-	// MaxInflight and MaxMutatingInflight are together the requests that execute at a time, which priority levels share.
+	// The sum of MaxInflight and MaxMutatingInflight is the maximum number of concurrent requests. Priority levels
+	// share it.
 	MaxInflight         int
 	MaxMutatingInflight int
-	// RequestTimeout limits a request other than a watch or stream. A watch lasts MinRequestTimeout to twice that, in
-	// seconds, unless the client says how long.
+	// RequestTimeout is the timeout of requests other than watches and streams. MinRequestTimeout is the minimum
+	// duration of a watch in seconds; the maximum is twice that. A watch with a timeout from the client uses that.
 	RequestTimeout    time.Duration
 	MinRequestTimeout int
-	// GoawayChance is the fraction of requests after which an HTTP/2 client is asked to connect again, for load balancers.
+	// GoawayChance is the fraction of requests after which an HTTP/2 client must reconnect, so that load balancers
+	// can redistribute clients.
 	GoawayChance float64
-	// ShutdownDelay is how long a server that is stopped still serves, while /readyz fails.
+	// ShutdownDelay is how long a stopping server keeps serving, while /readyz fails.
 	ShutdownDelay time.Duration
 }
 
-// Tolerations are how long, in seconds, pods that do not say it stay on a node that is not ready or cannot be reached.
+// Tolerations are the default times, in seconds, for which pods stay on a node that is not ready or unreachable.
 type Tolerations struct {
 	NotReadySeconds    int64
 	UnreachableSeconds int64
 }
 
-// The limits of Requests.
+// Bounds of Requests.
 const (
 	maxInflight       = 100_000
 	maxRequestTimeout = time.Hour
 	maxWatch          = 7 * 24 * 3600
-	maxGoawayChance   = 0.02 // upstream's
+	maxGoawayChance   = 0.02 // as upstream
 	maxShutdownDelay  = time.Minute
 )
 

@@ -7,28 +7,28 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Reserved are the machine's resources reserved for Coracle and the system. The pods' cgroup is limited to the rest;
-// the node's allocatable resources are the rest without the eviction threshold.
+// Reserved are resources reserved for Coracle and the system. The cgroup of all pods is limited to the rest. The
+// node's allocatable resources are the rest minus the eviction threshold.
 type Reserved struct {
 	// MilliCPU is in thousandths of a core, Memory in bytes.
 	MilliCPU, Memory int64
 	// PIDs is the number of process and thread IDs.
 	PIDs int64
-	// memory reports whether Memory was set.
+	// memory is true if Memory was set.
 	memory bool
 }
 
 const (
-	reservedShare   = 16 // 1/16 of memory is reserved, within the limits
+	reservedShare   = 16 // 1/16 of memory is reserved, within the bounds below
 	reservedLeast   = 128 << 20
 	reservedMost    = 512 << 20
 	reservedPIDs    = 1024
 	leastPodPIDs    = 16
-	reservableShare = 2 // at least 1/2 of memory is left to pods
+	reservableShare = 2 // at least half of memory is left for pods
 )
 
-// MemoryOf returns the number of reserved bytes for a capacity: the configured amount, or 1/16, at least 128 MiB and at
-// most 512 MiB, and never more than half.
+// MemoryOf returns the reserved bytes for a capacity: the configured amount or else 1/16, at least 128 MiB and at
+// most 512 MiB, and in any case at most half.
 func (r Reserved) MemoryOf(capacity int64) int64 {
 	if r.memory {
 		return min(r.Memory, capacity/reservableShare)
@@ -36,7 +36,7 @@ func (r Reserved) MemoryOf(capacity int64) int64 {
 	return min(max(capacity/reservedShare, reservedLeast), reservedMost, capacity/reservableShare)
 }
 
-// ParseReserved parses entries of the form "memory=512Mi", "cpu=100m" or "pid=1000", as in the kubelet's kube-reserved.
+// ParseReserved parses entries such as "memory=512Mi", "cpu=100m" or "pid=1000", as in the kubelet's kube-reserved.
 // Resources without an entry have their default.
 func ParseReserved(entries []string) (Reserved, error) {
 	r := Reserved{PIDs: reservedPIDs}

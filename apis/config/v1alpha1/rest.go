@@ -11,19 +11,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// REST configures the REST facade, which is disabled without RESTAddress.
+// REST configures the REST facade. It is disabled if RESTAddress is empty.
 type REST struct {
-	// RESTAddress is its address and port.
+	// RESTAddress is the address and port of the facade.
 	RESTAddress string
-	// RESTTokenFile is the absolute path of a file with the token that requests need. It is read again when it changes.
+	// RESTTokenFile is the absolute path of a file with the token that requests need. It is reloaded when it
+	// changes.
 	RESTTokenFile string
 	// RESTInsecure serves plain HTTP without a token. RESTAddress must be a loopback address.
 	RESTInsecure bool
-	// RESTCORSOrigins are the origins of web pages that may send requests, such as https://example.com; "*" is all.
+	// RESTCORSOrigins are origins of web pages that may send requests, such as https://example.com. "*" allows all.
 	RESTCORSOrigins []string
 }
 
-// Validate returns all errors at once. In particular, the facade must not be open to everybody.
+// Validate returns all errors at once. Without a token, the facade must be on loopback.
 func (c REST) Validate() error {
 	if c.RESTAddress == "" {
 		if c.RESTTokenFile != "" || c.RESTInsecure || len(c.RESTCORSOrigins) > 0 {

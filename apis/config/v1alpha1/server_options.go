@@ -37,7 +37,6 @@ func (c *Server) failureOptions(f *pflag.FlagSet) {
 		"how long a node may go without heartbeats before the attempts of tasks on it fail")
 }
 
-// apiOptions are upstream's names.
 func (c *Server) apiOptions(f *pflag.FlagSet) {
 	f.DurationVar(&c.EventTTL, "event-ttl", time.Hour, "how long events are retained after their last write")
 	f.StringSliceVar(&c.EnableAdmissionPlugins, "enable-admission-plugins", nil,

@@ -12,20 +12,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Shutdown is how long pods have to end when the machine shuts down (KEP-2000, KEP-2712). There is only a delay where
-// systemd-logind runs.
+// Shutdown is the time that pods have to terminate when the machine shuts down (KEP-2000, KEP-2712). The shutdown
+// is delayed only where systemd-logind runs.
 type Shutdown struct {
-	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of
-	// it that is kept for critical pods, which end last.
+	// ShutdownGracePeriod is the time for all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the
+	// part of it reserved for critical pods, which terminate last.
 	ShutdownGracePeriod             time.Duration
 	ShutdownGracePeriodCriticalPods time.Duration
-	// ShutdownGracePeriodByPodPriority are "priority=duration" and replace the two above. See ShutdownPeriods.
+	// ShutdownGracePeriodByPodPriority are entries "priority=duration" that replace the two fields above. See
+	// ShutdownPeriods.
 	ShutdownGracePeriodByPodPriority []string
 }
 
-// ShutdownPeriod is the time in which the pods of a priority end.
+// ShutdownPeriod is the time that pods of a priority have to terminate.
 type ShutdownPeriod struct {
-	// Priority is the lowest of these pods.
+	// Priority is the lowest priority of these pods.
 	Priority int32
 	Period   time.Duration
 }
@@ -33,13 +34,13 @@ type ShutdownPeriod struct {
 const (
 	// lowestCritical is the priority of system-cluster-critical.
 	lowestCritical = 2_000_000_000
-	// longestShutdown is the maximum of all periods together, mostShutdownPeriods the maximum of their number.
+	// longestShutdown is the maximum sum of all periods, mostShutdownPeriods their maximum number.
 	longestShutdown     = time.Hour
 	mostShutdownPeriods = 64
 )
 
-// ShutdownPeriods returns the periods in the order in which pods end, lowest priority first. It returns
-// none if shutdowns are not delayed.
+// ShutdownPeriods returns the periods in the order in which pods terminate, lowest priority first, or none if
+// shutdowns are not delayed.
 func (s Shutdown) ShutdownPeriods() ([]ShutdownPeriod, error) {
 	if len(s.ShutdownGracePeriodByPodPriority) > 0 {
 		return parseShutdownPeriods(s.ShutdownGracePeriodByPodPriority)

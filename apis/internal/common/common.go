@@ -1,6 +1,6 @@
-// Package common has what the groups of kinds under apis have in common: rules of roles, and cells of tables.
+// Package common has helpers that the API groups share: RBAC rules and table cells.
 //
-// Its invariant: it knows no kind.
+// Its invariant: it depends on no kind.
 package common
 
 import (
@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Rule returns a rule about one resource, which may be a subresource.
+// Rule returns a rule for one resource, which may be a subresource.
 func Rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 }

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// foreign is an API server that has the kinds by definitions, and knows nothing of them: a write of the spec is another
-// generation.
+// foreign is a Resource on an API server that has Kontrol's kinds as custom resources: it sets no defaults, and
+// each write of the spec increments the generation.
 type foreign struct{ Resource }
 
 func newForeign() *foreign {
@@ -20,13 +20,12 @@ func newForeign() *foreign {
 	return f
 }
 
-// edit changes the spec as a user does.
 func (f *foreign) edit(change func(*ResourceSpec)) {
 	change(&f.Spec)
 	f.Generation++
 }
 
-// settle does what the operator does, and returns how often it has written the spec.
+// settle accepts the Resource as the operator does, until nothing changes, and returns how often it wrote the spec.
 func (f *foreign) settle(t require.TestingT) (writes int) {
 	for {
 		next, errs := Accept(&f.Resource)
@@ -38,7 +37,7 @@ func (f *foreign) settle(t require.TestingT) (writes int) {
 		if writes++; writes > 1 {
 			require.Fail(t, "the spec is written again and again")
 		}
-		next.Status = f.Status // another subresource
+		next.Status = f.Status // the status is a separate subresource
 		next.Generation++
 		f.Resource = *next
 	}
@@ -51,7 +50,8 @@ func (f *foreign) value(v string) {
 	})
 }
 
-// TestAccept: what other API servers store becomes what ours would have stored.
+// TestAccept checks that Accept turns a Resource from another API server into what Coracle's API server would have
+// stored.
 func TestAccept(t *testing.T) {
 	f := newForeign()
 	require.False(t, IsAccepted(&f.Resource))
@@ -70,7 +70,7 @@ func TestAccept(t *testing.T) {
 	require.JSONEq(t, configMap, string(f.Status.History[0].Template.Raw))
 	require.EqualValues(t, 1, f.Status.History[0].Revision)
 
-	// It is set, also back, and kept where it is not sent.
+	// The revision can be set, also to a lower value, and is kept if it is not sent.
 	f.edit(func(s *ResourceSpec) { s.Revision = new(int64(1)) })
 	require.Zero(t, f.settle(t))
 	require.EqualValues(t, 1, f.Status.Accepted.Revision)
@@ -78,7 +78,7 @@ func TestAccept(t *testing.T) {
 	f.settle(t)
 	require.EqualValues(t, 2, *f.Spec.Revision, "another generation without a revision has the next one")
 
-	// What is not valid is not accepted; neither is another object.
+	// Neither an invalid spec nor a template of a different object is accepted.
 	f.edit(func(s *ResourceSpec) { s.DependsOn = []string{"r"} })
 	_, errs := Accept(&f.Resource)
 	require.Contains(t, errs.ToAggregate().Error(), "cannot depend on itself")
@@ -98,8 +98,8 @@ func TestAccept(t *testing.T) {
 	require.True(t, SelfAccepted(own) && IsAccepted(own), "our own API server has done it")
 }
 
-// TestAcceptSettles: after any edits, and an operator that is away in between, the revision is as our own API server
-// would have it at the least, and the history is bounded and in order.
+// TestAcceptSettles checks that, after any edits and while the operator is away in between, the revision is at
+// least the one that Coracle's API server would have set, and that the history is bounded and in order.
 func TestAcceptSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newForeign()

@@ -5,9 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Bundle is many objects that one or more clusters should have, brought there
-// cluster by cluster and wave by wave. It makes a Resource for each object and
-// cluster, and owns them.
+// Bundle is a set of objects for one or more clusters, rolled out cluster by cluster and wave by wave. It creates and
+// owns a Resource for each object and cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -16,13 +15,13 @@ type Bundle struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is where the objects are, and how they are brought to which clusters.
+	// Spec is the desired state.
 	Spec BundleSpec `json:"spec"`
-	// Status says how far that is.
+	// Status is the observed state.
 	Status BundleStatus `json:"status,omitempty"`
 }
 
-// BundleList is a list of bundles.
+// BundleList is a list of Bundles.
 //
 // +kubebuilder:object:root=true
 type BundleList struct {
@@ -32,36 +31,31 @@ type BundleList struct {
 	Items []Bundle `json:"items"`
 }
 
-// BundleSpec says where objects are, and how they are brought to which
-// clusters.
+// BundleSpec specifies the objects, the clusters, and the rollout.
 type BundleSpec struct {
-	// Source is where the objects are.
+	// Source is the source of the objects.
 	Source BundleSource `json:"source"`
-	// ClusterName names the one cluster that should have them. Exactly one of
-	// clusterName and clusterSelector is set.
+	// ClusterName is the name of a single cluster. Exactly one of clusterName and clusterSelector must be set.
 	ClusterName string `json:"clusterName,omitempty"`
-	// ClusterSelector selects clusters by their labels; {} selects all.
+	// ClusterSelector selects clusters by their labels. {} selects all clusters.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Overrides change some of the objects on some clusters, at most 32, in this
-	// order.
+	// Overrides change some of the objects on some clusters. They are applied in order. At most 32.
 	Overrides []BundleOverride `json:"overrides,omitempty"`
 	// Mode, Ignore and DeletionPolicy are copied to the Bundle's Resources.
 	Mode           Mode           `json:"mode,omitempty"`
 	Ignore         *Ignore        `json:"ignore,omitempty"`
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// Rollout says in which order and how fast.
+	// Rollout specifies the order and speed of the rollout.
 	Rollout Rollout `json:"rollout,omitempty"`
-	// Windows are times, at most 16, in which the objects are, or are not,
-	// brought to clusters, applied and corrected.
+	// Windows are times in which the objects may, or may not, be rolled out, applied and corrected. At most 16.
 	Windows []SyncWindow `json:"windows,omitempty"`
 }
 
-// BundleSource is where objects are. Exactly one field is set. Objects are YAML
-// or JSON documents: at most 500, of 262144 bytes each. The annotation
-// kontrol/wave of an object is its wave, an integer from -1000 to 1000; 0
-// without.
+// BundleSource is the source of a Bundle's objects. Exactly one field must be set. The objects are YAML or JSON
+// documents: at most 500, of at most 262144 bytes each. An object's annotation kontrol/wave is its wave, an integer
+// from -1000 to 1000. Defaults to 0.
 type BundleSource struct {
-	// Inline are documents, at most 524288 bytes.
+	// Inline has the documents themselves, at most 524288 bytes.
 	Inline string `json:"inline,omitempty"`
 	// ConfigMap has documents in its values, in the order of their keys.
 	ConfigMap *ConfigMapReference `json:"configMap,omitempty"`
@@ -71,7 +65,7 @@ type BundleSource struct {
 	Artifact *Artifact `json:"artifact,omitempty"`
 }
 
-// ConfigMapReference names a ConfigMap.
+// ConfigMapReference refers to a ConfigMap.
 type ConfigMapReference struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -79,21 +73,20 @@ type ConfigMapReference struct {
 
 // Artifact is an OCI artifact in a registry.
 type Artifact struct {
-	// Reference is HOST/PATH:TAG, which is looked up again now and then, or
-	// HOST/PATH@sha256:DIGEST, which never changes.
+	// Reference is HOST/PATH:TAG, which is resolved again at each interval, or HOST/PATH@sha256:DIGEST, which never
+	// changes.
 	Reference string `json:"reference"`
-	// Path is a directory in the artifact's archives; only files in it are read.
+	// Path is a directory in the artifact's archives. Only files in it are read.
 	Path string `json:"path,omitempty"`
-	// PullSecret has credentials, under the key .dockerconfigjson.
+	// PullSecret refers to a Secret with registry credentials. The key defaults to .dockerconfigjson.
 	PullSecret *SecretReference `json:"pullSecret,omitempty"`
-	// Interval is how often a tag is looked up again: 10 seconds or more, 5
-	// minutes by default.
+	// Interval is how often a tag is resolved again, at least 10 seconds. Defaults to 5 minutes.
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
-// BundleOverride is an Override of some of a Bundle's objects.
+// BundleOverride overrides some of a Bundle's objects.
 type BundleOverride struct {
-	// Kind, Namespace and Name select objects; one that is empty selects any.
+	// Kind, Namespace and Name select the objects. An empty one matches any value.
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -101,95 +94,91 @@ type BundleOverride struct {
 	Override `json:",inline"`
 }
 
-// FailurePolicy is what becomes of a rollout when a cluster fails.
+// FailurePolicy specifies how a rollout continues after a cluster has failed.
 type FailurePolicy string
 
 const (
-	// FailureStop: nothing more is changed on any cluster until it has recovered,
-	// or the content changes.
+	// FailureStop changes no cluster until the failed cluster has recovered or the content changes.
 	FailureStop FailurePolicy = "Stop"
-	// FailureContinue: other clusters go on, within maxUnavailable.
+	// FailureContinue continues on other clusters, within maxUnavailable.
 	FailureContinue FailurePolicy = "Continue"
 )
 
-// Approval says who decides that something is applied.
+// Approval specifies whether changes need a user's approval.
 type Approval string
 
 const (
-	// ApprovalNone: it is applied as soon as it can be.
+	// ApprovalNone applies changes as soon as possible.
 	ApprovalNone Approval = "None"
-	// ApprovalManual: it is applied after a user approves it.
+	// ApprovalManual applies changes after a user has approved them.
 	ApprovalManual Approval = "Manual"
 )
 
-// Rollout says in which order and how fast content is brought to clusters. On
-// each cluster a wave begins once all objects of the waves before are in sync
-// and healthy there.
+// Rollout specifies the order and speed of a rollout. On each cluster a wave begins once all objects of the
+// previous waves are in sync and healthy there.
 type Rollout struct {
-	// Order are selectors of clusters, at most 16: those that the first selects
-	// come first, those that none selects last, and by name among each other.
+	// Order is a list of cluster selectors, at most 16. Clusters that the first selects come first, clusters that
+	// none selects come last. Clusters of equal rank are ordered by name.
 	Order []metav1.LabelSelector `json:"order,omitempty"`
-	// MaxUnavailable is how many clusters, as a number or a percentage (rounded
-	// down, but at least 1), may be under way or not healthy at a time. Default 1.
+	// MaxUnavailable is the maximum number of clusters that may be in progress or unhealthy at a time, as a number
+	// or a percentage (rounded down, at least 1). Defaults to 1.
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// HealthTimeout is how long a wave may take on a cluster until the cluster
-	// has failed: from 1 second to 24 hours, 5 minutes by default.
+	// HealthTimeout is how long a wave may take on a cluster before the cluster counts as failed, from 1 second to
+	// 24 hours. Defaults to 5 minutes.
 	HealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
 	// OnFailure is Stop (the default) or Continue.
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`
-	// Paused changes nothing while it is true.
+	// Paused stops all changes while it is true.
 	Paused bool `json:"paused,omitempty"`
-	// Approval is None (the default), or Manual: each new content waits until
-	// `coracle kontrol approve bundle/NAME` has approved it.
+	// Approval is None (the default) or Manual: new content waits until `coracle kontrol approve bundle/NAME`
+	// approves it.
 	Approval Approval `json:"approval,omitempty"`
 }
 
-// BundlePhase says how far a Bundle is.
+// BundlePhase is the phase of a Bundle.
 type BundlePhase string
 
 const (
-	// BundleSynced: all clusters have it, and are healthy.
+	// BundleSynced means that all clusters have the content and are healthy.
 	BundleSynced BundlePhase = "Synced"
-	// BundleProgressing: clusters are under way.
+	// BundleProgressing means that clusters are being changed.
 	BundleProgressing BundlePhase = "Progressing"
-	// BundleWaiting: it waits for clusters, or for approval.
+	// BundleWaiting means that the Bundle waits for clusters or for approval.
 	BundleWaiting BundlePhase = "Waiting"
-	// BundlePaused: spec.rollout.paused is true.
+	// BundlePaused means that spec.rollout.paused is true.
 	BundlePaused BundlePhase = "Paused"
-	// BundleFailed: a cluster has failed.
+	// BundleFailed means that a cluster has failed.
 	BundleFailed BundlePhase = "Failed"
-	// BundleInvalid: the content cannot be read. What clusters have stays.
+	// BundleInvalid means that the content cannot be read. The clusters keep their current content.
 	BundleInvalid BundlePhase = "Invalid"
 )
 
-// BundleStatus says how far a Bundle is.
+// BundleStatus is the observed state of a Bundle.
 type BundleStatus struct {
-	// ObservedGeneration is the generation that the status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Phase and Message say how far it is, what is wrong, and what to do.
+	// Phase and Message describe the state of the rollout, problems, and what to do about them.
 	Phase   BundlePhase `json:"phase,omitempty"`
 	Message string      `json:"message,omitempty"`
-	// Content identifies the objects with their overrides, and Objects is their
-	// number.
+	// Content identifies the objects including overrides. Objects is the number of objects.
 	Content string `json:"content,omitempty"`
 	Objects int32  `json:"objects,omitempty"`
-	// Artifact is the digest of the artifact that the content is from.
+	// Artifact is the digest of the artifact from which the content was read.
 	Artifact string `json:"artifact,omitempty"`
-	// Approved is the content that was approved last.
+	// Approved is the content that was last approved.
 	Approved string `json:"approved,omitempty"`
-	// Clusters counts the clusters.
+	// Clusters are the numbers of clusters by phase.
 	Clusters BundleCounts `json:"clusters,omitempty"`
-	// Waves says for each wave how far it is, at most 64.
+	// Waves has the progress of each wave, at most 64.
 	Waves []BundleWave `json:"waves,omitempty"`
-	// Targets are the clusters in the order of the rollout, at most 500.
+	// Targets are the clusters in rollout order, at most 500.
 	Targets []BundleTarget `json:"targets,omitempty"`
 	// Conditions has the conditions Ready and ContentReady.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// BundleCounts counts clusters.
 type BundleCounts struct {
-	// Total is how many clusters should have the content.
+	// Total is the number of clusters that should have the content.
 	Total       int32 `json:"total"`
 	Synced      int32 `json:"synced,omitempty"`
 	Progressing int32 `json:"progressing,omitempty"`
@@ -197,16 +186,16 @@ type BundleCounts struct {
 	Failed      int32 `json:"failed,omitempty"`
 }
 
-// BundleWave says how far a wave is.
+// BundleWave is the progress of a wave.
 type BundleWave struct {
-	// Wave is its number, Objects how many objects it has.
+	// Wave is the number of the wave, Objects the number of its objects.
 	Wave    int32 `json:"wave"`
 	Objects int32 `json:"objects"`
-	// Clusters is how many clusters have all of them in sync and healthy.
+	// Clusters is the number of clusters on which all objects of the wave are in sync and healthy.
 	Clusters int32 `json:"clusters"`
 }
 
-// TargetPhase says how far a cluster is.
+// TargetPhase is the phase of a cluster in a rollout.
 type TargetPhase string
 
 const (
@@ -216,22 +205,22 @@ const (
 	TargetFailed      TargetPhase = "Failed"
 )
 
-// BundleTarget says how far a cluster is.
+// BundleTarget is the progress of a cluster in a rollout.
 type BundleTarget struct {
-	// Name is the cluster's.
+	// Name is the name of the cluster.
 	Name string `json:"name"`
-	// Phase and Message say how far it is, and what is wrong.
+	// Phase and Message describe the progress and problems.
 	Phase   TargetPhase `json:"phase"`
 	Message string      `json:"message,omitempty"`
-	// Content is what the cluster has, or is under way to.
+	// Content is the content that the cluster has or is changing to.
 	Content string `json:"content,omitempty"`
-	// Wave is the wave that is under way, Since when it began.
+	// Wave is the current wave, Since when it began.
 	Wave  *int32       `json:"wave,omitempty"`
 	Since *metav1.Time `json:"since,omitempty"`
 }
 
-// The conditions of a Bundle, besides Ready.
+// ConditionContentReady is a condition of a Bundle besides Ready.
 const ConditionContentReady = "ContentReady"
 
-// LabelBundle on a Resource is the name of the Bundle that made it.
+// LabelBundle is a label of Resources with the name of the Bundle that created them.
 const LabelBundle = "kontrol/bundle"

@@ -2,8 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Cluster is a cluster that Resources are applied to: any Kubernetes, or the
-// one that serves this API.
+// Cluster is a cluster to which Resources are applied: any Kubernetes cluster, or the one that serves this API.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -12,13 +11,13 @@ type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says how to reach it.
+	// Spec is the desired state.
 	Spec ClusterSpec `json:"spec"`
-	// Status says whether it answers.
+	// Status is the observed state.
 	Status ClusterStatus `json:"status,omitempty"`
 }
 
-// ClusterList is a list of clusters.
+// ClusterList is a list of Clusters.
 //
 // +kubebuilder:object:root=true
 type ClusterList struct {
@@ -28,53 +27,50 @@ type ClusterList struct {
 	Items []Cluster `json:"items"`
 }
 
-// ClusterSpec says how to reach a cluster. Exactly one of local, pull and
-// kubeconfigSecret is set.
+// ClusterSpec specifies how to reach a cluster. Exactly one of local, pull and kubeconfigSecret must be set.
 type ClusterSpec struct {
-	// Local is the cluster that serves this API.
+	// Local refers to the cluster that serves this API.
 	Local bool `json:"local,omitempty"`
-	// Pull is a cluster that connects itself: `coracle agent kontrol` runs there
-	// and opens one connection, through which it is reached.
+	// Pull refers to a cluster that connects itself: `coracle agent kontrol` runs in it and keeps one connection
+	// open, over which it is reached.
 	Pull bool `json:"pull,omitempty"`
-	// KubeconfigSecret has a kubeconfig for the cluster. Commands,
-	// authentication plugins and references to files are refused in it:
-	// credentials and authorities are inline.
+	// KubeconfigSecret refers to a Secret with a kubeconfig for the cluster. The kubeconfig must contain
+	// credentials and certificate authorities inline: commands, authentication plugins and references to files are
+	// rejected.
 	KubeconfigSecret *SecretReference `json:"kubeconfigSecret,omitempty"`
-	// Suspend applies nothing to the cluster while it is true. What is there is
-	// still recorded.
+	// Suspend stops applying to the cluster while it is true. The current state is still recorded.
 	Suspend bool `json:"suspend,omitempty"`
 }
 
-// SecretReference names a key of a Secret.
+// SecretReference refers to a key of a Secret.
 type SecretReference struct {
-	// Namespace of the Secret. Required.
+	// Namespace is the namespace of the Secret. Required.
 	Namespace string `json:"namespace"`
-	// Name of the Secret. Required.
+	// Name is the name of the Secret. Required.
 	Name string `json:"name"`
-	// Key in the Secret's data. Default kubeconfig.
+	// Key is the key in the Secret's data. Defaults to kubeconfig.
 	Key string `json:"key,omitempty"`
 }
 
-// ClusterStatus says whether a cluster answers.
+// ClusterStatus is the observed state of a Cluster.
 type ClusterStatus struct {
-	// ObservedGeneration is the generation that the status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Server is the address of its API server.
+	// Server is the address of the API server.
 	Server string `json:"server,omitempty"`
-	// Version is the version of its API server, such as v1.37.0.
+	// Version is the version of the API server, such as v1.37.0.
 	Version string `json:"version,omitempty"`
-	// LastSeen is when it answered last, to 5 minutes while it is ready.
+	// LastSeen is when the API server last responded, accurate to 5 minutes while it is ready.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
-	// Conditions has the condition Ready, with the reason Connected,
-	// Connecting, SecretMissing, KubeconfigInvalid, Unauthorized,
-	// CertificateInvalid, Unreachable or InvalidAnswer if it is not.
+	// Conditions has the condition Ready, with the reason Connected, Connecting, SecretMissing, KubeconfigInvalid,
+	// Unauthorized, CertificateInvalid, Unreachable or InvalidAnswer.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionReady says whether a cluster answers.
+// ConditionReady is the condition that is true while a cluster's API server responds.
 const ConditionReady = "Ready"
 
-// The reasons of a cluster's condition Ready.
+// Reasons of a cluster's condition Ready.
 const (
 	ReasonConnected          = "Connected"
 	ReasonConnecting         = "Connecting"

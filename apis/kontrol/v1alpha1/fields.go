@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// The fields that selectors know, besides the name: of Resources their id, and of states their Resource and cluster.
+// Fields for field selectors besides the name: the id of Resources, and the Resource and cluster of states.
 const (
 	FieldID       = "status.id"
 	FieldResource = "state.resource"
@@ -24,7 +24,7 @@ func AppliedFields(a *AppliedState) fields.Set { return subjectFields(&a.State.S
 // CurrentFields returns the selectable fields of a current state.
 func CurrentFields(c *CurrentState) fields.Set { return subjectFields(&c.State.Subject) }
 
-// SubjectOf returns the Resource and the cluster that a state is about; empty of anything else.
+// SubjectOf returns the Resource and cluster of a state, or empty strings for any other object.
 func SubjectOf(o any) (resource, cluster string) {
 	switch s := o.(type) {
 	case *AppliedState:

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// header is what identifies the object of a template.
+// header has the fields that identify the object of a template.
 //
 // +kubebuilder:object:generate=false
 type header struct {
@@ -20,26 +20,25 @@ type header struct {
 	} `json:"metadata"`
 }
 
-// TargetOf returns which object a Resource is about; what cannot be read is empty.
+// TargetOf returns the identity of a Resource's object. Fields that cannot be read are empty.
 func TargetOf(r *Resource) Target {
 	if t, ok := scan(r.Spec.Template.Raw); ok {
 		return t
 	}
 	var h header
-	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // it was validated
+	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // validated before
 	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
 }
 
-// WaveOf returns a Resource's wave.
 func WaveOf(r *Resource) int {
-	n, _ := strconv.Atoi(r.Annotations[AnnotationWave]) // it was validated
+	n, _ := strconv.Atoi(r.Annotations[AnnotationWave]) // validated before
 	return n
 }
 
 // StateName returns the name of the states of a Resource on a cluster.
 func StateName(resource, cluster string) string { return resource + "." + cluster }
 
-// SplitStateName returns the Resource and the cluster of a state's name.
+// SplitStateName returns the Resource and cluster from a state's name.
 func SplitStateName(name string) (resource, cluster string) {
 	i := strings.LastIndexByte(name, '.')
 	if i < 0 {
@@ -49,6 +48,6 @@ func SplitStateName(name string) (resource, cluster string) {
 }
 
 func group(t Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return gv.Group
 }

@@ -13,15 +13,15 @@ const (
 	maxSteps = 64
 )
 
-// PathStep is one step of a path: exactly one field is set.
+// PathStep is a step of a path. Exactly one field is set.
 //
 // +kubebuilder:object:generate=false
 type PathStep struct {
-	Name  *string        // a field or a key of a map
-	Any   bool           // any element, or any key
-	Index *int           // an element of a list, by its index
-	Keys  map[string]any // an element of a list, by some of its fields: string, bool or float64
-	Value any            // an element of a list of scalars, by its value
+	Name  *string        // a field, or a key of a map
+	Any   bool           // any element or key
+	Index *int           // an element of a list, by index
+	Keys  map[string]any // an element of a list, by values of its fields: string, bool or float64
+	Value any            // an element of a list of scalars, by value
 }
 
 // ParsePath parses the path of a field: spec.replicas, metadata.annotations["a.b/c"],
@@ -66,7 +66,7 @@ func ParsePath(text string) ([]PathStep, error) {
 	return steps, nil
 }
 
-// bracket parses what follows a [, and returns what follows its ].
+// bracket parses the text after "[" and returns the text after the matching "]".
 func bracket(text string) (step PathStep, rest string, err error) {
 	if after, ok := strings.CutPrefix(text, "*]"); ok {
 		return PathStep{Any: true}, after, nil

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// DefaultKey is the default key of a Secret with a kubeconfig.
+// DefaultKey is the default key of the kubeconfig in a Secret.
 const DefaultKey = "kubeconfig"
 
 // DefaultCluster sets the defaults. It is idempotent.
@@ -22,7 +22,7 @@ func DefaultCluster(c *Cluster) {
 	}
 }
 
-// Default sets the defaults, including the ones that only a new Resource has. It is idempotent.
+// Default sets the defaults of a new Resource, including its first revision. It is idempotent.
 func Default(r *Resource) {
 	DefaultWritten(r)
 	if r.Spec.Revision == nil {
@@ -31,8 +31,8 @@ func Default(r *Resource) {
 	}
 }
 
-// DefaultWritten sets the defaults of a Resource that is written, whose revision depends on the one it replaces
-// (Prepare). It is idempotent. Once the object has a UID it has an id as well.
+// DefaultWritten sets the defaults of a Resource on every write. It sets no revision, which depends on the previous
+// object (Prepare), and sets the id once the object has a UID. It is idempotent.
 func DefaultWritten(r *Resource) {
 	if r.Spec.Mode == "" {
 		r.Spec.Mode = ModeCorrect
@@ -45,15 +45,15 @@ func DefaultWritten(r *Resource) {
 	}
 }
 
-// IDOf returns the id of a Resource with that UID: positive, and below 2^53, as JavaScript's numbers must be.
+// IDOf returns the id of the Resource with the UID: positive and below 2^53, the range of JavaScript's integers.
 func IDOf(uid string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid))
 	return int64(h.Sum64()>>11) | 1
 }
 
-// Prepare brings a Resource that is written into its form: a template with sorted keys, so that only changes of content
-// are changes, and the revision of the old one, which is nil for a create, if none was sent.
+// Prepare normalizes a Resource that is being written. It sorts the template's keys, so that only changes of
+// content count as changes, and keeps the revision of old unless a revision was sent. old is nil for a create.
 func Prepare(r, old *Resource) {
 	r.Spec.Template = canonical(r.Spec.Template)
 	if old != nil {
@@ -68,11 +68,11 @@ func Prepare(r, old *Resource) {
 	}
 }
 
-// Accept does for a Resource what the API server of Coracle does when one is written, where another serves Kontrol's
-// kinds by definitions: it returns the Resource with defaults, id and finalizer, with a revision that has risen unless
-// it was set, and in its status the accepted content, and the former one in the history. The errors say why it is not
-// valid; then nothing is returned. Where its spec or finalizers differ from what was given they are to be written, and
-// what comes of that to be accepted again, before the status is written.
+// Accept does on write for a custom resource, on another API server, what Coracle's API server does for a Resource.
+// It returns a copy with defaults, id and finalizer, with a revision that is incremented unless it was set, and
+// with the accepted content and the history in its status. If the Resource is invalid, it returns only errors. If
+// the spec or finalizers differ from r's, the caller must write them and call Accept with the result, before it
+// writes the status.
 func Accept(r *Resource) (*Resource, field.ErrorList) {
 	next := r.DeepCopy()
 	DefaultWritten(next)
@@ -98,7 +98,7 @@ func Accept(r *Resource) (*Resource, field.ErrorList) {
 			return nil, errs
 		}
 		Changed(next, old)
-		// the accepted content takes the place of the rest
+		// the accepted content takes up part of the limit
 		next.Status.History = bounded(next.Status.History, maxHistoryBytes/2)
 	}
 	next.Status.Accepted = &Accepted{
@@ -111,7 +111,8 @@ func Accept(r *Resource) (*Resource, field.ErrorList) {
 	return next, nil
 }
 
-// IsAccepted reports whether a Resource may be applied as it is: its API server has accepted it, or the operator.
+// IsAccepted reports whether a Resource may be applied as it is, because its API server or the operator has
+// accepted it.
 func IsAccepted(r *Resource) bool {
 	if a := r.Status.Accepted; a != nil {
 		return a.Generation == r.Generation && r.Spec.Revision != nil
@@ -119,13 +120,13 @@ func IsAccepted(r *Resource) bool {
 	return SelfAccepted(r)
 }
 
-// SelfAccepted reports whether the API server has accepted a Resource, so that Accept has nothing to do.
+// SelfAccepted reports whether the API server has accepted a Resource, so that Accept is not needed.
 func SelfAccepted(r *Resource) bool {
 	return r.Status.Accepted == nil && r.Status.ID != 0 && r.Spec.Revision != nil
 }
 
-// Changed is called if an update changes the spec: the revision rises unless it was set, and the former content goes
-// into the history.
+// Changed must be called if an update changes the spec. It increments the revision unless it was set, and adds the
+// previous content to the history.
 func Changed(r, old *Resource) {
 	was := revisionOf(old)
 	if r.Spec.Revision == nil || *r.Spec.Revision == was {
@@ -147,7 +148,7 @@ func Changed(r, old *Resource) {
 	r.Status.History = bounded(history, maxHistoryBytes)
 }
 
-// bounded returns the newest revisions, as many as may be kept.
+// bounded returns the newest revisions that fit into the limits.
 func bounded(history []Revision, most int) []Revision {
 	size := 0
 	for i := range history {
@@ -159,10 +160,10 @@ func bounded(history []Revision, most int) []Revision {
 	return history
 }
 
-// PrepareStatus restores what a write to the status cannot change.
+// PrepareStatus restores the fields that a write of the status cannot change.
 func PrepareStatus(r, old *Resource) { keep(r, old) }
 
-// keep restores the part of the status that the API server writes.
+// keep copies the status fields that only the API server writes.
 func keep(r, old *Resource) {
 	r.Status.ID, r.Status.History, r.Status.Accepted = old.Status.ID, old.Status.History, nil
 }
@@ -174,8 +175,8 @@ func revisionOf(r *Resource) int64 {
 	return *r.Spec.Revision
 }
 
-// canonical returns JSON with sorted keys and without white space; what is not JSON is returned as it is, for the
-// validation.
+// canonical returns JSON with sorted keys and without white space. It returns invalid JSON unchanged; validation
+// rejects it.
 func canonical(e runtime.RawExtension) runtime.RawExtension {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(e.Raw))

@@ -11,8 +11,8 @@ import (
 // GroupVersion is kontrol.coracle.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "kontrol.coracle.dev", Version: "v1alpha1"}
 
-// Source is the source of the types, whose comments kubectl explain shows: of Clusters, ResourceSource of Resources,
-// StateSource of AppliedStates and CurrentStates, BundleSourceText of Bundles.
+// Source is the source text of the types of Clusters, ResourceSource of Resources, StateSource of AppliedStates and
+// CurrentStates, BundleSourceText of Bundles. `kubectl explain` shows their comments.
 var (
 	//go:embed cluster.go
 	Source string

@@ -15,13 +15,13 @@ type Resource struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is the object, and the clusters that should have it.
+	// Spec is the desired state.
 	Spec ResourceSpec `json:"spec"`
-	// Status sums up the states on all clusters, and has the history.
+	// Status is the observed state, summed up over all clusters, and the history.
 	Status ResourceStatus `json:"status,omitempty"`
 }
 
-// ResourceList is a list of resources.
+// ResourceList is a list of Resources.
 //
 // +kubebuilder:object:root=true
 type ResourceList struct {
@@ -31,103 +31,93 @@ type ResourceList struct {
 	Items []Resource `json:"items"`
 }
 
-// Mode is what is done about drift: about changes that others made to the
-// object on a cluster.
+// Mode specifies the reaction to drift: changes of the object on a cluster by other clients.
 type Mode string
 
 const (
-	// ModeReport: drift is reported, and left.
+	// ModeReport reports drift and leaves it.
 	ModeReport Mode = "Report"
-	// ModeCorrect: fields that were applied are applied again.
+	// ModeCorrect applies drifted fields again.
 	ModeCorrect Mode = "Correct"
-	// ModeEnforce: as Correct, and fields that others added are removed.
+	// ModeEnforce is like Correct, and also removes fields that other clients added.
 	ModeEnforce Mode = "Enforce"
 )
 
-// DeletionPolicy is what happens on the clusters once a Resource is deleted or
-// no longer names them.
+// DeletionPolicy specifies what happens to the object on a cluster when the Resource is deleted or no longer
+// selects the cluster.
 type DeletionPolicy string
 
 const (
-	// DeletionOrphan: the object is left there, without Kontrol's annotations.
+	// DeletionOrphan keeps the object, without Kontrol's annotations.
 	DeletionOrphan DeletionPolicy = "Orphan"
-	// DeletionDelete: the object is deleted.
+	// DeletionDelete deletes the object.
 	DeletionDelete DeletionPolicy = "Delete"
 )
 
-// ResourceSpec is an object, and the clusters that should have it.
+// ResourceSpec specifies an object and the clusters that should have it.
 type ResourceSpec struct {
-	// ClusterName names the one cluster that should have the object. Exactly
-	// one of clusterName and clusterSelector is set.
+	// ClusterName is the name of a single cluster. Exactly one of clusterName and clusterSelector must be set.
 	ClusterName string `json:"clusterName,omitempty"`
-	// ClusterSelector selects clusters by their labels; {} selects all.
+	// ClusterSelector selects clusters by their labels. {} selects all clusters.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Template is the object, at most 262144 bytes: apiVersion, kind,
-	// metadata.name, metadata.namespace, labels, annotations, and the content.
-	// Status and what servers set in metadata are refused. Group, kind, name and
-	// namespace cannot be changed.
+	// Template is the object, at most 262144 bytes: apiVersion, kind, metadata.name, metadata.namespace, labels,
+	// annotations, and content. Status and metadata that servers set are rejected. Group, kind, name and namespace
+	// are immutable.
 	Template runtime.RawExtension `json:"template"`
-	// Overrides change the object on some clusters, at most 32, in this order.
-	// An override that cannot be made on a cluster is an error of that cluster
-	// alone.
+	// Overrides change the object on some clusters. They are applied in order. At most 32. An override that fails
+	// on a cluster is an error only for that cluster.
 	Overrides []Override `json:"overrides,omitempty"`
-	// Revision identifies the content for people. It rises by one with each
-	// change of the spec, unless the change sets it: to any other value above 0,
-	// also a lower one.
+	// Revision is a number for users that identifies the content. It is incremented with each change of the spec,
+	// unless the change sets it to another value above 0, which may be lower.
 	Revision *int64 `json:"revision,omitempty"`
 	// Mode is Report, Correct (the default) or Enforce.
 	Mode Mode `json:"mode,omitempty"`
-	// Ignore is what is left to others.
+	// Ignore specifies fields that other clients manage.
 	Ignore *Ignore `json:"ignore,omitempty"`
 	// DeletionPolicy is Orphan or Delete (the default).
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// DependsOn are the names of Resources, at most 64, that must be in sync on
-	// a cluster before this one is applied there. Namespaces and
-	// CustomResourceDefinitions among the Resources come first without it.
+	// DependsOn are names of Resources, at most 64, that must be in sync on a cluster before this one is applied
+	// there. Resources with Namespaces and CustomResourceDefinitions always come first.
 	DependsOn []string `json:"dependsOn,omitempty"`
-	// Suspend applies nothing while it is true. What is there is still
-	// recorded.
+	// Suspend stops applying the object while it is true. The current state is still recorded.
 	Suspend bool `json:"suspend,omitempty"`
-	// Windows are times, at most 16, in which it is, or is not, applied and
-	// corrected. Deletions do not wait for them.
+	// Windows are times in which the object may, or may not, be applied and corrected. At most 16. Deletions do not
+	// wait for them.
 	Windows []SyncWindow `json:"windows,omitempty"`
-	// Approval is None (the default), or Manual: each generation waits until
-	// `coracle kontrol approve NAME` has approved it.
+	// Approval is None (the default) or Manual: each generation waits until `coracle kontrol approve NAME` approves
+	// it.
 	Approval Approval `json:"approval,omitempty"`
 }
 
-// WindowKind says what a window is for.
+// WindowKind is the kind of a sync window.
 type WindowKind string
 
 const (
-	// WindowAllow: with at least one such window, objects are applied in one of
-	// them only.
+	// WindowAllow allows applying in the window. If there is at least one such window, objects are applied only in
+	// one of them.
 	WindowAllow WindowKind = "Allow"
-	// WindowDeny: in it nothing is applied, whatever the others say.
+	// WindowDeny forbids applying in the window. It takes precedence over other windows.
 	WindowDeny WindowKind = "Deny"
 )
 
-// SyncWindow is a time, again and again, in which objects are, or are not,
-// applied and corrected.
+// SyncWindow is a recurring time in which objects may, or may not, be applied and corrected.
 type SyncWindow struct {
 	// Kind is Allow or Deny.
 	Kind WindowKind `json:"kind"`
-	// Schedule is when it begins, in cron's format, such as "0 22 * * 1-5".
+	// Schedule is the start of the window in cron format, such as "0 22 * * 1-5".
 	Schedule string `json:"schedule"`
-	// Duration is how long it lasts, from 1 minute to 744 hours.
+	// Duration is the length of the window, from 1 minute to 744 hours.
 	Duration metav1.Duration `json:"duration"`
-	// TimeZone is the schedule's, such as Europe/Berlin; UTC by default.
+	// TimeZone is the time zone of the schedule, such as Europe/Berlin. Defaults to UTC.
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
 // Override changes the object on some clusters.
 type Override struct {
-	// ClusterName or ClusterSelector selects the clusters; without both it is
-	// for all.
+	// ClusterName or ClusterSelector selects the clusters. Without either, the override applies to all clusters.
 	ClusterName     string                `json:"clusterName,omitempty"`
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Patch is a JSON patch (RFC 6902) of 1 to 64 operations. It cannot change
-	// which object it is.
+	// Patch is a JSON patch (RFC 6902) of 1 to 64 operations. It cannot change the identity of the object.
 	Patch []PatchOperation `json:"patch"`
 }
 
@@ -137,33 +127,30 @@ type PatchOperation struct {
 	Op string `json:"op"`
 	// Path is a JSON pointer (RFC 6901), such as /spec/replicas.
 	Path string `json:"path"`
-	// From is the JSON pointer from which move and copy take the value.
+	// From is the JSON pointer of the source for move and copy.
 	From string `json:"from,omitempty"`
-	// Value is what add, replace and test need, unless valueFrom is set. It
-	// cannot be null: use remove.
+	// Value is the value for add, replace and test, unless valueFrom is set. It cannot be null: use remove instead.
 	Value *apiextensionsv1.JSON `json:"value,omitempty"`
 	// ValueFrom takes the value from the Cluster.
 	ValueFrom *ValueSource `json:"valueFrom,omitempty"`
 }
 
-// ValueSource takes a value from the Cluster. Exactly one of label and name is
-// set.
+// ValueSource takes a value from the Cluster. Exactly one of label and name must be set.
 type ValueSource struct {
 	// Label is the key of a label of the Cluster.
 	Label string `json:"label,omitempty"`
-	// Name is the name of the Cluster.
+	// Name uses the name of the Cluster.
 	Name bool `json:"name,omitempty"`
-	// Default is used if the Cluster lacks the label; without it that is an
-	// error of the cluster.
+	// Default is used if the Cluster lacks the label. Without it, a missing label is an error for that cluster.
 	Default *string `json:"default,omitempty"`
-	// Prefix and Suffix are put around the value, at most 256 bytes each.
+	// Prefix and Suffix are added around the value, at most 256 bytes each.
 	Prefix string `json:"prefix,omitempty"`
 	Suffix string `json:"suffix,omitempty"`
 	// Type is String (the default), Integer or Boolean.
 	Type ValueType `json:"type,omitempty"`
 }
 
-// ValueType is how a label's value is written into the object.
+// ValueType is the JSON type of a value from a label.
 type ValueType string
 
 const (
@@ -172,70 +159,62 @@ const (
 	ValueBoolean ValueType = "Boolean"
 )
 
-// Ignore is what is left to others: it is not applied after the object was
-// created, and no drift.
+// Ignore specifies fields that other clients manage. They are applied only when the object is created, and their
+// changes are not drift.
 type Ignore struct {
-	// Fields are paths of fields, at most 64, such as spec.replicas,
-	// metadata.annotations["a.b/c"] or
-	// spec.template.spec.containers[name="app"].image; [*] is any element.
+	// Fields are paths of fields, at most 64, such as spec.replicas, metadata.annotations["a.b/c"] or
+	// spec.template.spec.containers[name="app"].image. [*] matches any element.
 	Fields []string `json:"fields,omitempty"`
-	// Managers are names of field managers, at most 64, such as an
-	// autoscaler's: fields that they own are ignored.
+	// Managers are names of field managers, at most 64, such as an autoscaler's. Fields that they own are ignored.
 	Managers []string `json:"managers,omitempty"`
 }
 
-// State compares what is desired, what was applied, and what is there.
+// State is the result of comparing the desired, the applied and the current state.
 type State string
 
 const (
-	// StateSynced: desired, applied and current state are the same.
+	// StateSynced means that the desired, applied and current state are equal.
 	StateSynced State = "Synced"
-	// StateOutOfSync: desired != applied.
+	// StateOutOfSync means that the applied state differs from the desired state.
 	StateOutOfSync State = "OutOfSync"
-	// StatePendingApplied: applied != current.
+	// StatePendingApplied means that the current state differs from the applied state.
 	StatePendingApplied State = "PendingApplied"
-	// StateDrifted: another client changed the object on the cluster.
+	// StateDrifted means that another client changed the object on the cluster.
 	StateDrifted State = "Drifted"
-	// StateConflict: another manager owns the object or some of its fields.
+	// StateConflict means that another manager owns the object or some of its fields.
 	StateConflict State = "Conflict"
-	// StateUnreachable: the cluster does not answer, or there is none.
+	// StateUnreachable means that the cluster does not respond or does not exist.
 	StateUnreachable State = "Unreachable"
-	// StateDegraded: in sync, but the object has failed.
+	// StateDegraded means that the object is in sync but has failed.
 	StateDegraded State = "Degraded"
 )
 
-// ResourceStatus sums up the states on all clusters.
+// ResourceStatus is the observed state of a Resource, summed up over all clusters.
 type ResourceStatus struct {
-	// ID is unique and never changes: a positive number below 2^53, derived from
-	// the UID. The API server sets it.
+	// ID is a unique, immutable, positive number below 2^53, derived from the UID. The API server sets it.
 	ID int64 `json:"id,omitempty"`
-	// ObservedGeneration is the generation that state, counts and conditions are
-	// about.
+	// ObservedGeneration is the generation of the spec that state, clusters and conditions describe.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// State is the worst state on any cluster.
 	State State `json:"state,omitempty"`
-	// Message says about the worst state what, where and what to do.
+	// Message describes the worst state: the problem, the cluster, and what to do.
 	Message string `json:"message,omitempty"`
-	// Clusters counts the clusters by state.
+	// Clusters are the numbers of clusters by state.
 	Clusters ClusterCounts `json:"clusters,omitempty"`
-	// Conditions has the conditions Synced and Healthy, whose reason is the
-	// state.
+	// Conditions has the conditions Synced and Healthy. Their reason is the state.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Approved is the generation that was approved last.
+	// Approved is the generation that was last approved.
 	Approved int64 `json:"approved,omitempty"`
-	// Accepted is the content that the operator has accepted, on API servers
-	// that have Kontrol's kinds by definitions; nil on others, which accept what
-	// is written themselves.
+	// Accepted is the content that the operator has accepted, on API servers where Kontrol's kinds are custom
+	// resources. It is unset on Coracle, whose API server itself accepts what is written.
 	Accepted *Accepted `json:"accepted,omitempty"`
-	// History has the last 10 revisions before the present one, the newest
-	// first, as long as they have at most 524288 bytes. The API server writes
-	// it.
+	// History has up to 10 previous revisions, newest first, of at most 524288 bytes together. The API server
+	// writes it.
 	History []Revision `json:"history,omitempty"`
 }
 
-// ClusterCounts counts clusters by their state.
 type ClusterCounts struct {
-	// Total is how many clusters should have the object.
+	// Total is the number of clusters that should have the object.
 	Total          int32 `json:"total"`
 	Synced         int32 `json:"synced,omitempty"`
 	OutOfSync      int32 `json:"outOfSync,omitempty"`
@@ -246,50 +225,48 @@ type ClusterCounts struct {
 	Degraded       int32 `json:"degraded,omitempty"`
 }
 
-// Accepted is a content of a Resource that is valid.
+// Accepted is the valid content of a Resource.
 type Accepted struct {
-	// Revision and Generation are the Resource's.
+	// Revision and Generation are the Resource's revision and generation with this content.
 	Revision   int64 `json:"revision"`
 	Generation int64 `json:"generation"`
-	// Template is the object, Overrides what changes it.
+	// Template is the object, Overrides the changes for some clusters.
 	Template  runtime.RawExtension `json:"template"`
 	Overrides []Override           `json:"overrides,omitempty"`
 }
 
-// Revision is a former content of a Resource.
+// Revision is a previous content of a Resource.
 type Revision struct {
-	// Revision and Generation are what they were.
+	// Revision and Generation are the Resource's revision and generation with this content.
 	Revision   int64 `json:"revision"`
 	Generation int64 `json:"generation"`
-	// Template is the object as it was, Overrides what changed it.
+	// Template is the object, Overrides the changes for some clusters.
 	Template  runtime.RawExtension `json:"template"`
 	Overrides []Override           `json:"overrides,omitempty"`
-	// ReplacedAt is when it was replaced.
+	// ReplacedAt is when the content was replaced.
 	ReplacedAt metav1.Time `json:"replacedAt"`
 }
 
-// The conditions of a Resource.
+// Conditions of a Resource.
 const (
 	ConditionSynced  = "Synced"
 	ConditionHealthy = "Healthy"
 )
 
 const (
-	// FinalizerTargets keeps a deleted Resource until its clusters are as its
-	// deletion policy says. The API server adds it.
+	// FinalizerTargets keeps a deleted Resource until its deletion policy has been carried out on its clusters. The
+	// API server adds it.
 	FinalizerTargets = "kontrol.coracle.dev/targets"
-	// AnnotationWave on a Resource is its wave, an integer from -1000 to 1000; 0
-	// if it is not set. A Resource is applied to a cluster when all Resources of
-	// lower waves with the same value of LabelGroup, or without that label, are
-	// in sync there.
+	// AnnotationWave is an annotation of a Resource with its wave, an integer from -1000 to 1000. The default is 0.
+	// A Resource is applied to a cluster once all Resources of lower waves with the same value of LabelGroup, or
+	// without that label, are in sync there.
 	AnnotationWave = "kontrol/wave"
 	LabelGroup     = "kontrol/group"
 
-	// FieldManager is the field manager that applies.
+	// FieldManager is the field manager of applied objects.
 	FieldManager = "kontrol"
-	// AnnotationID, AnnotationGeneration and AnnotationRevision on objects of
-	// clusters are the Resource's id, generation and revision; LabelID, with
-	// the id too, selects them for watches.
+	// AnnotationID, AnnotationGeneration and AnnotationRevision are annotations of objects on clusters with the
+	// Resource's id, generation and revision. LabelID has the id too; watches select objects by it.
 	AnnotationID         = "kontrol/resource-id"
 	AnnotationGeneration = "kontrol/generation"
 	AnnotationRevision   = "kontrol/revision"

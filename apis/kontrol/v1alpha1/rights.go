@@ -6,9 +6,9 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// ClusterRights, ResourceRights, AppliedRights and CurrentRights return the rules of the kinds' reconcilers. They add
-// nothing to the roles edit, admin and view: who writes Resources acts on clusters with the clusters' credentials, and
-// Resources may contain what Secrets do. Administrators of the cluster (cluster-admin) read and write them.
+// ClusterRights returns the rules for the reconciler of Clusters. No function in this file adds rules to the roles
+// edit, admin and view: a writer of Resources acts on clusters with the clusters' credentials, and Resources may
+// contain Secrets. Only cluster administrators (cluster-admin) read and write them.
 func ClusterRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{
 		common.Rule(GroupVersion.Group, "clusters", "get", "list", "watch"),
@@ -17,7 +17,7 @@ func ClusterRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// ResourceRights is for the reconciler that sums up the states, and lets go of deleted Resources.
+// ResourceRights returns the rules for the reconciler that sums up states and releases deleted Resources.
 func ResourceRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	return []rbacv1.PolicyRule{
@@ -29,16 +29,16 @@ func ResourceRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// AppliedRights is for the reconciler that applies. It may do everything, since the local cluster can be a target, and
-// a Resource have any object.
+// AppliedRights returns the rules for the reconciler that applies objects. It may do everything, because the local
+// cluster can be a target and a Resource can contain any object.
 func AppliedRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{
 		common.Rule("*", "*", "*"), {NonResourceURLs: []string{"*"}, Verbs: []string{"*"}},
 	}, nil, nil
 }
 
-// StateRights is for the same reconciler where no cluster is local: on another API server than ours, whose
-// administrator says what an operator may do there besides.
+// StateRights returns the rules for the same reconciler if no cluster is local: on another API server, whose
+// administrator decides what else the operator may do there.
 func StateRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	return []rbacv1.PolicyRule{
@@ -49,7 +49,7 @@ func StateRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// BundleRights is for the reconciler that makes Resources of Bundles.
+// BundleRights returns the rules for the reconciler that creates Resources from Bundles.
 func BundleRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	return []rbacv1.PolicyRule{
@@ -63,7 +63,7 @@ func BundleRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// CurrentRights is for the watcher.
+// CurrentRights returns the rules for the watcher.
 func CurrentRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	return []rbacv1.PolicyRule{

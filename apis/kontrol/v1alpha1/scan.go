@@ -2,15 +2,15 @@ package v1alpha1
 
 import "strings"
 
-// scanner reads JSON without making anything of it but the strings that are asked for. It knows what a valid document
-// looks like, not what an invalid one does: on anything odd it gives up.
+// scanner reads JSON and decodes only the requested strings. It handles the common form of a valid document; on
+// anything else it sets odd, and the caller uses a real parser.
 type scanner struct {
 	text []byte
 	at   int
 	odd  bool
 }
 
-// next skips white space and returns the byte after it; 0 at the end.
+// next skips white space and returns the next byte without consuming it, or 0 at the end.
 func (s *scanner) next() byte {
 	for ; s.at < len(s.text); s.at++ {
 		switch s.text[s.at] {
@@ -43,7 +43,6 @@ func (s *scanner) plain() string {
 	return ""
 }
 
-// skip skips a value.
 func (s *scanner) skip() {
 	s.next()
 	for depth := 0; s.at < len(s.text); {
@@ -55,7 +54,7 @@ func (s *scanner) skip() {
 			s.at++
 		case '}', ']':
 			if depth == 0 {
-				return // it ends what contains the value
+				return // the end of the enclosing value
 			}
 			depth--
 			s.at++
@@ -83,8 +82,8 @@ func (s *scanner) skipString() {
 	s.odd = true
 }
 
-// other skips the value of a key. One that differs from a known key in case alone is odd: the real parser takes it for
-// that.
+// other skips the value of a key. A key that differs from a known key only in case sets odd, because encoding/json
+// treats it as that key.
 func (s *scanner) other(key string, known ...string) {
 	for _, k := range known {
 		s.odd = s.odd || strings.EqualFold(k, key)
@@ -92,7 +91,7 @@ func (s *scanner) other(key string, known ...string) {
 	s.skip()
 }
 
-// object reads an object: field is called for each key, and must read or skip its value.
+// object reads an object. It calls field for each key; field must read or skip the value.
 func (s *scanner) object(field func(key string)) {
 	if s.next() != '{' {
 		s.odd = true
@@ -123,13 +122,13 @@ func (s *scanner) object(field func(key string)) {
 	}
 }
 
-// scan returns which object a template is; false if it needs a real parser.
+// scan returns the identity of a template's object, or false if it needs a real parser.
 func scan(template []byte) (t Target, ok bool) {
 	s := &scanner{text: template}
 	seen := 0
 	text := func(into *string) {
 		if *into != "" {
-			s.odd = true // twice
+			s.odd = true // duplicate key
 		}
 		*into = s.plain()
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// agree fails if a template that is valid JSON, as all that are stored are, is read otherwise than by a parser.
+// agree checks that scan reads a template, if it is valid JSON as all stored ones are, in the same way as a parser.
 func agree(t *testing.T, template []byte) {
 	t.Helper()
 	if !json.Valid(template) {
@@ -24,7 +24,7 @@ func agree(t *testing.T, template []byte) {
 		template)
 }
 
-var templates = map[string]bool{ // whether scan reads them
+var templates = map[string]bool{ // whether scan reads the template
 	`{"apiVersion":"v1","data":{"a":"}\\\"]{","b":"[1,2"},"kind":"ConfigMap","metadata":{"labels":{"name":"x","namespace":"y"},"name":"n","namespace":"s"}}`: true,
 	` { "kind" : "K" , "apiVersion":"a/v1", "metadata": {"name": "n"} , "list":[[{"kind":1}],[]], "n":-1.5e3,"t":true,"z":null}`:                             true,
 	`{"metadata":{"name":"n"},"spec":{}}`:                    true,

@@ -5,8 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// AppliedState is what was last applied of a Resource to a cluster. Its name is
-// the Resource's, a dot, and the cluster's.
+// AppliedState is the object that was last applied for a Resource to a cluster. Its name is RESOURCE.CLUSTER.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -14,11 +13,11 @@ type AppliedState struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// State is what was applied.
+	// State is the applied state.
 	State Applied `json:"state"`
 }
 
-// AppliedStateList is a list of applied states.
+// AppliedStateList is a list of AppliedStates.
 //
 // +kubebuilder:object:root=true
 type AppliedStateList struct {
@@ -28,20 +27,19 @@ type AppliedStateList struct {
 	Items []AppliedState `json:"items"`
 }
 
-// Subject identifies a Resource, a cluster, and the object there.
+// Subject identifies a Resource, a cluster, and the object on the cluster.
 type Subject struct {
-	// Resource is the Resource's name, ResourceUID its UID and ResourceID its
-	// status.id.
+	// Resource, ResourceUID and ResourceID are the name, UID and status.id of the Resource.
 	Resource    string `json:"resource"`
 	ResourceUID string `json:"resourceUID"`
 	ResourceID  int64  `json:"resourceID"`
-	// Cluster is the cluster's name.
+	// Cluster is the name of the cluster.
 	Cluster string `json:"cluster"`
 	// Target is the object on the cluster.
 	Target Target `json:"target"`
 }
 
-// Target identifies an object of a cluster.
+// Target identifies an object on a cluster.
 type Target struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -49,37 +47,36 @@ type Target struct {
 	Name       string `json:"name"`
 }
 
-// Applied is what was last applied.
+// Applied is the state that was last applied.
 type Applied struct {
 	Subject `json:",inline"`
 
-	// Generation and Revision are the Resource's when it was last applied; 0 if
-	// it never was.
+	// Generation and Revision are the Resource's generation and revision when it was last applied, or 0 if it never
+	// was.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
-	// Variant identifies what overrides made of the object for the cluster;
-	// empty without.
+	// Variant identifies the result of the overrides for the cluster. It is empty without overrides.
 	Variant string `json:"variant,omitempty"`
-	// Attempted is set before the first attempt: from then on the object may be
-	// there, also if no answer came.
+	// Attempted is set before the first attempt. From then on the object may exist, even if the cluster did not
+	// respond.
 	Attempted bool `json:"attempted,omitempty"`
-	// Object is what the cluster answered to the apply, without status and
-	// managed fields. Values of Secrets are replaced by hashes.
+	// Object is the cluster's response to the apply, without status and managed fields. Values of Secrets are
+	// replaced by hashes.
 	Object runtime.RawExtension `json:"object,omitempty"`
-	// Fields are the fields that were applied, in the form of managed fields.
+	// Fields are the applied fields, in the format of managed fields.
 	Fields runtime.RawExtension `json:"fields,omitempty"`
 	// Status is the result of the last attempt.
 	Status ApplyStatus `json:"status"`
 	// AttemptedGeneration is the Resource's generation in the last attempt.
 	AttemptedGeneration int64 `json:"attemptedGeneration,omitempty"`
-	// Reason and Error say why the last attempt failed or what it waits for: in
-	// one word, and in at most 1024 bytes.
+	// Reason and Error describe why the last attempt failed or what it is waiting for: Reason in one word, Error in
+	// at most 1024 bytes.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// Time is when status, generation or error changed.
+	// Time is when status, generation or error last changed.
 	Time *metav1.MicroTime `json:"time,omitempty"`
-	// AppliedAt is when it was applied last, Corrections how often drift was
-	// corrected since the generation was first applied.
+	// AppliedAt is when the object was last applied. Corrections is the number of corrections of drift since the
+	// generation was first applied.
 	AppliedAt   *metav1.MicroTime `json:"appliedAt,omitempty"`
 	Corrections int32             `json:"corrections,omitempty"`
 }
@@ -88,19 +85,19 @@ type Applied struct {
 type ApplyStatus string
 
 const (
-	// ApplyPending: not attempted yet.
+	// ApplyPending means that there was no attempt yet.
 	ApplyPending ApplyStatus = "Pending"
-	// ApplyApplied: the cluster accepted it.
+	// ApplyApplied means that the cluster accepted the object.
 	ApplyApplied ApplyStatus = "Applied"
-	// ApplyWaiting: it waits for something, such as a dependency or a kind.
+	// ApplyWaiting means that the apply waits, for example for a dependency or a kind.
 	ApplyWaiting ApplyStatus = "Waiting"
-	// ApplyFailed: the cluster refused it, or could not be reached.
+	// ApplyFailed means that the cluster rejected the object or could not be reached.
 	ApplyFailed ApplyStatus = "Failed"
-	// ApplyConflict: another manager owns the object or some of its fields.
+	// ApplyConflict means that another manager owns the object or some of its fields.
 	ApplyConflict ApplyStatus = "Conflict"
 )
 
-// The reasons of applied states. Others come from the cluster's response.
+// Reasons of applied states. Further reasons come from the cluster's response.
 const (
 	ReasonDependency      = "Dependency"
 	ReasonDependencyCycle = "DependencyCycle"
@@ -114,8 +111,7 @@ const (
 	ReasonOverride        = "Override"
 )
 
-// CurrentState is what a cluster has of a Resource now. Its name is the
-// Resource's, a dot, and the cluster's.
+// CurrentState is the current state of a Resource's object on a cluster. Its name is RESOURCE.CLUSTER.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -123,11 +119,11 @@ type CurrentState struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// State is what is there.
+	// State is the current state.
 	State Current `json:"state"`
 }
 
-// CurrentStateList is a list of current states.
+// CurrentStateList is a list of CurrentStates.
 //
 // +kubebuilder:object:root=true
 type CurrentStateList struct {
@@ -137,39 +133,38 @@ type CurrentStateList struct {
 	Items []CurrentState `json:"items"`
 }
 
-// Current is what is there.
+// Current is the current state of an object.
 type Current struct {
 	Subject `json:",inline"`
 
 	// Present is true if the object exists.
 	Present bool `json:"present"`
-	// Generation and Revision are from the object's annotations.
+	// Generation and Revision are those in the object's annotations.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
-	// UID is the object's. ResourceVersion is the object's on the cluster when
-	// anything recorded here last changed.
+	// UID is the UID of the object. ResourceVersion is the object's resourceVersion on the cluster at the last
+	// change of this state.
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Object is the object without status and managed fields. Values of Secrets
 	// are replaced by hashes.
 	Object runtime.RawExtension `json:"object,omitempty"`
-	// Health is Healthy, Progressing, Degraded, or Missing if the object does
-	// not exist; HealthMessage says why.
+	// Health is Healthy, Progressing, Degraded, or Missing if the object does not exist. HealthMessage describes
+	// the reason.
 	Health        Health `json:"health,omitempty"`
 	HealthMessage string `json:"healthMessage,omitempty"`
-	// Drift are the first 64 fields that others changed, DriftCount is how many
-	// there are. Added fields count in the mode Enforce only.
+	// Drift lists the first 64 fields that other clients changed. DriftCount is the number of all such fields.
+	// Added fields count only in mode Enforce.
 	Drift      []Drift `json:"drift,omitempty"`
 	DriftCount int32   `json:"driftCount,omitempty"`
-	// Reason and Error say why what is there cannot be read: in one word, and in
-	// at most 1024 bytes.
+	// Reason and Error describe why the object cannot be read: Reason in one word, Error in at most 1024 bytes.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// Time is when anything recorded here changed.
+	// Time is when this state last changed.
 	Time *metav1.MicroTime `json:"time,omitempty"`
 }
 
-// Health is whether an object works.
+// Health is the health of an object.
 type Health string
 
 const (
@@ -179,33 +174,32 @@ const (
 	HealthMissing     Health = "Missing"
 )
 
-// DriftType says what became of a field.
+// DriftType is the type of a change to a field.
 type DriftType string
 
 const (
-	// DriftChanged: an applied field has another value.
+	// DriftChanged means that an applied field has another value.
 	DriftChanged DriftType = "Changed"
-	// DriftRemoved: an applied field, or the object, is gone.
+	// DriftRemoved means that an applied field or the object was removed.
 	DriftRemoved DriftType = "Removed"
-	// DriftAdded: another client set a field that was not applied.
+	// DriftAdded means that another client set a field that was not applied.
 	DriftAdded DriftType = "Added"
 )
 
 // Drift is a field that another client changed.
 type Drift struct {
-	// Path is the field, such as .spec.replicas; empty for the object.
+	// Path is the path of the field, such as .spec.replicas. It is empty for the whole object.
 	Path string `json:"path"`
 	// Type is Changed, Removed or Added.
 	Type DriftType `json:"type"`
-	// Desired and Actual are the values as JSON, at most 256 bytes of each, and
-	// none for Secrets.
+	// Desired and Actual are the values as JSON, at most 256 bytes each. They are empty for Secrets.
 	Desired string `json:"desired,omitempty"`
 	Actual  string `json:"actual,omitempty"`
-	// Manager is the field manager that changed it, Operation Apply or Update,
-	// and Time when; they are empty if the cluster does not know.
+	// Manager is the field manager that changed the field, Operation is Apply or Update, and Time is when. They are
+	// empty if the cluster did not record them.
 	Manager   string       `json:"manager,omitempty"`
 	Operation string       `json:"operation,omitempty"`
 	Time      *metav1.Time `json:"time,omitempty"`
-	// FirstSeen is when the watcher saw it first.
+	// FirstSeen is when the watcher first observed the change.
 	FirstSeen metav1.MicroTime `json:"firstSeen"`
 }

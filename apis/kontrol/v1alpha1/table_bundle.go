@@ -30,7 +30,7 @@ func BundleCells(b *Bundle, now time.Time) []any {
 	}
 }
 
-// Phase returns the phase of a Bundle: Progressing until its latest generation was observed.
+// Phase returns the phase of a Bundle. It is Progressing until the latest generation has been observed.
 func (b *Bundle) Phase() string {
 	switch {
 	case b.DeletionTimestamp != nil:
@@ -41,7 +41,7 @@ func (b *Bundle) Phase() string {
 	return string(b.Status.Phase)
 }
 
-// WavesDone returns how many waves all clusters have, of how many.
+// WavesDone returns "done/all" for the waves that all clusters have completed.
 func (b *Bundle) WavesDone() string {
 	done := 0
 	for _, w := range b.Status.Waves {
@@ -52,7 +52,7 @@ func (b *Bundle) WavesDone() string {
 	return fmt.Sprintf("%d/%d", done, len(b.Status.Waves))
 }
 
-// String says where objects are.
+// String describes the source.
 func (s *BundleSource) String() string {
 	switch {
 	case s.ConfigMap != nil:

@@ -2,13 +2,13 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Column is a column of a kind on API servers that have it by a definition, which print fields: ours prints sentences
-// (Columns and the like).
+// Column is a column of kubectl get on API servers where the kind is a custom resource. Such a server prints a
+// field; Coracle's prints the result of Cells.
 //
 // +kubebuilder:object:generate=false
 type Column struct {
 	metav1.TableColumnDefinition
-	// Path is the field.
+	// Path is the JSON path of the field.
 	Path string
 }
 
@@ -16,7 +16,7 @@ func printed(kind, name, path, about string, priority int32) Column {
 	return Column{metav1.TableColumnDefinition{Name: name, Type: kind, Description: about, Priority: priority}, path}
 }
 
-// Printed returns the columns of a kind but the name; those with priority 1 are shown with -o wide.
+// Printed returns the columns of a kind except the name. Columns with priority 1 are shown only with -o wide.
 func Printed(kind string) []Column {
 	age := printed("date", "Age", ".metadata.creationTimestamp", "Time since its creation", 0)
 	message := func(path string) Column {

@@ -162,7 +162,7 @@ func TestAnUpdateWithoutARevisionKeepsIt(t *testing.T) {
 	*old.Spec.Revision = 3
 	r := old.DeepCopy()
 	r.Spec.Revision = nil
-	DefaultWritten(r) // as the server does with what a client sends
+	DefaultWritten(r) // as the API server does on a write
 	Prepare(r, old)
 	require.EqualValues(t, 3, *r.Spec.Revision, "so that nothing has changed")
 	r.Spec.Revision = nil
@@ -190,7 +190,8 @@ func TestRevisionFollowsOrIsSet(t *testing.T) {
 	}
 }
 
-// TestHistoryIsBounded: whatever is written, the history has the newest former contents in order, within its bounds.
+// TestHistoryIsBounded checks that, after any writes, the history has the newest previous contents in order and
+// within its bounds.
 func TestHistoryIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newResource(nil)
@@ -272,7 +273,7 @@ func TestParsePath(t *testing.T) {
 	}
 }
 
-// FuzzParsePath: no text makes the parser panic or run away.
+// FuzzParsePath checks that the parser does not panic and limits the number of steps.
 func FuzzParsePath(f *testing.F) {
 	for _, s := range []string{"a.b", `a["b"]`, `a[b="c",d=1]`, "a[*]", "[0]", `a[="x"]`} {
 		f.Add(s)

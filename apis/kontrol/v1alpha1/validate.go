@@ -10,29 +10,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Bounds.
+// Bounds of Resources and states.
 const (
-	// MaxTemplate limits the object of a Resource, MaxObject the object of a state, in bytes of JSON. The latter is
-	// larger because servers add defaults.
+	// MaxTemplate is the maximum size of a Resource's template, MaxObject of a state's object, in bytes of JSON.
+	// MaxObject is larger because servers add defaults.
 	MaxTemplate = 256 << 10
 	MaxObject   = 512 << 10
-	// MaxDrift is how many drifted fields are listed, MaxError the length of an error, MaxValue of a drifted field's
-	// value.
+	// MaxDrift is the maximum number of listed drifted fields, MaxError the maximum length of an error and MaxValue
+	// of a drifted field's value, in bytes.
 	MaxDrift = 64
 	MaxError = 1024
 	MaxValue = 256
-	// MaxHistory is the number of former revisions, maxHistoryBytes what they may have together.
+	// MaxHistory is the maximum number of previous revisions, maxHistoryBytes their maximum total size.
 	MaxHistory      = 10
 	maxHistoryBytes = 512 << 10
 
-	maxResourceName = 150 // the names of states are longer
+	maxResourceName = 150 // leaves room for the cluster in the names of states
 	maxIgnore       = 64
 	maxDependsOn    = 64
 	maxWave         = 1000
 	maxDepth        = 64
 )
 
-// ValidateCluster validates a cluster. Its name is a DNS label: names of states end with it.
+// ValidateCluster validates a Cluster. Its name must be a DNS label, because names of states end with it.
 func ValidateCluster(c *Cluster) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -160,7 +160,7 @@ func validateDependsOn(r *Resource, at *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// ValidateUpdate validates an update: the object that it is about stays the same.
+// ValidateUpdate validates an update. The identity of the object is immutable.
 func ValidateUpdate(r, old *Resource) field.ErrorList {
 	errs := Validate(r)
 	if len(errs) > 0 {
@@ -183,13 +183,13 @@ func ValidateUpdate(r, old *Resource) field.ErrorList {
 	return errs
 }
 
-// ValidateApplied and ValidateCurrent validate the bounds of states.
+// ValidateApplied validates the bounds of an AppliedState.
 func ValidateApplied(a *AppliedState) field.ErrorList {
 	return append(validateSubject(&a.State.Subject, a.Name), validateSizes(map[string]int{
 		"object": len(a.State.Object.Raw), "fields": len(a.State.Fields.Raw)}, a.State.Error)...)
 }
 
-// ValidateCurrent is ValidateApplied of current states.
+// ValidateCurrent validates the bounds of a CurrentState.
 func ValidateCurrent(c *CurrentState) field.ErrorList {
 	errs := append(validateSubject(&c.State.Subject, c.Name),
 		validateSizes(map[string]int{"object": len(c.State.Object.Raw)}, c.State.Error)...)

@@ -18,10 +18,9 @@ import (
 
 // Bounds of Bundles.
 const (
-	// MaxInline is the largest inline content, in bytes.
+	// MaxInline is the maximum size of inline content, in bytes.
 	MaxInline = 512 << 10
-	// MaxBundleObjects is how many objects a Bundle has, MaxBundleWaves how many waves, MaxTargets how many clusters,
-	// MaxBundleResources how many Resources it makes.
+	// These are the maximum numbers of objects, waves and clusters of a Bundle, and of Resources that it creates.
 	MaxBundleObjects   = 500
 	MaxBundleWaves     = 64
 	MaxTargets         = 500
@@ -32,14 +31,14 @@ const (
 	minInterval  = 10 * time.Second
 )
 
-// The defaults of Bundles.
+// Defaults of Bundles.
 const (
 	DefaultHealthTimeout = 5 * time.Minute
 	DefaultInterval      = 5 * time.Minute
 	maxHealthTimeout     = 24 * time.Hour
 )
 
-// DockerConfigKey is the default key of a pull secret.
+// DockerConfigKey is the default key of the credentials in a pull secret.
 const DockerConfigKey = ".dockerconfigjson"
 
 // DefaultBundle sets the defaults. It is idempotent.
@@ -74,7 +73,8 @@ func DefaultBundle(b *Bundle) {
 	}
 }
 
-// ValidateBundle validates a Bundle but for its content. Its name is a DNS label: it is a label of its Resources.
+// ValidateBundle validates a Bundle except for its content. Its name must be a DNS label, because it is a label
+// value of its Resources.
 func ValidateBundle(b *Bundle) (errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	for _, m := range validation.IsDNS1123Label(b.Name) {
@@ -145,8 +145,8 @@ func validateApproval(a Approval, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// reference is HOST/PATH with a tag, a digest or both, by the distribution specification. The host has a dot or a port,
-// or is localhost: there is no default registry.
+// reference matches HOST/PATH with a tag, a digest or both, as in the OCI distribution specification. The host must
+// have a dot or a port or be localhost: there is no default registry.
 var reference = regexp.MustCompile(
 	`^(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]{1,5})(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
 
@@ -213,7 +213,7 @@ func validateNames(namespace, name string, at *field.Path) (errs field.ErrorList
 
 func cut(s string, most int) string { return s[:min(len(s), most)] }
 
-// ParseWave returns the wave that the annotation AnnotationWave says; 0 for none.
+// ParseWave returns the wave in a value of AnnotationWave, or 0 for nil.
 func ParseWave(v any) (int, error) {
 	if v == nil {
 		return 0, nil

@@ -13,8 +13,8 @@ import (
 
 // Bounds of overrides.
 const (
-	// MaxOverrides is how many overrides there are, MaxOperations how many operations each has, maxOverrideBytes what
-	// their values have together.
+	// MaxOverrides is the maximum number of overrides, MaxOperations of operations in each, and maxOverrideBytes
+	// the maximum total size of their values.
 	MaxOverrides     = 32
 	MaxOperations    = 64
 	maxOverrideBytes = 64 << 10
@@ -22,17 +22,17 @@ const (
 	maxAffix         = 256
 )
 
-// ValidateTemplate validates the template of a Resource alone.
+// ValidateTemplate validates only the template of a Resource.
 func ValidateTemplate(r *Resource) field.ErrorList {
 	return validateTemplate(r.Spec.Template.Raw, field.NewPath("spec", "template"))
 }
 
-// overridesSize returns about how many bytes of JSON overrides have.
+// overridesSize returns the approximate size of overrides in JSON, in bytes.
 func overridesSize(list []Override) int {
 	if len(list) == 0 {
 		return 0
 	}
-	raw, _ := json.Marshal(list) // they were validated
+	raw, _ := json.Marshal(list) // validated before
 	return len(raw)
 }
 
@@ -117,8 +117,8 @@ func validateOperation(o *PatchOperation, at *field.Path) (errs field.ErrorList)
 	return errs
 }
 
-// validatePointer validates a JSON pointer; one by which something is written cannot be what identifies the object, or
-// contain it.
+// validatePointer validates a JSON pointer. If writes is set, the pointer must not be, or contain, a field that
+// identifies the object.
 func validatePointer(p string, writes bool, at *field.Path) field.ErrorList {
 	switch {
 	case len(p) > maxPointer:

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateTemplate validates what every object has. The rest is validated by the clusters.
+// validateTemplate validates the fields that every object has. The clusters validate the rest.
 func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
@@ -82,7 +82,6 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// validateTexts validates labels or annotations.
 func validateTexts(v any, name string, at *field.Path) (errs field.ErrorList) {
 	if v == nil {
 		return nil

@@ -20,7 +20,7 @@ const (
 	mostDuration = 31 * 24 * time.Hour
 )
 
-// Begins parses when a window begins. Times are never in the zone of this machine.
+// Begins parses the schedule. Its time zone never depends on this machine's.
 func (w *SyncWindow) Begins() (s cron.Schedule, err error) {
 	defer func() { // the library panics on some inputs
 		if p := recover(); p != nil {
@@ -42,7 +42,6 @@ func (w *SyncWindow) Begins() (s cron.Schedule, err error) {
 	return cron.ParseStandard("TZ=" + zone + " " + w.Schedule)
 }
 
-// zone returns the name of a window's time zone.
 func (w *SyncWindow) zone() (string, error) {
 	switch {
 	case w.TimeZone == "":
@@ -57,7 +56,7 @@ func (w *SyncWindow) zone() (string, error) {
 	return w.TimeZone, nil
 }
 
-// String says when a window is.
+// String describes the window.
 func (w *SyncWindow) String() string {
 	text := fmt.Sprintf("%q for %s", w.Schedule, w.Duration.Duration)
 	if w.TimeZone != "" {

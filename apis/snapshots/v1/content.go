@@ -14,13 +14,13 @@ type VolumeSnapshotContent struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says which snapshot it is.
+	// Spec is the desired state.
 	Spec VolumeSnapshotContentSpec `json:"spec"`
-	// Status is what the driver says about the snapshot.
+	// Status is the state of the snapshot as reported by the driver.
 	Status *VolumeSnapshotContentStatus `json:"status,omitempty"`
 }
 
-// VolumeSnapshotContentList is a list of contents.
+// VolumeSnapshotContentList is a list of VolumeSnapshotContents.
 //
 // +kubebuilder:object:root=true
 type VolumeSnapshotContentList struct {
@@ -30,63 +30,55 @@ type VolumeSnapshotContentList struct {
 	Items []VolumeSnapshotContent `json:"items"`
 }
 
-// VolumeSnapshotContentSpec says which snapshot a content is.
+// VolumeSnapshotContentSpec is the desired state of a VolumeSnapshotContent.
 type VolumeSnapshotContentSpec struct {
-	// VolumeSnapshotRef names the VolumeSnapshot, by namespace and name, that
-	// the content is for. Its UID is set when they are bound. Required.
+	// VolumeSnapshotRef is the namespace and name of the VolumeSnapshot for this content. Its UID is set when they
+	// are bound. Required.
 	VolumeSnapshotRef corev1.ObjectReference `json:"volumeSnapshotRef"`
-	// DeletionPolicy says what becomes of the content and the snapshot when the
-	// VolumeSnapshot is deleted: Delete or Retain. Required.
+	// DeletionPolicy specifies what happens to the content and the snapshot when the VolumeSnapshot is deleted:
+	// Delete or Retain. Required.
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy"`
-	// Driver is the name of the CSI driver, or coracle.dev/local for volumes of
-	// this cluster's own. Required.
+	// Driver is the name of the CSI driver, or coracle.dev/local for local volumes of this cluster. Required.
 	Driver string `json:"driver"`
-	// VolumeSnapshotClassName is the name of the VolumeSnapshotClass with which
-	// the snapshot was taken. The class may have changed since.
+	// VolumeSnapshotClassName is the name of the VolumeSnapshotClass used to take the snapshot. The class may have
+	// changed since.
 	VolumeSnapshotClassName *string `json:"volumeSnapshotClassName,omitempty"`
-	// Source is the volume of which there is to be a snapshot, or a snapshot
-	// that exists. It cannot be changed. Required.
+	// Source is the volume to take a snapshot of, or an existing snapshot. It is immutable. Required.
 	Source VolumeSnapshotContentSource `json:"source"`
-	// SourceVolumeMode is the mode of the volume, Filesystem or Block. It
-	// cannot be changed once it is set.
+	// SourceVolumeMode is the mode of the volume, Filesystem or Block. It is immutable once set.
 	SourceVolumeMode *corev1.PersistentVolumeMode `json:"sourceVolumeMode,omitempty"`
 }
 
-// VolumeSnapshotContentSource is what a content is of. Exactly one field is
-// set, and cannot be changed.
+// VolumeSnapshotContentSource is the source of a content. Exactly one field must be set. It is immutable.
 type VolumeSnapshotContentSource struct {
-	// VolumeHandle is the driver's name for the volume of which a snapshot is
-	// to be taken.
+	// VolumeHandle is the driver's ID of the volume to take a snapshot of.
 	VolumeHandle *string `json:"volumeHandle,omitempty"`
-	// SnapshotHandle is the driver's name for a snapshot that exists.
+	// SnapshotHandle is the driver's ID of an existing snapshot.
 	SnapshotHandle *string `json:"snapshotHandle,omitempty"`
 }
 
-// VolumeSnapshotContentStatus is what a driver says about a snapshot.
+// VolumeSnapshotContentStatus is the state of a snapshot as reported by its driver.
 type VolumeSnapshotContentStatus struct {
-	// SnapshotHandle is the driver's name for the snapshot. It is not set
-	// before the snapshot has been taken.
+	// SnapshotHandle is the driver's ID of the snapshot. It is set once the snapshot has been taken.
 	SnapshotHandle *string `json:"snapshotHandle,omitempty"`
 	// CreationTime is when the snapshot was taken, in nanoseconds since 1970.
 	CreationTime *int64 `json:"creationTime,omitempty"`
-	// RestoreSize is the least size of a volume that is made from the snapshot,
-	// in bytes.
+	// RestoreSize is the minimum size of a volume restored from the snapshot, in bytes.
 	RestoreSize *int64 `json:"restoreSize,omitempty"`
-	// ReadyToUse says whether a volume can be made from the snapshot.
+	// ReadyToUse is true if a volume can be restored from the snapshot.
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// Error is the last error, if the snapshot could not be taken.
+	// Error is the last error while taking the snapshot.
 	Error *VolumeSnapshotError `json:"error,omitempty"`
-	// VolumeGroupSnapshotHandle is the driver's name for the group of snapshots
-	// that it is a part of.
+	// VolumeGroupSnapshotHandle is the driver's ID of the group that the snapshot belongs to.
 	VolumeGroupSnapshotHandle *string `json:"volumeGroupSnapshotHandle,omitempty"`
 }
 
-// DeletionPolicy says what becomes of a snapshot when its object is deleted.
+// DeletionPolicy specifies what happens to a snapshot when its object is deleted.
 type DeletionPolicy string
 
 const (
 	// Delete deletes the content and the snapshot.
 	Delete DeletionPolicy = "Delete"
-	// Retain keeps both.
+	// Retain keeps the content and the snapshot.
 	Retain DeletionPolicy = "Retain"
 )

@@ -1,17 +1,17 @@
-// Package v1 is the API of volume snapshots and of groups of them: upstream's groups snapshot.storage.k8s.io and
-// groupsnapshot.storage.k8s.io, which elsewhere are installed as custom resources.
+// Package v1 is the API of volume snapshots and groups of them: upstream's groups snapshot.storage.k8s.io and
+// groupsnapshot.storage.k8s.io, which other clusters install as custom resources.
 //
-// Its invariant: the fields equal upstream's v1, so that CSI drivers' sidecars and backup programs work with it. The
-// types are written here because upstream's client module brings no comments for kubectl explain.
+// Its invariant: the fields equal upstream's v1, so that the sidecars of CSI drivers and backup programs work with
+// it. It does not use upstream's client module, which has no comments for kubectl explain.
 //
-//	Kind                   Written by                                        Says
-//	VolumeSnapshotClass    administrators      which driver takes snapshots, and what becomes of them
-//	VolumeSnapshot         users               which claim a snapshot is taken of; the controller writes its status
-//	VolumeSnapshotContent  the controller, administrators  the snapshot in the driver's storage
-//	                       its status by the driver's csi-snapshotter
+//	Kind                   Written by                                   Content
+//	VolumeSnapshotClass    administrators                               the driver and the deletion policy
+//	VolumeSnapshot         users; status: the controller                the claim to take a snapshot of
+//	VolumeSnapshotContent  the controller, administrators;              the snapshot in the driver's storage
+//	                       status: the driver's csi-snapshotter
 //
-// VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once.
-// The driver's snapshots of a group are VolumeSnapshots as well, which pkg/control/controllers/volumesnapshot makes.
+// VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent do the same for several claims at
+// once. pkg/control/controllers/volumesnapshot also creates a VolumeSnapshot for each snapshot of a group.
 //
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.storage.k8s.io

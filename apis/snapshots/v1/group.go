@@ -2,8 +2,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// VolumeGroupSnapshot asks for snapshots of the volumes of several claims at
-// one point in time, or for such a group that exists already.
+// VolumeGroupSnapshot requests snapshots of the volumes of several claims at one point in time, or refers to an
+// existing group of snapshots.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -13,12 +13,12 @@ type VolumeGroupSnapshot struct {
 
 	// Spec is the desired state.
 	Spec VolumeGroupSnapshotSpec `json:"spec"`
-	// Status is the observed state. Before the group is used, check that it and
-	// its VolumeGroupSnapshotContent name each other.
+	// Status is the observed state. Before using the group, check that it and its VolumeGroupSnapshotContent refer
+	// to each other.
 	Status *VolumeGroupSnapshotStatus `json:"status,omitempty"`
 }
 
-// VolumeGroupSnapshotList is a list of groups.
+// VolumeGroupSnapshotList is a list of VolumeGroupSnapshots.
 //
 // +kubebuilder:object:root=true
 type VolumeGroupSnapshotList struct {
@@ -28,40 +28,33 @@ type VolumeGroupSnapshotList struct {
 	Items []VolumeGroupSnapshot `json:"items"`
 }
 
-// VolumeGroupSnapshotSpec says of what there is to be a group of snapshots.
+// VolumeGroupSnapshotSpec is the desired state of a VolumeGroupSnapshot.
 type VolumeGroupSnapshotSpec struct {
-	// Source is what the group is made from. It cannot be changed. Required.
+	// Source is the source of the group. It is immutable. Required.
 	Source VolumeGroupSnapshotSource `json:"source"`
-	// VolumeGroupSnapshotClassName is the name of the VolumeGroupSnapshotClass.
-	// Without it, the default class of the driver of the claims' volumes is
-	// used.
+	// VolumeGroupSnapshotClassName is the name of the VolumeGroupSnapshotClass. Defaults to the default class for
+	// the driver of the claims' volumes.
 	VolumeGroupSnapshotClassName *string `json:"volumeGroupSnapshotClassName,omitempty"`
 }
 
-// VolumeGroupSnapshotSource is what a group is made from. Exactly one field is
-// set, and cannot be changed.
+// VolumeGroupSnapshotSource is the source of a group. Exactly one field must be set. It is immutable.
 type VolumeGroupSnapshotSource struct {
-	// Selector selects, by their labels, the claims in the group's namespace of
-	// whose volumes snapshots are taken. Which they are is decided once: labels
-	// that change after the VolumeGroupSnapshotContent was created change
-	// nothing.
+	// Selector selects claims in the group's namespace by their labels. Snapshots of their volumes are taken. The
+	// selection is made once: label changes after the creation of the VolumeGroupSnapshotContent have no effect.
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
-	// VolumeGroupSnapshotContentName is the name of the
-	// VolumeGroupSnapshotContent of a group that exists already.
+	// VolumeGroupSnapshotContentName is the name of the VolumeGroupSnapshotContent of an existing group.
 	VolumeGroupSnapshotContentName *string `json:"volumeGroupSnapshotContentName,omitempty"`
 }
 
-// VolumeGroupSnapshotStatus is what is known of a group.
+// VolumeGroupSnapshotStatus is the observed state of a VolumeGroupSnapshot.
 type VolumeGroupSnapshotStatus struct {
-	// BoundVolumeGroupSnapshotContentName is the name of the
-	// VolumeGroupSnapshotContent. It cannot be changed once it is set.
+	// BoundVolumeGroupSnapshotContentName is the name of the bound VolumeGroupSnapshotContent. It is immutable once
+	// set.
 	BoundVolumeGroupSnapshotContentName *string `json:"boundVolumeGroupSnapshotContentName,omitempty"`
-	// CreationTime is when the group was taken, as its driver says.
+	// CreationTime is when the group was taken, as reported by its driver.
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
-	// ReadyToUse says whether volumes can be made from all snapshots of the
-	// group.
+	// ReadyToUse is true if volumes can be restored from all snapshots of the group.
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// Error is the last error, if the group could not be taken. It is tried
-	// again.
+	// Error is the last error while taking the group. The operation is retried.
 	Error *VolumeSnapshotError `json:"error,omitempty"`
 }

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is snapshot.storage.k8s.io/v1, Groups is groupsnapshot.storage.k8s.io/v1.
+// GroupVersion is snapshot.storage.k8s.io/v1. Groups is groupsnapshot.storage.k8s.io/v1.
 var (
 	GroupVersion = schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 	Groups       = schema.GroupVersion{Group: "groupsnapshot.storage.k8s.io", Version: "v1"}
 )
 
-// Source is the source of the types, whose comments kubectl explain shows: of VolumeSnapshots, ContentSource of
-// VolumeSnapshotContents, ClassSource of VolumeSnapshotClasses; and so for groups.
+// Source is the source text of the types of VolumeSnapshots, ContentSource of VolumeSnapshotContents, ClassSource
+// of VolumeSnapshotClasses; likewise for groups. `kubectl explain` shows their comments.
 var (
 	//go:embed snapshot.go
 	Source string

@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Rights returns the rules of the roles of VolumeSnapshots: for their reconciler, and those aggregated into edit (and
-// so admin) and view.
+// Rights returns the rules for VolumeSnapshots of the reconciler's role and of the roles that are aggregated into
+// edit (and so admin) and view.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
@@ -31,8 +31,8 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	return controller, edit, view
 }
 
-// ContentRights is Rights of contents, for the reconciler that takes snapshots of local volumes. They belong to
-// administrators: they name any volume of a driver.
+// ContentRights returns the rules for VolumeSnapshotContents, for the reconciler that takes snapshots of local
+// volumes. Only administrators have access to contents, because a content can refer to any volume of a driver.
 func ContentRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	return []rbacv1.PolicyRule{
@@ -46,11 +46,11 @@ func ContentRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// NoRights is Rights of classes, which nothing acts on, and of contents of groups: VolumeGroupSnapshots' reconciler
-// acts on these.
+// NoRights returns no rules: for classes, which have no reconciler, and for contents of groups, which the
+// reconciler of VolumeGroupSnapshots handles.
 func NoRights() (controller, edit, view []rbacv1.PolicyRule) { return nil, nil, nil }
 
-// GroupRights is Rights of VolumeGroupSnapshots.
+// GroupRights returns the rules for VolumeGroupSnapshots.
 func GroupRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := Groups.Group
 	controller = []rbacv1.PolicyRule{

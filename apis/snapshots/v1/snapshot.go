@@ -5,8 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VolumeSnapshot asks for a snapshot of a claim's volume, or for one that
-// exists already.
+// VolumeSnapshot requests a snapshot of a claim's volume, or refers to an existing snapshot.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -16,12 +15,12 @@ type VolumeSnapshot struct {
 
 	// Spec is the desired state.
 	Spec VolumeSnapshotSpec `json:"spec"`
-	// Status is the observed state. Before the snapshot is used, check that it
-	// and its VolumeSnapshotContent name each other.
+	// Status is the observed state. Before using the snapshot, check that it and its VolumeSnapshotContent refer to
+	// each other.
 	Status *VolumeSnapshotStatus `json:"status,omitempty"`
 }
 
-// VolumeSnapshotList is a list of snapshots.
+// VolumeSnapshotList is a list of VolumeSnapshots.
 //
 // +kubebuilder:object:root=true
 type VolumeSnapshotList struct {
@@ -31,48 +30,44 @@ type VolumeSnapshotList struct {
 	Items []VolumeSnapshot `json:"items"`
 }
 
-// VolumeSnapshotSpec says of what there is to be a snapshot.
+// VolumeSnapshotSpec is the desired state of a VolumeSnapshot.
 type VolumeSnapshotSpec struct {
-	// Source is what the snapshot is made from. It cannot be changed. Required.
+	// Source is the source of the snapshot. It is immutable. Required.
 	Source VolumeSnapshotSource `json:"source"`
-	// VolumeSnapshotClassName is the name of the VolumeSnapshotClass. Without
-	// it, the default class of the driver of the claim's volume is used.
+	// VolumeSnapshotClassName is the name of the VolumeSnapshotClass. Defaults to the default class for the driver
+	// of the claim's volume.
 	VolumeSnapshotClassName *string `json:"volumeSnapshotClassName,omitempty"`
 }
 
-// VolumeSnapshotSource is what a snapshot is made from. Exactly one field is
-// set, and cannot be changed.
+// VolumeSnapshotSource is the source of a snapshot. Exactly one field must be set. It is immutable.
 type VolumeSnapshotSource struct {
-	// PersistentVolumeClaimName is the name of a claim in the snapshot's
-	// namespace. A snapshot of its volume is taken.
+	// PersistentVolumeClaimName is the name of a claim in the snapshot's namespace whose volume to take a snapshot
+	// of.
 	PersistentVolumeClaimName *string `json:"persistentVolumeClaimName,omitempty"`
-	// VolumeSnapshotContentName is the name of the VolumeSnapshotContent of a
-	// snapshot that exists already.
+	// VolumeSnapshotContentName is the name of the VolumeSnapshotContent of an existing snapshot.
 	VolumeSnapshotContentName *string `json:"volumeSnapshotContentName,omitempty"`
 }
 
-// VolumeSnapshotStatus is what is known of a snapshot.
+// VolumeSnapshotStatus is the observed state of a VolumeSnapshot.
 type VolumeSnapshotStatus struct {
-	// BoundVolumeSnapshotContentName is the name of the VolumeSnapshotContent.
+	// BoundVolumeSnapshotContentName is the name of the bound VolumeSnapshotContent.
 	BoundVolumeSnapshotContentName *string `json:"boundVolumeSnapshotContentName,omitempty"`
-	// CreationTime is when the snapshot was taken, as its driver says.
+	// CreationTime is when the snapshot was taken, as reported by its driver.
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
-	// ReadyToUse says whether a volume can be made from the snapshot.
+	// ReadyToUse is true if a volume can be restored from the snapshot.
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// RestoreSize is the least size of a volume that is made from the snapshot.
+	// RestoreSize is the minimum size of a volume restored from the snapshot.
 	RestoreSize *resource.Quantity `json:"restoreSize,omitempty"`
-	// Error is the last error, if the snapshot could not be taken. It is tried
-	// again.
+	// Error is the last error while taking the snapshot. The operation is retried.
 	Error *VolumeSnapshotError `json:"error,omitempty"`
-	// VolumeGroupSnapshotName is the name of the VolumeGroupSnapshot that the
-	// snapshot is a part of.
+	// VolumeGroupSnapshotName is the name of the VolumeGroupSnapshot that the snapshot belongs to.
 	VolumeGroupSnapshotName *string `json:"volumeGroupSnapshotName,omitempty"`
 }
 
-// VolumeSnapshotError is an error of a snapshot.
+// VolumeSnapshotError is an error while taking a snapshot.
 type VolumeSnapshotError struct {
-	// Time is when it occurred.
+	// Time is when the error occurred.
 	Time *metav1.Time `json:"time,omitempty"`
-	// Message describes it.
+	// Message describes the error.
 	Message *string `json:"message,omitempty"`
 }

@@ -17,7 +17,7 @@ func columns(rest ...metav1.TableColumnDefinition) []metav1.TableColumnDefinitio
 	return append(all, metav1.TableColumnDefinition{Name: "Age", Type: "date", Description: "Time since its creation"})
 }
 
-// Columns returns the columns of kubectl get volumesnapshots, which are upstream's.
+// Columns returns the columns of kubectl get volumesnapshots, as upstream.
 func Columns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{
@@ -66,7 +66,7 @@ func Cells(s *VolumeSnapshot, now time.Time) []any {
 	}
 }
 
-// ContentColumns returns the columns of kubectl get volumesnapshotcontents, which are upstream's.
+// ContentColumns returns the columns of kubectl get volumesnapshotcontents, as upstream.
 func ContentColumns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{
@@ -111,7 +111,7 @@ func ContentCells(c *VolumeSnapshotContent, now time.Time) []any {
 	}
 }
 
-// ClassColumns returns the columns of kubectl get volumesnapshotclasses, which are upstream's.
+// ClassColumns returns the columns of kubectl get volumesnapshotclasses, as upstream.
 func ClassColumns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{Name: "Driver", Type: "string", Description: "The driver that takes snapshots"},
@@ -127,7 +127,7 @@ func ClassCells(c *VolumeSnapshotClass, now time.Time) []any {
 	return []any{c.Name, c.Driver, string(c.DeletionPolicy), common.Age(c.CreationTimestamp.Time, now)}
 }
 
-// GroupColumns returns the columns of kubectl get volumegroupsnapshots, which are upstream's.
+// GroupColumns returns the columns of kubectl get volumegroupsnapshots, as upstream.
 func GroupColumns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{
@@ -161,7 +161,7 @@ func GroupCells(g *VolumeGroupSnapshot, now time.Time) []any {
 	}
 }
 
-// GroupContentColumns returns the columns of kubectl get volumegroupsnapshotcontents, which are upstream's.
+// GroupContentColumns returns the columns of kubectl get volumegroupsnapshotcontents, as upstream.
 func GroupContentColumns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{
@@ -201,7 +201,7 @@ func GroupContentCells(c *VolumeGroupSnapshotContent, now time.Time) []any {
 	}
 }
 
-// GroupClassColumns returns the columns of kubectl get volumegroupsnapshotclasses, which are upstream's.
+// GroupClassColumns returns the columns of kubectl get volumegroupsnapshotclasses, as upstream.
 func GroupClassColumns() []metav1.TableColumnDefinition {
 	return columns(
 		metav1.TableColumnDefinition{

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxHandle limits the names that drivers give, in bytes.
+	// maxHandle is the maximum length of a driver's ID of a volume or snapshot, in bytes.
 	maxHandle = 4 << 10
-	// maxParameters limits a class's parameters, in bytes of all together.
+	// maxParameters is the maximum total size of a class's parameters, in bytes.
 	maxParameters = 256 << 10
 )
 
-// Validate checks a VolumeSnapshot as the schema of upstream's definition does.
+// Validate validates a VolumeSnapshot as the schema of upstream's CustomResourceDefinition does.
 func Validate(s *VolumeSnapshot) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := oneOf(s.Spec.Source.VolumeSnapshotContentName, s.Spec.Source.PersistentVolumeClaimName, spec.Child("source"),
@@ -34,7 +34,7 @@ func Validate(s *VolumeSnapshot) field.ErrorList {
 	return append(errs, validateName(s.Spec.VolumeSnapshotClassName, spec.Child("volumeSnapshotClassName"))...)
 }
 
-// ValidateUpdate checks a change of a VolumeSnapshot.
+// ValidateUpdate validates an update of a VolumeSnapshot.
 func ValidateUpdate(s, old *VolumeSnapshot) field.ErrorList {
 	errs := Validate(s)
 	if !apiequality.Semantic.DeepEqual(s.Spec.Source, old.Spec.Source) {
@@ -44,7 +44,7 @@ func ValidateUpdate(s, old *VolumeSnapshot) field.ErrorList {
 	return errs
 }
 
-// ValidateContent checks a VolumeSnapshotContent.
+// ValidateContent validates a VolumeSnapshotContent.
 func ValidateContent(c *VolumeSnapshotContent) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := oneOf(c.Spec.Source.VolumeHandle, c.Spec.Source.SnapshotHandle, spec.Child("source"), "volumeHandle",
@@ -67,7 +67,7 @@ func ValidateContent(c *VolumeSnapshotContent) field.ErrorList {
 	return append(errs, validatePolicy(c.Spec.DeletionPolicy, spec.Child("deletionPolicy"))...)
 }
 
-// ValidateContentUpdate checks a change of a VolumeSnapshotContent.
+// ValidateContentUpdate validates an update of a VolumeSnapshotContent.
 func ValidateContentUpdate(c, old *VolumeSnapshotContent) field.ErrorList {
 	errs, spec := ValidateContent(c), field.NewPath("spec")
 	if !apiequality.Semantic.DeepEqual(c.Spec.Source, old.Spec.Source) {
@@ -81,7 +81,7 @@ func ValidateContentUpdate(c, old *VolumeSnapshotContent) field.ErrorList {
 	return errs
 }
 
-// ValidateContentStatus checks a change of a VolumeSnapshotContent's status.
+// ValidateContentStatus validates an update of a VolumeSnapshotContent's status.
 func ValidateContentStatus(c, _ *VolumeSnapshotContent) field.ErrorList {
 	if s := c.Status; s != nil && s.RestoreSize != nil && *s.RestoreSize < 0 {
 		return field.ErrorList{
@@ -91,7 +91,7 @@ func ValidateContentStatus(c, _ *VolumeSnapshotContent) field.ErrorList {
 	return nil
 }
 
-// ValidateClass checks a VolumeSnapshotClass.
+// ValidateClass validates a VolumeSnapshotClass.
 func ValidateClass(c *VolumeSnapshotClass) field.ErrorList {
 	return validateClass(c.Driver, c.DeletionPolicy, c.Parameters)
 }
@@ -133,8 +133,8 @@ func validateHandle(handle *string, path *field.Path) field.ErrorList {
 	return text(*handle, maxHandle, path)
 }
 
-// validateDriver checks the name of a CSI driver, which is a domain name of up to 63 characters in any case; Coracle's
-// own has a path.
+// validateDriver validates the name of a CSI driver: a domain name of up to 63 characters, in any case. Coracle's
+// own driver name has a path.
 func validateDriver(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}

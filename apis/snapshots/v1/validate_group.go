@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// MaxGroup limits the volumes of a group.
+	// MaxGroup is the maximum number of volumes in a group.
 	MaxGroup = 1000
-	// maxHandles limits the names that a driver gives to the volumes and the snapshots of a group, in bytes of all
-	// together.
+	// maxHandles is the maximum total length of a driver's IDs of a group's volumes or snapshots, in bytes.
 	maxHandles = 256 << 10
 )
 
-// ValidateGroup checks a VolumeGroupSnapshot as the schema of upstream's definition does, and its selector.
+// ValidateGroup validates a VolumeGroupSnapshot as the schema of upstream's CustomResourceDefinition does, and its
+// selector.
 func ValidateGroup(g *VolumeGroupSnapshot) field.ErrorList {
 	spec := field.NewPath("spec")
 	source := spec.Child("source")
@@ -36,7 +36,7 @@ func ValidateGroup(g *VolumeGroupSnapshot) field.ErrorList {
 	return append(errs, validateName(g.Spec.VolumeGroupSnapshotClassName, spec.Child("volumeGroupSnapshotClassName"))...)
 }
 
-// ValidateGroupUpdate checks a change of a VolumeGroupSnapshot.
+// ValidateGroupUpdate validates an update of a VolumeGroupSnapshot.
 func ValidateGroupUpdate(g, old *VolumeGroupSnapshot) field.ErrorList {
 	source := field.NewPath("spec", "source")
 	errs := append(ValidateGroup(g),
@@ -46,7 +46,7 @@ func ValidateGroupUpdate(g, old *VolumeGroupSnapshot) field.ErrorList {
 			old.Spec.Source.VolumeGroupSnapshotContentName, source.Child("volumeGroupSnapshotContentName"))...)
 }
 
-// ValidateGroupStatus checks a change of a VolumeGroupSnapshot's status.
+// ValidateGroupStatus validates an update of a VolumeGroupSnapshot's status.
 func ValidateGroupStatus(g, old *VolumeGroupSnapshot) field.ErrorList {
 	if g.Status == nil || old.Status == nil {
 		return nil
@@ -55,7 +55,7 @@ func ValidateGroupStatus(g, old *VolumeGroupSnapshot) field.ErrorList {
 		field.NewPath("status", "boundVolumeGroupSnapshotContentName"))
 }
 
-// ValidateGroupContent checks a VolumeGroupSnapshotContent.
+// ValidateGroupContent validates a VolumeGroupSnapshotContent.
 func ValidateGroupContent(c *VolumeGroupSnapshotContent) field.ErrorList {
 	spec := field.NewPath("spec")
 	source := spec.Child("source")
@@ -82,7 +82,7 @@ func ValidateGroupContent(c *VolumeGroupSnapshotContent) field.ErrorList {
 	return append(errs, validatePolicy(c.Spec.DeletionPolicy, spec.Child("deletionPolicy"))...)
 }
 
-// ValidateGroupContentUpdate checks a change of a VolumeGroupSnapshotContent.
+// ValidateGroupContentUpdate validates an update of a VolumeGroupSnapshotContent.
 func ValidateGroupContentUpdate(c, old *VolumeGroupSnapshotContent) field.ErrorList {
 	errs, spec := ValidateGroupContent(c), field.NewPath("spec")
 	errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.Source, old.Spec.Source, spec.Child("source"))...)
@@ -101,7 +101,7 @@ func ValidateGroupContentUpdate(c, old *VolumeGroupSnapshotContent) field.ErrorL
 	return errs
 }
 
-// ValidateGroupContentStatus checks a change of a VolumeGroupSnapshotContent's status.
+// ValidateGroupContentStatus validates an update of a VolumeGroupSnapshotContent's status.
 func ValidateGroupContentStatus(c, old *VolumeGroupSnapshotContent) field.ErrorList {
 	if c.Status == nil {
 		return nil
@@ -126,12 +126,12 @@ func ValidateGroupContentStatus(c, old *VolumeGroupSnapshotContent) field.ErrorL
 	return append(errs, validateHandles(ofSnapshots, path)...)
 }
 
-// ValidateGroupClass checks a VolumeGroupSnapshotClass.
+// ValidateGroupClass validates a VolumeGroupSnapshotClass.
 func ValidateGroupClass(c *VolumeGroupSnapshotClass) field.ErrorList {
 	return validateClass(c.Driver, c.DeletionPolicy, c.Parameters)
 }
 
-// ValidateGroupClassUpdate checks a change of a VolumeGroupSnapshotClass.
+// ValidateGroupClassUpdate validates an update of a VolumeGroupSnapshotClass.
 func ValidateGroupClassUpdate(c, old *VolumeGroupSnapshotClass) field.ErrorList {
 	errs := append(ValidateGroupClass(c),
 		apivalidation.ValidateImmutableField(c.Driver, old.Driver, field.NewPath("driver"))...)
@@ -140,8 +140,7 @@ func ValidateGroupClassUpdate(c, old *VolumeGroupSnapshotClass) field.ErrorList 
 		apivalidation.ValidateImmutableField(c.DeletionPolicy, old.DeletionPolicy, field.NewPath("deletionPolicy"))...)
 }
 
-// validateHandles checks the names of a group's volumes or snapshots: each is there once, and there is room for them in
-// one object.
+// validateHandles validates the IDs of a group's volumes or snapshots. They must be unique and fit into one object.
 func validateHandles(handles []string, path *field.Path) field.ErrorList {
 	if len(handles) > MaxGroup {
 		return field.ErrorList{field.TooMany(path, len(handles), MaxGroup)}
@@ -162,7 +161,7 @@ func validateHandles(handles []string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// immutableOnceSet lets a value be set and removed, as upstream's rules do.
+// immutableOnceSet allows setting and removing a value but not changing it, as upstream's rules do.
 func immutableOnceSet(is, was *string, path *field.Path) field.ErrorList {
 	if is == nil || was == nil {
 		return nil

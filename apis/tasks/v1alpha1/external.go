@@ -7,32 +7,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// External is the label of Nodes that are external workers: machines that run no agent, but registered themselves with
-// the REST API, are given tasks over HTTP, and report back. They also have a taint with this key and no value, with the
-// effect NoSchedule: only pods that tolerate it are scheduled to them.
+// External is the label of Nodes that are external workers: machines that run no agent, register with the REST API,
+// receive tasks over HTTP, and report the results. They have a NoSchedule taint with this key and no value, so only
+// pods that tolerate it are scheduled to them.
 const External = "tasks.coracle.dev/external"
 
-// ToleratesExternal is the toleration of tasks and pods that external workers may run.
+// ToleratesExternal returns the toleration for tasks and pods that external workers may run.
 func ToleratesExternal() corev1.Toleration {
 	return corev1.Toleration{Key: External, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 }
 
-// HeartbeatTimeout is the annotation of external workers that says for how many seconds one may be silent, from
-// MinHeartbeatTimeout to MaxHeartbeatTimeout.
+// HeartbeatTimeout is the annotation of an external worker with the number of seconds that it may send no
+// heartbeat, from MinHeartbeatTimeout to MaxHeartbeatTimeout.
 const HeartbeatTimeout = "tasks.coracle.dev/heartbeat-timeout"
 
-// The bounds of HeartbeatTimeout in seconds, and what holds for workers without it.
+// Bounds of HeartbeatTimeout in seconds, and the value for workers without a valid annotation.
 const (
 	MinHeartbeatTimeout     = 2
 	MaxHeartbeatTimeout     = 3600
 	DefaultHeartbeatTimeout = 30
 )
 
-// DefaultPatience is how long a node of ours may be silent before the attempts of tasks on it have failed, unless the
-// server was told otherwise. Nodes send a heartbeat every 10 s.
+// DefaultPatience is the default of Patience for nodes that are not external workers. Their agents send a heartbeat
+// every 10 s.
 const DefaultPatience = 30 * time.Second
 
-// Patience returns how long a node may be silent before the attempts of tasks on it have failed. External workers
+// Patience returns how long a node may send no heartbeat before the attempts of tasks on it fail. External workers
 // choose it when they register; for other nodes it is general.
 func Patience(n *corev1.Node, general time.Duration) time.Duration {
 	if !IsExternal(n) {

@@ -7,23 +7,23 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// KeyPrefix begins the names of tasks with an idempotency key.
+// KeyPrefix is the prefix of the names of tasks with an idempotency key.
 const KeyPrefix = "key-"
 
-// NameForKey returns the name of the task with an idempotency key: that only one task of a namespace has a name makes
-// keys unique, without a lock and without another object.
+// NameForKey returns the name of the task with an idempotency key. Names are unique in a namespace, so keys are
+// too, without a lock or another object.
 func NameForKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return KeyPrefix + hex.EncodeToString(sum[:16])
 }
 
-// SameRequest reports whether two tasks ask for the same, whatever was changed after their creation: a second request
-// with the idempotency key of the first is answered with the first only then.
+// SameRequest reports whether two tasks were created by equal requests, ignoring fields that may change later. If
+// they are equal, a second request with the same idempotency key gets the first task as its response.
 func SameRequest(a, b *Task) bool {
 	return equality.Semantic.DeepEqual(fixed(a), fixed(b))
 }
 
-// fixed returns the spec without what may change while the task exists.
+// fixed returns the spec without the fields that can change after creation.
 func fixed(t *Task) *TaskSpec {
 	c := t.DeepCopy()
 	Default(c)

@@ -9,25 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The labels of a task's pods: the task's name, and the number and index of the attempt.
+// Labels of a task's pods: the task's name, and the number and index of the attempt.
 const (
 	LabelTask    = "tasks.coracle.dev/task"
 	LabelAttempt = "tasks.coracle.dev/attempt"
 	LabelIndex   = "tasks.coracle.dev/index"
 )
 
-// FinalizerRecorded keeps a pod until its end is recorded in the status of its task.
+// FinalizerRecorded keeps a pod until its result is recorded in the status of its task.
 const FinalizerRecorded = "tasks.coracle.dev/recorded"
 
-// SchedulerName is the profile of the scheduler for tasks: the node with the fewest running tasks, the most free
-// capacity and the freshest heartbeat.
+// SchedulerName is the scheduler profile for tasks. It prefers the node with the fewest running tasks, the most
+// free capacity and the most recent heartbeat.
 const SchedulerName = "task"
 
 // ContainerName is the name of the container in a task's pods.
 const ContainerName = "task"
 
-// PodName returns the name of an attempt's pod. It is derived from the task's identity and the attempt, so an attempt
-// has one pod.
+// PodName returns the name of an attempt's pod. It depends only on the task and the attempt, so an attempt has at
+// most one pod.
 func PodName(t *Task, a *TaskAttempt) string {
 	uid := string(t.UID)
 	name := t.Name + "-" + uid[:min(8, len(uid))]
@@ -37,8 +37,8 @@ func PodName(t *Task, a *TaskAttempt) string {
 	return fmt.Sprintf("%s-%d", name, a.Number)
 }
 
-// AnyPod takes the place of a pod's UID in requests to an agent for the log of an attempt by its pod's name. If the
-// name ends with a star, which stands for a number, the agent takes the pod with the greatest number.
+// AnyPod replaces the pod's UID in requests to an agent for the log of an attempt by pod name. If the name ends
+// with "*", the agent takes the pod with the highest number in its place.
 const AnyPod = "-"
 
 // Pod returns the pod of an attempt. It shares no memory with the task.
@@ -71,8 +71,7 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
 			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
 			TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
-			// A task names no service account, so there is nothing that a token of the namespace's default one would be
-			// for.
+			// A task has no service account, so a token of the namespace's default account would be of no use.
 			AutomountServiceAccountToken: &no,
 		},
 	}
@@ -88,7 +87,7 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 	}
 	p.Spec.Containers = []corev1.Container{c}
 	if s.NodeName != "" {
-		// Through the scheduler, so that the node's capacity is respected.
+		// Let the scheduler place the pod, so that it respects the node's capacity.
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchFields: []corev1.NodeSelectorRequirement{

@@ -11,12 +11,12 @@ import (
 // GroupVersion is tasks.coracle.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "tasks.coracle.dev", Version: "v1alpha1"}
 
-// Source is the source of the types, whose comments kubectl explain shows.
+// Source is the source text of the types. `kubectl explain` shows its comments.
 //
 //go:embed types.go
 var Source string
 
-// ScheduleSource is the source of the types of schedules.
+// ScheduleSource is the source text of the types of schedules.
 //
 //go:embed schedule.go
 var ScheduleSource string

@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Rights returns the rules of the kind's roles: for its reconciler, and those aggregated into edit (and so admin) and
-// view.
+// Rights returns the rules for Tasks of the reconciler's role and of the roles that are aggregated into edit (and
+// so admin) and view.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
@@ -27,7 +27,7 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	return controller, edit, view
 }
 
-// ScheduleRights is Rights of schedules.
+// ScheduleRights returns the same rules for TaskSchedules.
 func ScheduleRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{

@@ -20,13 +20,13 @@ type TaskSchedule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what to run, and when.
+	// Spec is the desired state.
 	Spec TaskScheduleSpec `json:"spec"`
-	// Status is what was run last.
+	// Status is the observed state.
 	Status TaskScheduleStatus `json:"status,omitempty"`
 }
 
-// TaskScheduleList is a list of schedules.
+// TaskScheduleList is a list of TaskSchedules.
 //
 // +kubebuilder:object:root=true
 type TaskScheduleList struct {
@@ -36,51 +36,48 @@ type TaskScheduleList struct {
 	Items []TaskSchedule `json:"items"`
 }
 
-// TaskScheduleSpec says what to run, and when.
+// TaskScheduleSpec is the desired state of a TaskSchedule.
 type TaskScheduleSpec struct {
-	// Schedule is in cron's format, such as "0 3 * * *" or "@hourly".
+	// Schedule is the schedule in cron format, such as "0 3 * * *" or "@hourly".
 	Schedule string `json:"schedule"`
-	// TimeZone is the name of the time zone of the schedule, such as
-	// "Europe/Paris". Unset: the server's.
+	// TimeZone is the time zone of the schedule, such as "Europe/Paris". If unset, the server's time zone is used.
 	TimeZone *string `json:"timeZone,omitempty"`
-	// StartingDeadlineSeconds is how late a task may be created. Unset: however
-	// late.
+	// StartingDeadlineSeconds is how late a task may be created after its scheduled time. If unset, there is no
+	// limit.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
-	// ConcurrencyPolicy says what happens when the task before has not ended:
-	// Allow (the default) runs both, Forbid skips the run, Replace deletes the
-	// task before.
+	// ConcurrencyPolicy specifies what happens if the previous task is still running: Allow (the default) runs
+	// both, Forbid skips the new run, Replace deletes the previous task.
 	ConcurrencyPolicy batchv1.ConcurrencyPolicy `json:"concurrencyPolicy,omitempty"`
-	// Suspend creates no further tasks while it is true.
+	// Suspend stops the creation of further tasks while it is true.
 	Suspend *bool `json:"suspend,omitempty"`
-	// CompletedTasksHistoryLimit is the number of completed tasks to keep,
-	// FailedTasksHistoryLimit of failed ones, 0 to 1000. Defaults 3 and 1.
+	// CompletedTasksHistoryLimit and FailedTasksHistoryLimit are the numbers of completed and failed tasks to keep,
+	// 0 to 1000. They default to 3 and 1.
 	CompletedTasksHistoryLimit *int32 `json:"completedTasksHistoryLimit,omitempty"`
 	FailedTasksHistoryLimit    *int32 `json:"failedTasksHistoryLimit,omitempty"`
-	// TaskTemplate is the task to create, without an idempotency key.
+	// TaskTemplate is the template of the tasks. It must not have an idempotency key.
 	TaskTemplate TaskTemplateSpec `json:"taskTemplate"`
 }
 
-// TaskTemplateSpec is the task of a schedule.
+// TaskTemplateSpec is the template of a schedule's tasks.
 type TaskTemplateSpec struct {
 	// Metadata has the labels and annotations of the tasks.
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec says what to run.
+	// Spec is the spec of the tasks.
 	Spec TaskSpec `json:"spec"`
 }
 
-// TaskScheduleStatus is what was run last.
+// TaskScheduleStatus is the observed state of a TaskSchedule.
 type TaskScheduleStatus struct {
-	// Active are tasks that have not ended.
+	// Active lists the tasks that have not finished.
 	Active []corev1.ObjectReference `json:"active,omitempty"`
-	// LastScheduleTime is the time of the last run, LastCompletedTime when a
-	// task completed last.
+	// LastScheduleTime is the time of the last run. LastCompletedTime is when a task last completed.
 	LastScheduleTime  *metav1.Time `json:"lastScheduleTime,omitempty"`
 	LastCompletedTime *metav1.Time `json:"lastCompletedTime,omitempty"`
 }
 
-// The bounds of a schedule.
+// Bounds of a TaskSchedule.
 const (
-	MaxScheduleName = 52 // bytes: the names of its tasks are longer
+	MaxScheduleName = 52 // bytes; leaves room for the suffix in the names of its tasks
 	maxHistory      = 1000
 	maxSchedule     = 256 // bytes
 )
@@ -101,7 +98,8 @@ func DefaultSchedule(s *TaskSchedule) {
 	DefaultSpec(&s.Spec.TaskTemplate.Spec)
 }
 
-// ValidateSchedule validates a schedule, except for the cron line and what becomes of the pod.
+// ValidateSchedule validates a TaskSchedule, except for the cron expression and the fields that the pod's
+// validation covers.
 func ValidateSchedule(s *TaskSchedule) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList

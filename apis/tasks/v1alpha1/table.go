@@ -10,10 +10,10 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Fields returns what a field selector may select by, besides the name and the namespace.
+// Fields returns the fields for field selectors other than name and namespace.
 func Fields(t *Task) fields.Set { return fields.Set{"status.phase": string(t.Status.Phase)} }
 
-// Columns returns the columns of kubectl get tasks; those with priority 1 are shown with -o wide.
+// Columns returns the columns of kubectl get tasks. Columns with priority 1 are shown only with -o wide.
 func Columns() []metav1.TableColumnDefinition {
 	name := metav1.ObjectMeta{}.SwaggerDoc()["name"]
 	return []metav1.TableColumnDefinition{
@@ -45,7 +45,7 @@ func Cells(t *Task, now time.Time) []any {
 	}
 }
 
-// Progress returns the number of attempts that have begun, or of an array "completed/all".
+// Progress returns the number of attempts begun or, for an array, "completed/size".
 func Progress(t *Task) string {
 	if a := t.Spec.Array; a != nil {
 		done := int32(0)

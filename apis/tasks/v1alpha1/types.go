@@ -6,8 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Task runs one container to completion, with retries, or an array of such
-// containers.
+// Task runs a container to completion, with retries, or an array of such containers.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -15,13 +14,13 @@ type Task struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what to run.
+	// Spec is the desired state.
 	Spec TaskSpec `json:"spec"`
-	// Status is what became of it.
+	// Status is the observed state.
 	Status TaskStatus `json:"status,omitempty"`
 }
 
-// TaskList is a list of tasks.
+// TaskList is a list of Tasks.
 //
 // +kubebuilder:object:root=true
 type TaskList struct {
@@ -31,77 +30,69 @@ type TaskList struct {
 	Items []Task `json:"items"`
 }
 
-// TaskSpec says what to run. It is immutable, except for suspend, cancel,
-// ttlSecondsAfterFinished, and, before the task has ended, the timeouts,
-// retries and array.parallelism.
+// TaskSpec is the desired state of a Task. It is immutable, except for suspend, cancel and ttlSecondsAfterFinished
+// and, until the task has finished, retries, backoffSeconds, runTimeoutSeconds, scheduleTimeoutSeconds,
+// startTimeoutSeconds and array.parallelism.
 type TaskSpec struct {
 	// Image is the container image. Required.
 	Image string `json:"image"`
 	// Command replaces the image's entrypoint.
 	Command []string `json:"command,omitempty"`
-	// Args replace the image's command.
+	// Args replaces the image's command.
 	Args []string `json:"args,omitempty"`
-	// Env is added to the image's environment. Names are unique. The
-	// variables TASK_NAME, TASK_ATTEMPT and, in an array, TASK_INDEX and
-	// TASK_COUNT are set unless they are here.
+	// Env is added to the image's environment. Names must be unique. TASK_NAME, TASK_ATTEMPT and, in an array,
+	// TASK_INDEX and TASK_COUNT are set unless they are listed here.
 	Env []corev1.EnvVar `json:"env,omitempty"`
-	// WorkingDir replaces the image's working directory. An absolute path.
+	// WorkingDir replaces the image's working directory. It must be an absolute path.
 	WorkingDir string `json:"workingDir,omitempty"`
-	// Resources are what the container requests and is limited to.
+	// Resources are the container's resource requests and limits.
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// Ports are published on the node where the task runs, at most 32. Not
-	// for arrays with a parallelism above 1 on one node: two indexes cannot
-	// have the same port of a node.
+	// Ports are ports of the container to publish on its node, at most 32. Two indexes of an array cannot use the
+	// same port of a node at the same time.
 	Ports []TaskPort `json:"ports,omitempty"`
 	// Volumes are ConfigMaps and Secrets to mount as files, at most 32.
 	Volumes []TaskVolume `json:"volumes,omitempty"`
 
-	// NodeName asks for one node; empty lets the scheduler choose.
+	// NodeName is the node to run on. If empty, the scheduler chooses a node.
 	NodeName string `json:"nodeName,omitempty"`
-	// NodeSelector are labels that the node must have.
+	// NodeSelector are the labels that the node must have.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations are the taints of nodes that do not matter to the task.
+	// Tolerations are the node taints that the task tolerates.
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// PriorityClassName names the PriorityClass of its pods. Pods of a higher
-	// priority are scheduled first. Empty: the default class.
+	// PriorityClassName is the PriorityClass of the pods. The scheduler places pods of higher priority first. If
+	// empty, the default class is used.
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// Retries is how many further attempts follow a failed one, for each index
-	// of an array: 0 to 100.
+	// Retries is the number of further attempts after a failed one, 0 to 100. In an array it applies to each index.
 	Retries int32 `json:"retries,omitempty"`
-	// BackoffSeconds is the pause before the first retry, 0 to 3600. It doubles
-	// with each retry, up to 5 minutes or backoffSeconds, whichever is longer.
-	// Default 1.
+	// BackoffSeconds is the delay before the first retry, 0 to 3600. It doubles with each retry, up to 5 minutes or
+	// backoffSeconds, whichever is longer. Defaults to 1.
 	BackoffSeconds *int32 `json:"backoffSeconds,omitempty"`
-	// RunTimeoutSeconds limits each attempt, from the start of its container:
-	// an attempt that runs longer is stopped and has failed. 1 to 31536000.
+	// RunTimeoutSeconds is the maximum run time of an attempt, from the start of its container, 1 to 31536000. An
+	// attempt that runs longer is stopped and fails. If unset, there is no limit.
 	RunTimeoutSeconds *int64 `json:"runTimeoutSeconds,omitempty"`
-	// ScheduleTimeoutSeconds limits how long an attempt may wait for a node: the
-	// task fails, without retries, if no node is feasible within it. 1 to
-	// 31536000; unset waits forever.
+	// ScheduleTimeoutSeconds is how long an attempt may wait for a feasible node, 1 to 31536000. After that the
+	// task fails without retries. If unset, there is no limit.
 	ScheduleTimeoutSeconds *int64 `json:"scheduleTimeoutSeconds,omitempty"`
-	// StartTimeoutSeconds limits how long an attempt may wait for a container
-	// that cannot be created, for example because its image cannot be pulled or
-	// a ConfigMap is not there, from when its node was chosen. 1 to 31536000. Default 20.
+	// StartTimeoutSeconds is how long an attempt may wait, after its node was chosen, for a container that cannot
+	// be created, for example because its image cannot be pulled or a ConfigMap is missing. 1 to 31536000. Defaults
+	// to 20.
 	StartTimeoutSeconds *int64 `json:"startTimeoutSeconds,omitempty"`
-	// StopTimeoutSeconds is how long a container that is stopped, because of a
-	// timeout or a cancellation, has to end after SIGTERM; then it is killed. 1
-	// to 3600. Default 30.
+	// StopTimeoutSeconds is the time between SIGTERM and SIGKILL when a container is stopped because of a timeout
+	// or a cancellation, 1 to 3600. Defaults to 30.
 	StopTimeoutSeconds *int64 `json:"stopTimeoutSeconds,omitempty"`
-	// TTLSecondsAfterFinished is the time after the end at which the task is
-	// deleted, with its logs. 0 deletes it at once; unset keeps it.
+	// TTLSecondsAfterFinished is the time after which a finished task and its logs are deleted. 0 deletes the task
+	// at once. If unset, the task is kept.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
-	// IdempotencyKey identifies the request, at most 256 bytes: only one task in
-	// a namespace has it, because the task's name is derived from it (key- and a
-	// hash). Leave metadata.name empty and the server sets it.
+	// IdempotencyKey identifies the request, at most 256 bytes. At most one task in a namespace has a given key,
+	// because the task's name is derived from it ("key-" and a hash). Leave metadata.name empty: the server sets
+	// it.
 	IdempotencyKey string `json:"idempotencyKey,omitempty"`
-	// Array runs the container once for each index. Unset: once.
+	// Array runs the container once for each index. If unset, the container runs once.
 	Array *TaskArray `json:"array,omitempty"`
-	// Suspend starts no further attempt while it is true. Those that have
-	// started go on.
+	// Suspend prevents further attempts from starting while it is true. Running attempts continue.
 	Suspend bool `json:"suspend,omitempty"`
-	// Cancel stops the task, which fails with the reason Cancelled. It cannot
-	// be withdrawn.
+	// Cancel stops the task, which then fails with the reason Cancelled. It cannot be undone.
 	Cancel bool `json:"cancel,omitempty"`
 }
 
@@ -109,26 +100,26 @@ type TaskSpec struct {
 type TaskArray struct {
 	// Size is the number of indexes, 1 to 10000.
 	Size int32 `json:"size"`
-	// Parallelism is the number of indexes under way at a time, 1 to 100; an
-	// index that waits for its retry counts. Default 10.
+	// Parallelism is the maximum number of indexes in progress at a time, 1 to 100. An index that waits for a retry
+	// counts. Defaults to 10.
 	Parallelism *int32 `json:"parallelism,omitempty"`
 }
 
 // TaskPort publishes a port of the container on its node.
 type TaskPort struct {
-	// HostPort is the port of the node, 1 to 65535.
+	// HostPort is the port on the node, 1 to 65535.
 	HostPort int32 `json:"hostPort"`
 	// ContainerPort is the port of the container, 1 to 65535.
 	ContainerPort int32 `json:"containerPort"`
 	// Protocol is TCP (the default), UDP or SCTP.
 	Protocol corev1.Protocol `json:"protocol,omitempty"`
-	// HostIP is the address of the node; empty means all.
+	// HostIP is the node address to bind. If empty, all addresses are used.
 	HostIP string `json:"hostIP,omitempty"`
 }
 
-// TaskVolume mounts a ConfigMap or a Secret, read-only. Exactly one is set.
+// TaskVolume mounts a ConfigMap or a Secret read-only. Exactly one of them must be set.
 type TaskVolume struct {
-	// MountPath is where in the container. Unique.
+	// MountPath is the path in the container. It must be unique.
 	MountPath string `json:"mountPath"`
 	// ConfigMap is the ConfigMap to mount.
 	ConfigMap *corev1.ConfigMapVolumeSource `json:"configMap,omitempty"`
@@ -136,87 +127,84 @@ type TaskVolume struct {
 	Secret *corev1.SecretVolumeSource `json:"secret,omitempty"`
 }
 
-// TaskPhase is where a task or an attempt is in its life. A task's phase moves
-// back only with the next attempt, and a terminal one never changes.
+// TaskPhase is the phase of a task or an attempt. A task's phase moves back only when a new attempt begins, and a
+// terminal phase never changes.
 type TaskPhase string
 
 const (
-	// TaskPending: no node was chosen yet.
+	// TaskPending means that no node has been chosen.
 	TaskPending TaskPhase = "Pending"
-	// TaskScheduled: a node was chosen, its container does not run yet.
+	// TaskScheduled means that a node has been chosen and the container does not run yet.
 	TaskScheduled TaskPhase = "Scheduled"
-	// TaskRunning: the container runs. In an array, at least one does.
+	// TaskRunning means that the container runs or, in an array, at least one does.
 	TaskRunning TaskPhase = "Running"
-	// TaskCompleted: the container ended with exit code 0, in an array for
-	// every index. Terminal.
+	// TaskCompleted means that the container exited with code 0, in an array for every index. Terminal.
 	TaskCompleted TaskPhase = "Completed"
-	// TaskFailed: status.reason and status.error say why. Terminal.
+	// TaskFailed means that the task failed; see status.reason and status.error. Terminal.
 	TaskFailed TaskPhase = "Failed"
 )
 
 // Ended reports whether the phase is terminal.
 func (p TaskPhase) Ended() bool { return p == TaskCompleted || p == TaskFailed }
 
-// The reasons of failed tasks and attempts. Others come from the runtime and
-// evictions, such as OOMKilled.
+// Reasons of failed tasks and attempts. Further reasons come from the runtime and from evictions, such as
+// OOMKilled.
 const (
-	// ReasonError: the container ended with another exit code than 0.
+	// ReasonError means that the container exited with a non-zero code.
 	ReasonError = "Error"
-	// ReasonNodeLost: the node was silent for too long, or was deleted.
+	// ReasonNodeLost means that the node sent no heartbeat for too long, or was deleted.
 	ReasonNodeLost = "NodeLost"
-	// ReasonRunTimeout: it ran longer than runTimeoutSeconds.
+	// ReasonRunTimeout means that the attempt ran longer than runTimeoutSeconds.
 	ReasonRunTimeout = "RunTimeout"
-	// ReasonNoNode: no feasible node within scheduleTimeoutSeconds.
+	// ReasonNoNode means that no node was feasible within scheduleTimeoutSeconds.
 	ReasonNoNode = "NoNode"
-	// ReasonNotPrepared: the network or the volumes of the container could not
-	// be made within startTimeoutSeconds, such as for a ConfigMap that is not
-	// there or a port of the node that is taken.
+	// ReasonNotPrepared means that the container's network or volumes could not be set up within
+	// startTimeoutSeconds, for example because a ConfigMap is missing or a port of the node is in use.
 	ReasonNotPrepared = "NotPrepared"
-	// ReasonPodDeleted: a client deleted the pod.
+	// ReasonPodDeleted means that a client deleted the pod.
 	ReasonPodDeleted = "PodDeleted"
-	// ReasonRejected: the API server refused the pod, such as for a quota.
+	// ReasonRejected means that the API server rejected the pod, for example because of a quota.
 	ReasonRejected = "Rejected"
-	// ReasonCancelled: spec.cancel.
+	// ReasonCancelled means that spec.cancel was set.
 	ReasonCancelled = "Cancelled"
-	// ReasonIndexesFailed: indexes of the array failed.
+	// ReasonIndexesFailed means that indexes of the array failed.
 	ReasonIndexesFailed = "IndexesFailed"
 )
 
-// TaskStatus is what became of the task. Except for arrays, node, podName,
-// containerID, exitCode, scheduledAt and startedAt describe the last attempt.
+// TaskStatus is the observed state of a Task. Except in arrays, node, podName, containerID, exitCode, scheduledAt
+// and startedAt describe the last attempt.
 type TaskStatus struct {
 	// Phase is Pending, Scheduled, Running, and then Completed or Failed.
 	Phase TaskPhase `json:"phase,omitempty"`
-	// Node is the node it was scheduled to.
+	// Node is the node that the task was scheduled to.
 	Node string `json:"node,omitempty"`
-	// PodName is the pod that runs it, in the task's namespace. The pod is
-	// deleted once the attempt has ended and is recorded.
+	// PodName is the pod that runs the task, in the task's namespace. The pod is deleted once the attempt has ended
+	// and its result is recorded.
 	PodName string `json:"podName,omitempty"`
-	// ContainerID is the runtime's, such as "containerd://4f1...".
+	// ContainerID is the container's ID in the runtime, such as "containerd://4f1...".
 	ContainerID string `json:"containerID,omitempty"`
-	// ExitCode is set once the container ended.
+	// ExitCode is the container's exit code. It is set once the container has exited.
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
 	// CreatedAt is when the task was accepted.
 	CreatedAt *metav1.Time `json:"createdAt,omitempty"`
 	// ScheduledAt is when a node was chosen.
 	ScheduledAt *metav1.Time `json:"scheduledAt,omitempty"`
-	// StartedAt is when its container began to run.
+	// StartedAt is when the container started.
 	StartedAt *metav1.Time `json:"startedAt,omitempty"`
-	// FinishedAt is when the task ended.
+	// FinishedAt is when the task completed or failed.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
-	// Reason is why the task failed, in one word, such as Error, NodeLost,
-	// RunTimeout, NoNode, NotPrepared, PodDeleted, Rejected, Cancelled, IndexesFailed,
-	// OOMKilled or Evicted.
+	// Reason is a one-word reason for the failure, such as Error, NodeLost, RunTimeout, NoNode, NotPrepared,
+	// PodDeleted, Rejected, Cancelled, IndexesFailed, OOMKilled or Evicted.
 	Reason string `json:"reason,omitempty"`
-	// Error says why the task failed, or what it waits for.
+	// Error describes why the task failed, or what it is waiting for.
 	Error string `json:"error,omitempty"`
 
-	// Attempts are the last 20 attempts that have ended, in the order of their
-	// ends, followed by those that have not.
+	// Attempts lists the last 20 attempts that have ended, in the order in which they ended, and then the attempts
+	// in progress.
 	Attempts []TaskAttempt `json:"attempts,omitempty"`
-	// EndedAttempts counts all attempts that have ended. It never decreases.
+	// EndedAttempts is the number of all attempts that have ended. It never decreases.
 	EndedAttempts int32 `json:"endedAttempts,omitempty"`
 	// Array is the progress of an array.
 	Array *TaskArrayStatus `json:"array,omitempty"`
@@ -224,51 +212,49 @@ type TaskStatus struct {
 
 // TaskAttempt is one attempt to run the container.
 type TaskAttempt struct {
-	// Number counts the attempts of the index, from 1.
+	// Number is the number of the attempt for its index, from 1.
 	Number int32 `json:"number"`
-	// Index is the index in an array.
+	// Index is the attempt's index in an array.
 	Index *int32 `json:"index,omitempty"`
 	// Phase is Pending, Scheduled, Running, Completed or Failed.
 	Phase TaskPhase `json:"phase"`
-	// Pod is the name of its pod, and PodUID its identity: no other pod can
-	// report for this attempt.
+	// Pod and PodUID are the name and UID of the attempt's pod. Reports of other pods are ignored.
 	Pod    string    `json:"pod,omitempty"`
 	PodUID types.UID `json:"podUID,omitempty"`
-	// Node is the node it was scheduled to.
+	// Node is the node that the attempt was scheduled to.
 	Node string `json:"node,omitempty"`
-	// ContainerID is the runtime's.
+	// ContainerID is the container's ID in the runtime.
 	ContainerID string `json:"containerID,omitempty"`
-	// ExitCode is set once the container ended.
+	// ExitCode is the container's exit code. It is set once the container has exited.
 	ExitCode *int32 `json:"exitCode,omitempty"`
-	// Reason is why it failed, in one word.
+	// Reason is a one-word reason for the failure.
 	Reason string `json:"reason,omitempty"`
-	// Message is why it failed, or what it waits for, at most 1024 bytes.
+	// Message describes why the attempt failed, or what it is waiting for, in at most 1024 bytes.
 	Message string `json:"message,omitempty"`
 
-	// NotBefore is when a retry may begin.
+	// NotBefore is the earliest time at which a retry may start.
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
-	// CreatedAt is when its pod was created, ScheduledAt when a node was
-	// chosen, StartedAt when the container began to run, FinishedAt when the
-	// attempt ended.
+	// CreatedAt is when the pod was created, ScheduledAt when a node was chosen, StartedAt when the container
+	// started, and FinishedAt when the attempt ended.
 	CreatedAt   *metav1.Time `json:"createdAt,omitempty"`
 	ScheduledAt *metav1.Time `json:"scheduledAt,omitempty"`
 	StartedAt   *metav1.Time `json:"startedAt,omitempty"`
 	FinishedAt  *metav1.Time `json:"finishedAt,omitempty"`
 }
 
-// TaskArrayStatus is the progress of an array. Each index is in one of the
-// counts.
+// TaskArrayStatus is the progress of an array. Each index is in exactly one of the counts.
 type TaskArrayStatus struct {
-	// Pending indexes have no running container, Running ones have.
+	// Pending is the number of unfinished indexes without a running container. Running is the number of indexes
+	// with one.
 	Pending int32 `json:"pending"`
 	Running int32 `json:"running"`
-	// Completed and Failed indexes have ended.
+	// Completed and Failed are the numbers of finished indexes.
 	Completed int32 `json:"completed"`
 	Failed    int32 `json:"failed"`
-	// CompletedIndexes and FailedIndexes list them, such as "0-3,7".
+	// CompletedIndexes and FailedIndexes list these indexes, such as "0-3,7".
 	CompletedIndexes string `json:"completedIndexes,omitempty"`
 	FailedIndexes    string `json:"failedIndexes,omitempty"`
-	// Nodes are those on which attempts have ended, at most 100: they keep the
-	// output of attempts that are not listed any more.
+	// Nodes lists nodes on which attempts have ended, at most 100. They keep the logs of attempts that are no
+	// longer listed.
 	Nodes []string `json:"nodes,omitempty"`
 }

@@ -90,7 +90,7 @@ func TestValidateUpdate(t *testing.T) {
 	seconds := int64(5)
 	for name, c := range map[string]struct {
 		change        func(*TaskSpec)
-		before, after bool // whether it is accepted before and after the end
+		before, after bool // whether the change is valid before and after the task has ended
 	}{
 		"timeouts": {func(s *TaskSpec) {
 			s.ScheduleTimeoutSeconds, s.RunTimeoutSeconds, s.StartTimeoutSeconds = &seconds, &seconds, &seconds

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The bounds of a task.
+// Bounds of a task.
 const (
-	MaxName        = 63 // bytes: it is a label of the pods
+	MaxName        = 63 // bytes; the name is a label value of the pods
 	MaxRetries     = 100
 	MaxBackoff     = 3600       // seconds
 	MaxTimeout     = 31_536_000 // seconds: a year
@@ -23,20 +23,20 @@ const (
 	MaxArray       = 10_000     // indexes
 	MaxParallelism = 100
 	MaxKey         = 256 // bytes
-	MaxAttempts    = 20  // that have ended and are listed in the status
+	MaxAttempts    = 20  // ended attempts in the status
 	MaxMessage     = 1024
-	MaxNodes       = 100 // of an array, that are listed
+	MaxNodes       = 100 // nodes in the status of an array
 	maxPorts       = 32
 	maxVolumes     = 32
 	maxEnv         = 1000
-	maxWords       = 1000      // of command and args, each
+	maxWords       = 1000      // for command and args each
 	maxText        = 256 << 10 // bytes of command, args and env together
 )
 
-// DefaultParallelism is the parallelism of arrays that do not say.
+// DefaultParallelism is the default of spec.array.parallelism.
 const DefaultParallelism = 10
 
-// Default sets the defaults: a new task is Pending since its creation. It is idempotent.
+// Default sets the defaults. A new task becomes Pending, created at its creation timestamp. It is idempotent.
 func Default(t *Task) {
 	if t.Name == "" && t.GenerateName == "" && t.Spec.IdempotencyKey != "" {
 		t.Name = NameForKey(t.Spec.IdempotencyKey)
@@ -67,8 +67,7 @@ func DefaultSpec(s *TaskSpec) {
 	}
 }
 
-// Validate validates a new task. What becomes of the pod, such as tolerations and volumes, is validated as a pod in
-// addition.
+// Validate validates a new task. Pod fields, such as tolerations and volumes, are validated separately as a pod.
 func Validate(t *Task) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -87,7 +86,6 @@ func Validate(t *Task) field.ErrorList {
 	return append(errs, ValidateSpec(&t.Spec, spec)...)
 }
 
-// ValidateSpec validates a spec.
 func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if s.Image == "" {
@@ -96,7 +94,7 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(spec.Child("image"), s.Image, "must not have leading or trailing whitespace"))
 	}
 	errs = append(errs, validateSizes(s, spec)...)
-	if len(errs) > 0 { // what follows would list each of too many
+	if len(errs) > 0 { // otherwise each element of an oversized list could be an error
 		return errs
 	}
 	errs = append(errs, validateEnv(s.Env, spec.Child("env"))...)
@@ -166,7 +164,6 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSizes bounds the lists and the text of a spec.
 func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, l := range []struct {
@@ -286,8 +283,8 @@ func ValidateUpdate(t, old *Task) field.ErrorList {
 
 var order = map[TaskPhase]int{"": 0, TaskPending: 1, TaskScheduled: 2, TaskRunning: 3, TaskCompleted: 4, TaskFailed: 4}
 
-// ValidateStatusUpdate validates a change of the status: the phase only moves forward unless another attempt has ended,
-// attempts that have ended do not change, and the status of a finished task is immutable.
+// ValidateStatusUpdate validates a change of the status. The phase moves forward only, unless another attempt has
+// ended. Ended attempts do not change. The status of a finished task is immutable.
 func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	path := field.NewPath("status")
 	to, known := order[t.Status.Phase]

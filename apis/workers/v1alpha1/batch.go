@@ -1,13 +1,13 @@
 package v1alpha1
 
 const (
-	// MaxBatch is how many messages one request can send, which together have at most MaxPayload bytes.
+	// MaxBatch is the maximum number of messages in a request. Together they have at most MaxPayload bytes.
 	MaxBatch = 1000
-	// MaxBatchOutcomes limits the outcomes of a batch in JSON, in bytes.
+	// MaxBatchOutcomes is the maximum size of the outcomes of a batch in JSON, in bytes.
 	MaxBatchOutcomes = 4 << 20
 )
 
-// BatchMessage is a message of a batch, between API server and agent.
+// BatchMessage is a message of a batch, from the API server to an agent.
 //
 // +kubebuilder:object:generate=false
 type BatchMessage struct {
@@ -16,8 +16,8 @@ type BatchMessage struct {
 	Receipt string `json:"receipt,omitempty"`
 }
 
-// BatchOutcome is how a message of a batch ended, between agent and API server. Failure is empty for one that was
-// accepted or, if the sender waits, has a reply.
+// BatchOutcome is the outcome of a message of a batch, from an agent to the API server. Failure is empty if the
+// message was accepted or, if the sender waits, has a reply.
 //
 // +kubebuilder:object:generate=false
 type BatchOutcome struct {
@@ -30,18 +30,18 @@ type BatchOutcome struct {
 	Payload     []byte  `json:"payload,omitempty"`
 }
 
-// BatchResult is a line of the response to a batch, for the message on the same line of the request.
+// BatchResult is a line of the response to a batch. It belongs to the message on the same line of the request.
 //
 // +kubebuilder:object:generate=false
 type BatchResult struct {
 	ID  string `json:"id"`
 	Pod string `json:"pod,omitempty"`
-	// Code is the HTTP status code that the message would have got alone: 202 or, with a reply, 200.
+	// Code is the HTTP status code as for a single message: 202 or, with a reply, 200, or a failure's code.
 	Code int `json:"code"`
-	// Reply is the reply, if it is text, Binary if it is not.
+	// Reply is a text reply, Binary any other reply.
 	Reply  string `json:"reply,omitempty"`
 	Binary []byte `json:"binary,omitempty"`
-	// Reason and Message are as in a Status, for a message that failed.
+	// Reason and Message are set for a failed message, as in a Status.
 	Reason  Failure `json:"reason,omitempty"`
 	Message string  `json:"message,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Delivery is a message that the API server gives to the agent in its own process, without a request.
+// Delivery is a message that the API server hands to the agent in the same process, without an HTTP request.
 //
 // +kubebuilder:object:generate=false
 type Delivery struct {
@@ -14,20 +14,20 @@ type Delivery struct {
 	Namespace, Pod     string
 	UID                types.UID
 	ContentType, Trace string
-	// Deadline is until when the sender waits for the reply; zero if it wants none.
+	// Deadline is until when the sender waits for the reply. It is zero if the sender does not wait.
 	Deadline time.Time
-	// Done is called once, by any goroutine, perhaps before the message is queued. It must not block.
+	// Done is called exactly once, from any goroutine, possibly before the message is queued. It must not block.
 	Done func(Delivered)
-	// Cancel ends the waiting for a reply, after which Done has been called. The agent sets it; nil if Done was called
-	// already.
+	// Cancel stops waiting for a reply. When it returns, Done has been called. The agent sets it; it is nil if Done
+	// was called already.
 	Cancel func()
 }
 
-// Delivered is how a Delivery ended.
+// Delivered is the outcome of a Delivery.
 //
 // +kubebuilder:object:generate=false
 type Delivered struct {
 	BatchOutcome
-	// Release gives the memory of the payload back, which must not be used afterwards; nil if there is none.
+	// Release frees the payload, which must not be used afterwards. It may be nil.
 	Release func()
 }

@@ -1,7 +1,7 @@
-// Package v1alpha1 is the API of workers: pools of pods that take messages from queues.
+// Package v1alpha1 is the API of workers: pools of pods that receive messages from queues.
 //
-// Its invariant: a Worker that Validate accepts has a queue configuration that ParseQueue accepts, since the node's
-// agent reads it from the pod's annotation.
+// Its invariant: ParseQueue accepts the queue configuration of every Worker that Validate accepts. The agent reads
+// that configuration from an annotation of the pod.
 //
 // +kubebuilder:object:generate=true
 // +groupName=workers.coracle.dev

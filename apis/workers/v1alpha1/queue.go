@@ -13,77 +13,79 @@ import (
 )
 
 const (
-	// LabelWorker is on the pods of a worker; its value is the worker's name.
+	// LabelWorker is the label of a worker's pods. Its value is the worker's name.
 	LabelWorker = "workers.coracle.dev/worker"
-	// AnnotationQueue is on pods that receive messages; its value is a Queue in JSON. Such a pod must have one container,
-	// or receive with its first one.
+	// AnnotationQueue is the annotation of pods that receive messages. Its value is a Queue in JSON. The first
+	// container receives the messages.
 	AnnotationQueue = "workers.coracle.dev/queue"
-	// QueueCondition is the type of the pod condition in which the node's agent reports the state of the queue: its
+	// QueueCondition is the type of the pod condition in which the agent reports the state of the queue. Its
 	// message is a QueueReport in JSON.
 	QueueCondition corev1.PodConditionType = "workers.coracle.dev/Queue"
 
-	// RuntimeAddress is where a pod in mode Poll finds the node's agent: in its own network namespace, so that nothing
-	// outside of the pod can reach it.
+	// RuntimeAddress is the address of the agent for a pod in mode Poll. It is in the pod's network namespace, so
+	// nothing outside of the pod can reach it.
 	RuntimeAddress = "127.0.0.1:9001"
-	// RuntimeEnv names the environment variable with RuntimeAddress, as AWS Lambda does.
+	// RuntimeEnv is the environment variable with RuntimeAddress in mode Poll, as in AWS Lambda.
 	RuntimeEnv = "AWS_LAMBDA_RUNTIME_API"
-	// MessagesEnv names the environment variable with RuntimeAddress in both modes, for sending messages.
+	// MessagesEnv is the environment variable with RuntimeAddress in both modes, for sending messages.
 	MessagesEnv = "CORACLE_MESSAGES_API"
-	// ConcurrencyEnv names the environment variable with the number of messages that the program may handle at once.
+	// ConcurrencyEnv is the environment variable with the number of messages that the program may handle at once.
 	ConcurrencyEnv = "WORKER_CONCURRENCY"
-	// ParametersEnv names the environment variable with the parameters.
+	// ParametersEnv is the environment variable with the parameters.
 	ParametersEnv = "WORKER_PARAMETERS"
-	// FunctionEnv names the environment variable with the built-in function.
+	// FunctionEnv is the environment variable with the name of the built-in function.
 	FunctionEnv = "WORKER_FUNCTION"
 
-	// MaxPayload is the size limit of a message and of a reply, in bytes.
+	// MaxPayload is the maximum size of a message and of a reply, in bytes.
 	MaxPayload = 1 << 20
 )
 
-// The HTTP headers of messages, between sender, API server, agent and program.
+// HTTP headers of messages between sender, API server, agent and program.
 const (
-	// HeaderWait, if "true", asks for the reply.
+	// HeaderWait is "true" if the sender waits for the reply.
 	HeaderWait = "Coracle-Wait"
 	// HeaderTimeout is how long the sender waits for the reply, as a Go duration.
 	HeaderTimeout = "Coracle-Timeout"
 	// HeaderID is the ID of a message.
 	HeaderID = "Coracle-Message-Id"
-	// HeaderPod is the pod that has handled a message.
+	// HeaderPod is the pod that handled a message.
 	HeaderPod = "Coracle-Message-Pod"
-	// HeaderAttempt counts from 1 how often a message has been given to a program.
+	// HeaderAttempt is the number of the attempt to have a program handle the message, from 1.
 	HeaderAttempt = "Coracle-Message-Attempt"
-	// HeaderDeadLetter is why a message was sent to a dead-letter worker.
+	// HeaderDeadLetter is the reason for sending a message to a dead-letter worker.
 	HeaderDeadLetter = "Coracle-Dead-Letter"
-	// HeaderFailure is the Failure of a message, between agent and API server.
+	// HeaderFailure is the Failure of a message, from an agent to the API server.
 	HeaderFailure = "Coracle-Message-Failure"
-	// HeaderUntouched is "true" for a failure before any program got the message, between agent and API server.
+	// HeaderUntouched is "true" if a message failed before any program received it, from an agent to the API
+	// server.
 	HeaderUntouched = "Coracle-Message-Untouched"
-	// HeaderReceipt proves that a message was sent to a worker, for a node that sends it on. It comes from the API server
-	// and goes back to it.
+	// HeaderReceipt proves that a message was sent to a worker. The API server issues it, and a node that forwards
+	// the message returns it.
 	HeaderReceipt = "Coracle-Message-Receipt"
-	// HeaderErrorType is the type of an error that the program reported, as it called it.
+	// HeaderErrorType is the error type that the program reported.
 	HeaderErrorType = "Lambda-Runtime-Function-Error-Type"
 )
 
-// Failure is why a message got no reply or was not accepted. It is the reason of the Status that the sender gets.
+// Failure is the reason why a message was not accepted or got no reply. It is the reason in the sender's Status.
 type Failure string
 
-// The failures, with the status code that the sender gets.
+// Failures, with the status code that the sender gets.
 const (
-	// NoReceiver (503): no ready pod takes messages.
+	// NoReceiver (503) means that no ready pod receives messages.
 	NoReceiver Failure = "NoReceiver"
-	// QueueFull (429): the queue, or the node's memory for messages, is full.
+	// QueueFull (429) means that the queue or the node's memory for messages is full.
 	QueueFull Failure = "QueueFull"
-	// ReceiverLost (502): the pod, its program or its node was lost after the message was accepted. It may have been
-	// handled.
+	// ReceiverLost (502) means that the pod, its program or its node was lost after accepting the message. The
+	// program may have handled it.
 	ReceiverLost Failure = "ReceiverLost"
-	// HandlerFailed (500): the program answered with an error.
+	// HandlerFailed (500) means that the program responded with an error.
 	HandlerFailed Failure = "HandlerFailed"
-	// HandlerTimeout (504): the program took longer than timeoutSeconds, or the sender's deadline has passed.
+	// HandlerTimeout (504) means that the program took longer than timeoutSeconds, or that the sender's deadline
+	// has passed.
 	HandlerTimeout Failure = "HandlerTimeout"
 )
 
-// Code is the HTTP status code of a failure.
+// Code returns the HTTP status code of the failure.
 func (f Failure) Code() int {
 	switch f {
 	case QueueFull:
@@ -98,10 +100,10 @@ func (f Failure) Code() int {
 	return http.StatusInternalServerError
 }
 
-// Queue configures the message queue of one pod.
+// Queue configures the message queue of a pod.
 type Queue struct {
-	// Worker is the name of the worker, empty for a pod without one. Undelivered messages are sent to the service of this
-	// name.
+	// Worker is the name of the worker and its service, to which the agent forwards undelivered messages. It is
+	// empty for a pod without a worker.
 	Worker         string  `json:"worker,omitempty"`
 	Mode           Mode    `json:"mode,omitempty"`
 	Port           int32   `json:"port,omitempty"`
@@ -115,17 +117,17 @@ type Queue struct {
 	DeadLetter     string  `json:"deadLetter,omitempty"`
 }
 
-// Timeout is how long the program may take for a message.
+// Timeout returns how long the program may take for a message.
 func (q *Queue) Timeout() time.Duration { return time.Duration(q.TimeoutSeconds) * time.Second }
 
-// MaxWait is how long a message may wait in the queue.
+// MaxWait returns how long a message may wait in the queue.
 func (q *Queue) MaxWait() time.Duration { return time.Duration(q.QueueSeconds) * time.Second }
 
-// maxAnnotation is the size limit of a queue's configuration, in bytes.
+// maxAnnotation is the maximum size of a queue's configuration, in bytes.
 const maxAnnotation = 4 << 10
 
-// ParseQueue returns the queue configuration of a pod with defaults, or nil if it has none. It returns an error for
-// unknown fields, values out of bounds, and pods that cannot have a queue.
+// ParseQueue returns the queue configuration of a pod with defaults set, or nil if it has none. It returns an error
+// for unknown fields, values out of bounds, and pods that cannot have a queue.
 func ParseQueue(p *corev1.Pod) (*Queue, error) {
 	text, ok := p.Annotations[AnnotationQueue]
 	if !ok {
@@ -202,13 +204,13 @@ func (q *Queue) defaults() {
 	}
 }
 
-// Annotation is the value of AnnotationQueue.
+// Annotation returns the value of AnnotationQueue.
 func (q *Queue) Annotation() string {
-	text, _ := json.Marshal(q) // it has no field that could fail
+	text, _ := json.Marshal(q) // cannot fail for these field types
 	return string(text)
 }
 
-// QueueOf is the configuration of the queues of a worker's pods.
+// QueueOf returns the queue configuration of a worker's pods.
 func QueueOf(w *Worker) *Queue {
 	q := &Queue{
 		Worker: w.Name, Mode: w.Spec.Mode, Concurrency: w.Spec.Concurrency, Limit: w.Spec.QueueLimit,
@@ -224,14 +226,14 @@ func QueueOf(w *Worker) *Queue {
 
 // QueueReport is the state of a pod's queue.
 type QueueReport struct {
-	// Depth is how many messages wait, InFlight how many the program has.
+	// Depth is the number of waiting messages, InFlight the number that the program is handling.
 	Depth    int32 `json:"depth"`
 	InFlight int32 `json:"inFlight"`
-	// Last is when the last message was accepted.
+	// Last is when the queue last accepted a message.
 	Last *metav1.Time `json:"last,omitempty"`
 }
 
-// ReportOf returns the last report about a pod's queue; zero if there is none.
+// ReportOf returns the last report about a pod's queue, or a zero report if there is none or it is invalid.
 func ReportOf(p *corev1.Pod) QueueReport {
 	var r QueueReport
 	for i := range p.Status.Conditions {

@@ -11,7 +11,7 @@ import (
 // GroupVersion is workers.coracle.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "workers.coracle.dev", Version: "v1alpha1"}
 
-// Source is the source of the types, whose comments kubectl explain shows.
+// Source is the source text of the types. `kubectl explain` shows its comments.
 //
 //go:embed types.go
 var Source string

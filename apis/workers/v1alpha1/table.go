@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// Columns returns the columns of kubectl get workers; those with priority 1 are shown with -o wide.
+// Columns returns the columns of kubectl get workers. Columns with priority 1 are shown only with -o wide.
 func Columns() []metav1.TableColumnDefinition {
 	name := metav1.ObjectMeta{}.SwaggerDoc()["name"]
 	return []metav1.TableColumnDefinition{

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Worker is a pool of pods that take messages from queues. Messages are sent to
-// its service, or to one of its pods.
+// Worker is a pool of pods that receive messages from queues. Messages can be sent to its service or to one of its
+// pods.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,7 +20,7 @@ type Worker struct {
 	Status WorkerStatus `json:"status,omitempty"`
 }
 
-// WorkerList is a list of workers.
+// WorkerList is a list of Workers.
 //
 // +kubebuilder:object:root=true
 type WorkerList struct {
@@ -30,157 +30,150 @@ type WorkerList struct {
 	Items []Worker `json:"items"`
 }
 
-// WorkerSpec is what handles the messages, how many at once, and what is
-// promised to senders.
+// WorkerSpec is the desired state of a Worker.
 type WorkerSpec struct {
-	// Image is the container image. Required, unless function is set.
+	// Image is the container image. Required unless function is set.
 	Image string `json:"image,omitempty"`
-	// Function is a built-in function, in place of an image: echo, calculator,
-	// forward or aggregate.
+	// Function is a built-in function to run instead of an image: echo, calculator, forward or aggregate.
 	Function Function `json:"function,omitempty"`
-	// Command replaces the image's entrypoint. Not with function.
+	// Command replaces the image's entrypoint. It must not be set with function.
 	Command []string `json:"command,omitempty"`
-	// Args replace the image's command. Not with function.
+	// Args replaces the image's command. It must not be set with function.
 	Args []string `json:"args,omitempty"`
-	// Env is added to the image's environment. Names are unique. WORKER_FUNCTION,
-	// WORKER_PARAMETERS, WORKER_CONCURRENCY, CORACLE_MESSAGES_API and
-	// AWS_LAMBDA_RUNTIME_API are reserved.
+	// Env is added to the image's environment. Names must be unique. WORKER_FUNCTION, WORKER_PARAMETERS,
+	// WORKER_CONCURRENCY, CORACLE_MESSAGES_API and AWS_LAMBDA_RUNTIME_API are reserved.
 	Env []corev1.EnvVar `json:"env,omitempty"`
-	// Parameters of the function. The program finds them in the environment
-	// variable WORKER_PARAMETERS, as a JSON object of strings. At most 64, and
-	// 16 KiB together.
+	// Parameters are passed to the program as a JSON object of strings in the environment variable
+	// WORKER_PARAMETERS. At most 64, and 16 KiB in total.
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// Resources are what each pod requests and is limited to.
+	// Resources are the resource requests and limits of each pod.
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// ServiceAccountName is the service account of the pods, by whose permissions
-	// they send messages. Default "default".
+	// ServiceAccountName is the service account of the pods. Its permissions apply when they send messages.
+	// Defaults to "default".
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 	// PodLabels are added to the pods.
 	PodLabels map[string]string `json:"podLabels,omitempty"`
 
-	// Replicas is the number of pods, 0 to 1000. Default 1, unless scale is set.
+	// Replicas is the number of pods, 0 to 1000. Defaults to 1 unless scale is set.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Scale makes the number of pods follow the length of the queues.
+	// Scale adapts the number of pods to the length of the queues.
 	Scale *WorkerScale `json:"scale,omitempty"`
 
-	// Mode is how messages reach the program: Poll (default; it asks for the next
-	// one over HTTP, as AWS Lambda's Runtime API) or Push (it is sent CloudEvents over HTTP).
+	// Mode is how messages reach the program. With Poll (the default), the program fetches each message over HTTP,
+	// as from AWS Lambda's Runtime API. With Push, it receives CloudEvents over HTTP.
 	Mode Mode `json:"mode,omitempty"`
 	// Push configures mode Push.
 	Push *WorkerPush `json:"push,omitempty"`
-	// Concurrency is how many messages a pod handles at once, 1 to 1000. Default 1.
+	// Concurrency is the number of messages that a pod handles at once, 1 to 1000. Defaults to 1.
 	Concurrency int32 `json:"concurrency,omitempty"`
-	// QueueLimit is how many messages may wait at a pod, 1 to 100000; more are
-	// refused with 429. Default 1000. Their payloads may take 32 MiB at a pod.
+	// QueueLimit is the maximum number of messages waiting at a pod, 1 to 100000. Further messages are rejected
+	// with 429. Their payloads are limited to 32 MiB per pod. Defaults to 1000.
 	QueueLimit int32 `json:"queueLimit,omitempty"`
-	// TimeoutSeconds is how long the program may take for one message, 1 to 3600. Default 60.
+	// TimeoutSeconds is how long the program may take for one message, 1 to 3600. Defaults to 60.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// QueueSeconds is how long a message may wait in a queue, 1 to 86400. Default 3600.
+	// QueueSeconds is how long a message may wait in a queue, 1 to 86400. Defaults to 3600.
 	QueueSeconds int32 `json:"queueSeconds,omitempty"`
-	// StartSeconds is how long a message to the service waits for a first ready
-	// pod while the worker starts, 0 to 300. Default 30.
+	// StartSeconds is how long a message to the service waits for the first ready pod while the worker starts, 0 to
+	// 300. Defaults to 30.
 	StartSeconds *int32 `json:"startSeconds,omitempty"`
 
-	// Delivery is what is promised for messages that were accepted.
+	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
 }
 
 // Function is a built-in function.
 type Function string
 
-// The built-in functions. A pod of one of them runs the image coracle/worker.
+// Built-in functions. Their pods run the image coracle/worker.
 const (
-	// FunctionEcho returns the message, after the parameter prefix and ": ", if there is one.
+	// FunctionEcho returns the message. If the parameter prefix is set, it is prepended with ": ".
 	FunctionEcho Function = "echo"
-	// FunctionCalculator computes {"operation": "sum", "operands": [1, 2, 3]}: sum, product or average.
+	// FunctionCalculator computes a sum, product or average, such as {"operation": "sum", "operands": [1, 2, 3]}.
 	FunctionCalculator Function = "calculator"
-	// FunctionForward changes a text by the parameter operation (uppercase,
-	// lowercase, reverse or none), returns it, and sends it to the pod or service
-	// named by the parameter forward_to.
+	// FunctionForward changes a text according to the parameter operation (uppercase, lowercase, reverse or none),
+	// returns it, and sends it to the pod or service in the parameter forward_to.
 	FunctionForward Function = "forward"
-	// FunctionAggregate collects messages and reports each window_size (default 5) of them.
+	// FunctionAggregate collects messages and reports every window_size (default 5) messages.
 	FunctionAggregate Function = "aggregate"
 )
 
 // Mode is how messages reach the program.
 type Mode string
 
-// The modes.
+// Modes of a worker.
 const (
 	ModePoll Mode = "Poll"
 	ModePush Mode = "Push"
 )
 
-// WorkerScale is a range of replicas. Between its bounds there is one pod for
-// every targetDepth messages that wait or are handled.
+// WorkerScale is a range of replicas. Within it, there is one pod per targetDepth messages that are waiting or
+// being handled.
 type WorkerScale struct {
-	// Min is the least number of pods, 0 to max.
+	// Min is the minimum number of pods, 0 to max.
 	Min int32 `json:"min,omitempty"`
-	// Max is the greatest number of pods, 1 to 1000.
+	// Max is the maximum number of pods, 1 to 1000.
 	Max int32 `json:"max"`
-	// TargetDepth is how many messages one pod should have, 1 to 100000. Default
-	// twice the concurrency.
+	// TargetDepth is the desired number of messages per pod, 1 to 100000. Defaults to twice the concurrency.
 	TargetDepth int32 `json:"targetDepth,omitempty"`
-	// IdleSeconds is how long there must be less to do before pods are removed, 1 to 86400. Default 60.
+	// IdleSeconds is how long fewer pods must suffice before pods are removed, 1 to 86400. Defaults to 60.
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 }
 
-// WorkerPush is where a program in mode Push listens.
+// WorkerPush is the endpoint of a program in mode Push.
 type WorkerPush struct {
-	// Port of the container, 1 to 65535. Default 8080.
+	// Port is the port of the container, 1 to 65535. Defaults to 8080.
 	Port int32 `json:"port,omitempty"`
-	// Path of the requests. Default "/".
+	// Path is the path of the requests. Defaults to "/".
 	Path string `json:"path,omitempty"`
 }
 
-// Promise is what is promised for accepted messages.
+// Promise is a delivery guarantee for accepted messages.
 type Promise string
 
-// The promises.
+// Delivery guarantees.
 const (
-	// AtMostOnce: a message is given to a program once or, if something fails, never. Failures are reported.
+	// AtMostOnce delivers a message to a program once or, after a failure, never. Failures are reported.
 	AtMostOnce Promise = "AtMostOnce"
-	// AtLeastOnce: an accepted message is on the node's disk, and is given to
-	// programs until one answers, or maxAttempts is reached.
+	// AtLeastOnce stores an accepted message on the node's disk and delivers it until a program responds without an
+	// error or maxAttempts is reached.
 	AtLeastOnce Promise = "AtLeastOnce"
 )
 
-// WorkerDelivery is what is promised for accepted messages.
+// WorkerDelivery is the delivery guarantee for accepted messages.
 type WorkerDelivery struct {
 	// Promise is AtMostOnce (default) or AtLeastOnce.
 	Promise Promise `json:"promise,omitempty"`
-	// MaxAttempts is how often a message is given to a program, 1 to 100, with
-	// AtLeastOnce only. Default 5.
+	// MaxAttempts is the maximum number of deliveries of a message to a program, 1 to 100. Only with AtLeastOnce.
+	// Defaults to 5.
 	MaxAttempts int32 `json:"maxAttempts,omitempty"`
-	// DeadLetter is a worker of the same namespace that receives the messages
-	// that failed maxAttempts times, with AtLeastOnce only. Without it they are
-	// dropped with an event.
+	// DeadLetter is a worker in the same namespace that receives messages that failed maxAttempts times. Only with
+	// AtLeastOnce. If unset, such messages are dropped and an event is recorded.
 	DeadLetter string `json:"deadLetter,omitempty"`
 }
 
-// WorkerStatus is the observed state. Its counts are of the running pods, as
-// last reported by their nodes, which do so at most once a second.
+// WorkerStatus is the observed state of a Worker. The counts cover running pods as their nodes last reported them,
+// at most once a second.
 type WorkerStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is of.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Replicas is the number of pods, ReadyReplicas of those that are ready.
+	// Replicas is the number of pods, and ReadyReplicas the number of ready pods.
 	Replicas      int32 `json:"replicas"`
 	ReadyReplicas int32 `json:"readyReplicas"`
-	// DesiredReplicas is the number of pods asked for at present.
+	// DesiredReplicas is the current target number of pods.
 	DesiredReplicas int32 `json:"desiredReplicas"`
-	// Depth is how many messages wait, InFlight how many are handled.
+	// Depth is the number of waiting messages, InFlight the number of messages being handled.
 	Depth    int32 `json:"depth"`
 	InFlight int32 `json:"inFlight"`
-	// WakeTime is when the last message arrived while there was no ready pod.
+	// WakeTime is when the last message arrived while no pod was ready.
 	WakeTime *metav1.MicroTime `json:"wakeTime,omitempty"`
-	// LowSince is since when fewer pods would do.
+	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
-	// Conditions are Ready: there is a ready pod, or none is needed.
+	// Conditions has the condition Ready: a pod is ready, or none is needed.
 	//
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionReady is the type of the condition that says whether messages are handled.
+// ConditionReady is the type of the condition that is true if messages can be handled.
 const ConditionReady = "Ready"

@@ -78,7 +78,7 @@ func TestValidate(t *testing.T) {
 		"the name is a service's")
 }
 
-// TestQueueOfAValidWorker: the agent accepts the configuration of every worker that the server accepts.
+// TestQueueOfAValidWorker checks that ParseQueue accepts the configuration of every valid worker.
 func TestQueueOfAValidWorker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &Worker{ObjectMeta: metav1.ObjectMeta{Name: "w"}}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Bounds and defaults.
+// Bounds and defaults of a Worker.
 const (
 	maxReplicas    = 1000
 	maxConcurrency = 1000
@@ -22,7 +22,7 @@ const (
 	maxStart       = 300
 	maxAttempts    = 100
 	maxParameters  = 64
-	maxParameter   = 16 << 10 // bytes of all parameters
+	maxParameter   = 16 << 10 // bytes of all parameters together
 	maxPath        = 256
 
 	defaultPort      = 8080
@@ -82,7 +82,7 @@ func Default(w *Worker) {
 func Validate(w *Worker) field.ErrorList {
 	path, s := field.NewPath("spec"), &w.Spec
 	var errs field.ErrorList
-	// Its service has the same name.
+	// The worker's service has the same name.
 	if w.Name != "" {
 		for _, msg := range apivalidation.NameIsDNS1035Label(w.Name, false) {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), w.Name, msg))
@@ -94,7 +94,7 @@ func Validate(w *Worker) field.ErrorList {
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
-// ValidateUpdate validates a change; everything may change.
+// ValidateUpdate validates an update. All fields may change.
 func ValidateUpdate(w, _ *Worker) field.ErrorList { return Validate(w) }
 
 func between(v, least, most int32, path *field.Path) field.ErrorList {
@@ -223,7 +223,7 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// checkPath returns what is wrong with the path of pushed messages, or "".
+// checkPath returns an error text for an invalid path of pushed messages, or "".
 func checkPath(path string) string {
 	if !strings.HasPrefix(path, "/") || len(path) > maxPath ||
 		strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' }) {

@@ -120,7 +120,7 @@ func TestLoadKeyKeepsIt(t *testing.T) {
 	require.NotEqual(t, a, other)
 }
 
-// A lost key has its own error, and Load generates no other key in its place.
+// TestALostKeyOfAnAuthority: a lost key has its own error, and Load generates no other key in its place.
 func TestALostKeyOfAnAuthority(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Load(dir)

@@ -1,7 +1,7 @@
-// Package bundle gathers what is needed to debug a machine and its cluster, in one archive.
+// Package bundle collects data for debugging a machine and its cluster in one archive.
 //
-// Its invariant: the archive contains no secrets. Secrets are not read at all, everything else is masked (mask.go).
-// Every entry and the whole archive have a maximum size.
+// Its invariant: the archive contains no secrets. Secrets are not read, and everything else is masked (mask.go).
+// Each entry and the whole archive have a maximum size.
 package bundle
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// Config says where to gather from.
+// Config configures the sources of a bundle.
 type Config struct {
 	DataDir, RunDir string
 	// Kubeconfig is the path of the administrator's kubeconfig, if this machine has one.
 	Kubeconfig string
-	// Options are the options of this command, used if no running process reports its own.
+	// Options are the options of this command. They are used if no running process reports its own.
 	Options any
 	// Version, Certificates and Status write the output of `coracle version -o json`, `coracle certs check` and
 	// `coracle status`; Rules writes Coracle's nftables rules.
@@ -35,17 +35,16 @@ type Config struct {
 }
 
 const (
-	// mostEntry limits an entry and mostAll all entries, in bytes before compression.
+	// mostEntry is the maximum size of an entry and mostAll of all entries, in bytes before compression.
 	mostEntry, mostAll = 8 << 20, 64 << 20
-	// mostLog is the number of bytes from the end of the log.
-	mostLog = 4 << 20
-	// patience is the timeout for an entry.
+	// mostLog is the number of bytes collected from the end of the log.
+	mostLog  = 4 << 20
 	patience = 15 * time.Second
 	logFile  = "coracle.log"
 )
 
-// Write writes a gzipped tar archive to out, and reports to progress what could not be gathered. An error means that
-// out could not be written.
+// Write writes a gzipped tar archive to out and reports missing entries to progress. It fails only if it cannot
+// write to out.
 func Write(ctx context.Context, c Config, out, progress io.Writer) error {
 	zip := gzip.NewWriter(out)
 	b := &bundle{
@@ -75,7 +74,6 @@ type bundle struct {
 	err     error // of writing the archive
 }
 
-// entry adds the result of f, or records why it is missing.
 func (b *bundle) entry(ctx context.Context, name string, f func(context.Context) ([]byte, error)) {
 	if b.err != nil || ctx.Err() != nil {
 		return
@@ -115,11 +113,11 @@ func (b *bundle) add(name string, data []byte) {
 	b.written = append(b.written, name)
 }
 
-// gather starts with the small and most useful entries.
+// gather adds the small and most useful entries first.
 func (b *bundle) gather(ctx context.Context) {
 	printed := func(name string, f func(io.Writer) error) {
 		b.entry(ctx, name, func(context.Context) ([]byte, error) {
-			text := bounded.NewBuffer(mostEntry + 1) // the one more says that it is cut
+			text := bounded.NewBuffer(mostEntry + 1) // with one byte more, add truncates and says so
 			err := f(text)
 			return text.Bytes(), err
 		})
@@ -178,7 +176,6 @@ func (b *bundle) readme() []byte {
 	return []byte(t.String())
 }
 
-// machine describes hardware, kernel and load of the machine.
 func machine(context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var errs []error
@@ -199,7 +196,7 @@ func machine(context.Context) ([]byte, error) {
 	return out.Bytes(), errors.Join(errs...)
 }
 
-// mounts lists the mounts below Coracle's directories.
+// mounts lists the mounts below the data and run directories.
 func (b *bundle) mounts(context.Context) ([]byte, error) {
 	raw, err := bounded.File("/proc/self/mountinfo", mostEntry)
 	var out bytes.Buffer
@@ -214,7 +211,7 @@ func (b *bundle) mounts(context.Context) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// tail returns the end of a file, starting at the beginning of a line.
+// tail returns at most the last most bytes of a file, from the beginning of a line.
 func tail(path string, most int64) ([]byte, error) {
 	f, err := bounded.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// mostObjects is the maximum number of objects listed per kind, mostAnswer the maximum size of a response in bytes.
+	// mostObjects is the maximum number of objects per list, mostAnswer the maximum size of a response in bytes.
 	mostObjects = 2000
 	mostAnswer  = 64 << 20
 )
 
-// cluster lists nodes, pods and events, and nothing else: no Secrets, and no ConfigMaps.
+// cluster lists nodes, pods and events. It must not read Secrets or ConfigMaps.
 func (b *bundle) cluster(ctx context.Context) {
 	api, err := b.api()
 	if err != nil {
@@ -60,7 +60,7 @@ func (b *bundle) api() (*rest.RESTClient, error) {
 	return rest.RESTClientFor(config)
 }
 
-// list reads a list and returns it as JSON, after prepare has modified it.
+// list reads a list, applies prepare to it, and returns it as JSON.
 func list[L any](ctx context.Context, api *rest.RESTClient, path string, prepare func(*L)) ([]byte, error) {
 	answer, err := api.Get().
 		AbsPath(path).Param("limit", fmt.Sprint(mostObjects)).SetHeader("Accept", "application/json").Stream(ctx)

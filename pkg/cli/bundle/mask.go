@@ -10,11 +10,11 @@ import (
 
 const masked = "(masked)"
 
-// privateKey matches keys over several lines; a truncated one has no end marker.
+// privateKey matches a multi-line private key. A truncated key has no end marker.
 var privateKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`)
 
-// secrets are patterns that are masked wherever they occur. A pattern is only applied to lines that contain one of its
-// hints in lower case, since most lines have none.
+// secrets are patterns that are masked everywhere. For speed, a pattern is applied only to lines that contain one
+// of its hints in lower case.
 var secrets = []struct { //nolint:gochecknoglobals // constants
 	hints   []string
 	pattern *regexp.Regexp
@@ -34,7 +34,6 @@ var secrets = []struct { //nolint:gochecknoglobals // constants
 	{[]string{"://"}, regexp.MustCompile(`://[^/\s:@"']+:[^/\s@"']+@`), "://" + masked + "@"}, // user:password in a URL
 }
 
-// mask masks what looks like a secret.
 func mask(text []byte) []byte {
 	if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
 		text = privateKey.ReplaceAll(text, []byte(masked))
@@ -52,7 +51,7 @@ func mask(text []byte) []byte {
 	return out
 }
 
-// maskPod masks the parts of a pod that may contain secrets. It modifies p.
+// maskPod masks the parts of a pod that may contain secrets, in place.
 func maskPod(p *corev1.Pod) {
 	p.ManagedFields = nil
 	for k := range p.Annotations {
@@ -98,6 +97,6 @@ func maskPod(p *corev1.Pod) {
 	}
 	for i := range p.Spec.EphemeralContainers {
 		c := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		container(&c) // its slices are shared
+		container(&c) // the copy shares the slices of the original
 	}
 }

@@ -1,10 +1,10 @@
-// Package export writes a running cluster, of Coracle or any other Kubernetes, as manifests that can be applied to an
-// empty one: `coracle export`.
+// Package export writes the objects of a running cluster, Coracle or any other Kubernetes, as manifests for an
+// empty cluster: `coracle export`.
 //
-// What is written is what people asked for: the kinds are those that discovery names, custom resources included,
-// without the fields that servers set (fields.go), without objects that controllers own, and without those that every
-// cluster makes for itself (omit.go). Lists are read in pages and written as they come, so the memory it takes does not
-// depend on how many objects there are.
+// It writes what users created: objects of all kinds found by discovery, custom resources included, without the
+// fields that servers set (fields.go) and without objects that controllers own or that every cluster creates itself
+// (omit.go). It reads lists in pages and writes them as they arrive, so memory does not grow with the number of
+// objects.
 //
-// Its invariant: the same objects give the same bytes.
+// Its invariant: the same objects result in the same bytes.
 package export

@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// page is the number of objects that are read at a time; one has at most about 3 MiB.
+	// page is the number of objects per list request. An object has at most about 3 MiB.
 	page = 64
-	// maxAnswer is the maximum of bytes that are read of one answer.
+	// maxAnswer is the maximum size of a response, in bytes.
 	maxAnswer = 256 << 20
-	// maxNamespaces is the maximum number of namespaces, whose names are kept.
+	// maxNamespaces is the maximum number of namespaces. Their names are kept in memory.
 	maxNamespaces = 100_000
 )
 
-// Options say what is exported.
+// Options configure an export.
 type Options struct {
-	// Namespace is the only one that is exported, with its Namespace; empty means the whole cluster.
+	// Namespace restricts the export to one namespace and its Namespace object. Empty means the whole cluster.
 	Namespace string
-	// Secrets includes Secrets, in clear text, but those that hold tokens.
+	// Secrets includes Secrets in clear text, except Secrets with tokens.
 	Secrets bool
-	// Warn, if set, is called with what could not be exported.
+	// Warn, if set, is called for each API group that could not be exported.
 	Warn func(string)
 }
 
-// Result says how much was exported.
+// Result counts the exported objects and namespaces.
 type Result struct{ Objects, Namespaces int }
 
-// Export writes the objects of a cluster to out: definitions, cluster-scoped objects, the objects of each namespace,
-// and admission's. It is not one moment of the cluster: each list of a kind is. What it wrote is to be committed by the
-// caller.
+// Export writes the objects of a cluster to out: CustomResourceDefinitions, cluster-scoped objects, the objects of
+// each namespace, and admission configuration. Each list is consistent; different lists may be from different
+// times. The caller must commit out.
 func Export(ctx context.Context, config *rest.Config, o Options, out Output) (Result, error) {
 	e, err := connect(config, o, out)
 	if err != nil {
@@ -66,7 +66,6 @@ func Export(ctx context.Context, config *rest.Config, o Options, out Output) (Re
 	return e.result, err
 }
 
-// exporter is one export.
 type exporter struct {
 	Options
 	config     *rest.Config
@@ -78,8 +77,8 @@ type exporter struct {
 
 func connect(config *rest.Config, o Options, out Output) (*exporter, error) {
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // the server rejects what is too much
-	// of kinds that are deprecated, whether it has objects of them or not
+	config.QPS = -1 // no client-side limit; the server throttles
+	// Suppress deprecation warnings: discovery also lists deprecated kinds that have no objects.
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
 	client, err := dynamic.NewForConfig(config)
@@ -92,7 +91,7 @@ func (e *exporter) warn(text string) {
 	}
 }
 
-// all writes the objects of all kinds, which are in order.
+// all writes the objects of all kinds. kinds must be sorted as discover returns them.
 func (e *exporter) all(ctx context.Context, kinds []kind) error {
 	if e.Namespace != "" {
 		return e.one(ctx, kinds)
@@ -121,7 +120,6 @@ func (e *exporter) all(ctx context.Context, kinds []kind) error {
 	return nil
 }
 
-// one writes one namespace.
 func (e *exporter) one(ctx context.Context, kinds []kind) error {
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name() == "namespaces" })
 	if i < 0 {
@@ -143,7 +141,6 @@ func (e *exporter) one(ctx context.Context, kinds []kind) error {
 	return e.inside(ctx, slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !k.namespaced }))
 }
 
-// inside writes the objects of each namespace.
 func (e *exporter) inside(ctx context.Context, kinds []kind) error {
 	e.result.Namespaces = len(e.namespaces)
 	kinds, err := e.used(ctx, kinds)
@@ -152,7 +149,7 @@ func (e *exporter) inside(ctx context.Context, kinds []kind) error {
 	}
 	slices.Sort(e.namespaces)
 	for _, namespace := range e.namespaces {
-		// It becomes a directory's name.
+		// The name becomes a directory name, so a hostile server must not choose a path.
 		if bad := apivalidation.ValidateNamespaceName(namespace, false); len(bad) > 0 {
 			return fmt.Errorf("the cluster says that it has a namespace %q: %s", namespace, bad[0])
 		}
@@ -166,7 +163,7 @@ func (e *exporter) inside(ctx context.Context, kinds []kind) error {
 	return nil
 }
 
-// used returns the kinds that have objects, so that the others are not asked for in each namespace.
+// used returns the kinds that have any object, so that the others are not listed in each namespace.
 func (e *exporter) used(ctx context.Context, kinds []kind) ([]kind, error) {
 	var used []kind
 	for _, k := range kinds {
@@ -181,7 +178,7 @@ func (e *exporter) used(ctx context.Context, kinds []kind) ([]kind, error) {
 	return used, nil
 }
 
-// kind writes the objects of one kind, page by page, in the order of their names, as the store has them.
+// kind writes the objects of one kind, page by page. The server returns them sorted by name.
 func (e *exporter) kind(ctx context.Context, k kind, namespace, file string) error {
 	o := metav1.ListOptions{Limit: page}
 	for {
@@ -210,7 +207,7 @@ func (e *exporter) list(ctx context.Context, k kind, namespace string,
 	list, err := e.client.Resource(k.resource).Namespace(namespace).List(ctx, o)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return &unstructured.UnstructuredList{}, nil // the kind was removed since
+		return &unstructured.UnstructuredList{}, nil // the kind was removed after discovery
 	case apierrors.IsResourceExpired(err):
 		return nil, fmt.Errorf("%s changed faster than they could be read: export again: %w", k.name(), err)
 	case apierrors.IsForbidden(err):
@@ -221,7 +218,6 @@ func (e *exporter) list(ctx context.Context, k kind, namespace string,
 	return list, nil
 }
 
-// object writes one object, unless the cluster makes it by itself.
 func (e *exporter) object(k kind, o *unstructured.Unstructured, file string) error {
 	if k.name() == "namespaces" && e.Namespace == "" && o.GetDeletionTimestamp() == nil {
 		if len(e.namespaces) == maxNamespaces {
@@ -241,7 +237,7 @@ func (e *exporter) object(k kind, o *unstructured.Unstructured, file string) err
 	return e.out.write(file, document)
 }
 
-// limited limits what is read of an answer.
+// limited fails reads of a response beyond maxAnswer.
 type limited struct{ http.RoundTripper }
 
 func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {

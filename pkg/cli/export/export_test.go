@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// exported returns the export of a cluster as one stream.
+// exported returns the export of a cluster as one YAML stream.
 func exported(t *testing.T, c *testcluster.Cluster, o export.Options) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -211,8 +211,8 @@ func TestDirectory(t *testing.T) {
 	require.ErrorContains(t, to(t.Context(), true), "is not empty: name a directory that does not exist")
 }
 
-// TestDirectoriesThatCannotBeReplaced checks that they are refused before anything is read, and that a relative
-// directory is created below the current one.
+// TestDirectoriesThatCannotBeReplaced checks that such directories are rejected before anything is read, and that a
+// relative directory is created in the current one.
 func TestDirectoriesThatCannotBeReplaced(t *testing.T) {
 	t.Chdir(t.TempDir())
 	_, err := export.ToDirectory(".")

@@ -7,14 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// nameLabel is the label that servers give each namespace.
 const nameLabel = "kubernetes.io/metadata.name"
 
-// people are the fields of metadata that people set. Owner references are left out because UIDs differ between
-// clusters, and finalizers because the controllers that honour them add them again.
+// people are the metadata fields that users set. Owner references are omitted, because UIDs differ between
+// clusters. Finalizers are omitted, because their controllers add them again.
 var people = []string{"name", "namespace", "labels", "annotations"}
 
-// recorded are annotations in which controllers and kubectl keep what they know.
+// recorded are annotations in which controllers and kubectl store state.
 var recorded = []string{
 	"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision",
 	"deprecated.daemonset.template.generation",
@@ -24,12 +23,12 @@ var recorded = []string{
 	"control-plane.alpha.kubernetes.io/leader",
 }
 
-// jobLabels tie a Job to its pods by its uid, which another cluster makes anew.
+// jobLabels tie a Job to its pods by its UID, which differs in another cluster.
 var jobLabels = []string{
 	"batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name",
 }
 
-// reduce removes from an object what its server and its controllers have set.
+// reduce removes the fields that API servers and controllers set.
 func reduce(k kind, o *unstructured.Unstructured) {
 	bound := o.GetAnnotations()["pv.kubernetes.io/bound-by-controller"] != ""
 	if k.status {
@@ -79,12 +78,12 @@ func reduce(k kind, o *unstructured.Unstructured) {
 		drop(o.Object, []string{"uid", "resourceVersion"}, "spec", "claimRef")
 	case "clusterroles.rbac.authorization.k8s.io":
 		if o.Object["aggregationRule"] != nil {
-			delete(o.Object, "rules") // a controller collects them
+			delete(o.Object, "rules") // the aggregation controller fills them in
 		}
 	}
 }
 
-// reducePod removes what scheduling and admission have set in a Pod.
+// reducePod removes the fields that scheduling and admission set in a Pod.
 func reducePod(o *unstructured.Unstructured) {
 	drop(o.Object, []string{"nodeName", "priority", "preemptionPolicy", "ephemeralContainers"}, "spec")
 	spec, _ := o.Object["spec"].(map[string]any)
@@ -99,13 +98,13 @@ func reducePod(o *unstructured.Unstructured) {
 	}
 }
 
-// access reports whether a volume is the one with a token that admission adds.
+// access reports whether a volume is the token volume that admission adds.
 func access(volume map[string]any) bool {
 	name, _ := volume["name"].(string)
 	return strings.HasPrefix(name, "kube-api-access-")
 }
 
-// remove removes items from the list of a field, and the field if none are left.
+// remove removes matching items from a list field, and the field if the list becomes empty.
 func remove(o map[string]any, field string, which func(map[string]any) bool) {
 	list, ok := o[field].([]any)
 	if !ok {
@@ -120,7 +119,7 @@ func remove(o map[string]any, field string, which func(map[string]any) bool) {
 	}
 }
 
-// drop removes keys of the map at path, and the maps on the path that become empty by it.
+// drop removes keys from the map at path, and maps on the path that become empty.
 func drop(o map[string]any, keys []string, path ...string) {
 	if len(path) == 0 {
 		for _, key := range keys {

@@ -15,18 +15,17 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// kind is one kind of objects that a server stores.
 type kind struct {
 	resource   schema.GroupVersionResource
 	namespaced bool
-	// status says that it has the subresource, so that the field is not for people to set.
+	// status is set if the kind has the status subresource, so that users cannot set the field.
 	status bool
 }
 
-// name is the name of its file, such as deployments.apps.
+// name is the base name of the kind's file, such as deployments.apps.
 func (k kind) name() string { return k.resource.GroupResource().String() }
 
-// stage is one part of an export. Each can be applied once those before it are there.
+// stage is a part of an export. Apply the stages in order.
 type stage int
 
 const (
@@ -43,7 +42,7 @@ var stageDirs = map[stage]string{
 	admission:    "4-admission",
 }
 
-// omitted are kinds whose objects are made by nodes, controllers, drivers and servers, or that record what happened.
+// omitted are kinds whose objects nodes, controllers, drivers and servers create, or that record events.
 var omitted = map[string]bool{
 	"events": true, "events.events.k8s.io": true, "nodes": true, "componentstatuses": true,
 	"leases.coordination.k8s.io": true, "leasecandidates.coordination.k8s.io": true, "controllerrevisions.apps": true,
@@ -55,8 +54,8 @@ var omitted = map[string]bool{
 	"currentstates.kontrol.coracle.dev": true,
 }
 
-// ranks orders the kinds of a stage: what others name comes before them, and what restricts others comes after them.
-// The default is 50.
+// ranks orders the kinds of a stage: first kinds that others refer to, last kinds that restrict others. The default
+// is 50.
 var ranks = map[string]int{
 	"namespaces": 0, "priorityclasses.scheduling.k8s.io": 10, "storageclasses.storage.k8s.io": 10,
 	"runtimeclasses.node.k8s.io":             10,
@@ -86,8 +85,8 @@ func (k kind) stage() stage {
 	return clusterWide
 }
 
-// discover returns the kinds that can be listed and created, each in the version its group prefers, in the order in
-// which they are written. Groups that do not answer are in the second result.
+// discover returns the kinds that can be listed and created, in the preferred version of their group, sorted in
+// output order. The second result has the groups that do not respond.
 func discover(ctx context.Context,
 	client discovery.DiscoveryInterfaceWithContext) ([]kind, map[schema.GroupVersion]error, error) {
 	groups, lists, err := client.ServerGroupsAndResourcesWithContext(ctx)
@@ -124,7 +123,7 @@ func discover(ctx context.Context,
 	}), silent, nil
 }
 
-// addKinds adds the kinds of one version that are not there from a preferred one.
+// addKinds adds the kinds of one version. Kinds found in a preferred version stay.
 func addKinds(found map[schema.GroupResource]kind, l *metav1.APIResourceList) error {
 	gv, err := schema.ParseGroupVersion(l.GroupVersion)
 	if err != nil {
@@ -140,7 +139,7 @@ func addKinds(found map[schema.GroupResource]kind, l *metav1.APIResourceList) er
 		if there || omitted[k.name()] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "create") {
 			continue
 		}
-		// It becomes a file's name.
+		// The name becomes a file name, so a hostile server must not choose a path.
 		if bad := apivalidation.NameIsDNSSubdomain(k.name(), false); len(bad) > 0 {
 			return fmt.Errorf("the cluster says that it has a kind %q: %s", k.name(), bad[0])
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// own are objects that every cluster makes for itself, as KIND NAMESPACE/NAME.
+// own are objects that every cluster creates itself, as KIND NAMESPACE/NAME.
 var own = map[string]bool{
 	"services default/kubernetes": true, "services kube-system/kube-dns": true, "endpoints default/kubernetes": true,
 	"endpointslices.discovery.k8s.io default/kubernetes":        true,
@@ -25,15 +25,15 @@ var own = map[string]bool{
 	"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io /catch-all":         true,
 }
 
-// tokens are the types of Secrets that are useless in another cluster, or grant access to this one.
+// tokens are types of Secrets that are useless in another cluster or that grant access to this one.
 var tokens = map[string]bool{
 	"kubernetes.io/service-account-token": true,
 	"bootstrap.kubernetes.io/token":       true,
 	"coracle.dev/join-token":              true,
 }
 
-// omit reports whether an object, as it is stored, is none of those that people make: a controller or a server made it,
-// it has ended, or it is being deleted.
+// omit reports whether to leave out an object as stored: a controller or server created it, it has finished, or it
+// is being deleted.
 func omit(k kind, o *unstructured.Unstructured) bool {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	switch {
@@ -71,15 +71,15 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 	case "storageclasses.storage.k8s.io":
 		return o.GetName() == storage.DefaultClass && text(o, "provisioner") == storage.Provisioner
 	case "volumesnapshotcontents.snapshot.storage.k8s.io":
-		return text(o, "spec", "source", "volumeHandle") != "" // it was taken here
-	case "volumesnapshots.snapshot.storage.k8s.io": // its group makes it
+		return text(o, "spec", "source", "volumeHandle") != "" // taken in this cluster
+	case "volumesnapshots.snapshot.storage.k8s.io": // created for a group snapshot
 		return text(o, "spec", "source", "persistentVolumeClaimName") != "" &&
 			slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
 				return r.Kind == "VolumeGroupSnapshot"
 			})
 	case "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io":
 		handles, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "source", "volumeHandles")
-		return handles != nil // it was taken here
+		return handles != nil // taken in this cluster
 	case "volumesnapshotclasses.snapshot.storage.k8s.io":
 		return o.GetName() == storage.DefaultClass && text(o, "driver") == storage.Provisioner
 	case "priorityclasses.scheduling.k8s.io":
@@ -90,13 +90,12 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// systemNamespace reports whether every cluster has the namespace.
 func systemNamespace(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic ||
 		name == "kube-node-lease"
 }
 
-// plain reports whether an object has only the labels and annotations that the server sets.
+// plain reports whether an object has no labels and annotations but the server's.
 func plain(o *unstructured.Unstructured) bool {
 	for label := range o.GetLabels() {
 		if label != nameLabel {
@@ -106,13 +105,12 @@ func plain(o *unstructured.Unstructured) bool {
 	return len(o.GetAnnotations()) == 0
 }
 
-// text returns a string of an object, or the empty one.
+// text returns the string at path, or "" if there is none.
 func text(o *unstructured.Unstructured, path ...string) string {
 	s, _, _ := unstructured.NestedString(o.Object, path...)
 	return s
 }
 
-// is reports whether a condition of the object is true.
 func is(o *unstructured.Unstructured, condition string) bool {
 	conditions, _, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "conditions")
 	list, _ := conditions.([]any)

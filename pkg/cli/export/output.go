@@ -12,28 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Output is where an export goes. The caller must call Commit when it is whole, and Close in any case.
+// Output receives an export. The caller must call Commit after a complete export, and Close in any case.
 type Output interface {
-	// write takes one document, and the file it belongs to in a directory.
+	// write adds a document. A directory puts it into the named file.
 	write(file string, document []byte) error
-	// Commit makes the export visible: before, there is nothing where it should be.
+	// Commit makes the export visible at its destination. Before, the destination is unchanged.
 	Commit() error
-	// Close removes what was not committed.
+	// Close removes uncommitted files.
 	Close() error
 }
 
-// stream is one stream of documents.
 type stream struct {
 	w      *bufio.Writer
 	began  bool
-	target string   // of a file
-	file   *os.File // nil for a stream that is not a file
+	target string   // path of the file; empty without one
+	file   *os.File // temporary file; nil without one
 }
 
-// ToWriter returns an Output of documents separated by lines of dashes.
+// ToWriter returns an Output that writes one YAML stream to w.
 func ToWriter(w io.Writer) Output { return &stream{w: bufio.NewWriter(w)} }
 
-// ToFile is ToWriter for a file, which is replaced when the export is whole. Only its owner may read it.
+// ToFile returns an Output that writes one YAML stream to a file, readable only by its owner. Commit replaces an
+// existing file.
 func ToFile(path string) (Output, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -67,11 +67,10 @@ func (s *stream) Close() error {
 	if s.file == nil {
 		return nil
 	}
-	_ = s.file.Close() // also after Commit
+	_ = s.file.Close() // may be closed already by Commit
 	return gone(os.Remove(s.file.Name()))
 }
 
-// directory is a tree of files, one for each kind and namespace.
 type directory struct {
 	target, temporary string
 	current           string
@@ -79,8 +78,8 @@ type directory struct {
 	file              *os.File
 }
 
-// ToDirectory returns an Output of files below a directory that does not exist, or is empty and can be replaced. Only
-// its owner may read them.
+// ToDirectory returns an Output of files in a directory, readable only by their owner. The directory must not exist
+// or must be empty; Commit replaces it.
 func ToDirectory(path string) (Output, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -104,12 +103,11 @@ func ToDirectory(path string) (Output, error) {
 	return &directory{target: path, temporary: temporary}, nil
 }
 
-// replaceable reports whether a directory is not one that others hold on to: the working directory, or where a file
-// system is mounted.
+// replaceable reports whether a directory is neither the working directory nor a mount point.
 func replaceable(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
-		return true // what is wrong with it is said where it is used
+		return true // the next use reports the error
 	}
 	here, err := os.Stat(".")
 	if err == nil && os.SameFile(info, here) {
@@ -137,7 +135,6 @@ func (d *directory) write(file string, document []byte) error {
 	return d.stream.write(file, document)
 }
 
-// finish closes the file that is being written.
 func (d *directory) finish() error {
 	if d.file == nil {
 		return nil
@@ -151,7 +148,7 @@ func (d *directory) Commit() error {
 	if err := d.finish(); err != nil {
 		return err
 	}
-	// It is empty, or this fails.
+	// Remove fails unless the directory is empty.
 	if err := gone(os.Remove(d.target)); err != nil {
 		return err
 	}
@@ -160,7 +157,7 @@ func (d *directory) Commit() error {
 
 func (d *directory) Close() error { return errors.Join(d.finish(), os.RemoveAll(d.temporary)) }
 
-// gone returns nil if err says that the file does not exist, else err.
+// gone returns err, or nil if err means that the file does not exist.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,9 +1,8 @@
-// Package locale makes kubectl load its message catalogue only if it is needed for another language than English, since
-// loading it is half of kubectl's start-up time.
+// Package locale makes kubectl load its message catalogue only for languages other than English, since loading is
+// half of kubectl's start-up time.
 //
-// It is the only package whose init has an effect, which kubectl requires: kubectl translates its variables during
-// package initialisation. Go initialises packages that are ready in the order of their import paths, which puts this
-// one first.
+// It is the only package whose init has an effect. kubectl translates its variables during package initialisation,
+// so this package must come first: Go initialises packages that are ready in the order of their import paths.
 package locale
 
 import (
@@ -25,11 +24,10 @@ func init() {
 	}
 }
 
-// languages are the languages that kubectl is translated to.
 var languages = []string{"de_DE", "fr_FR", "it_IT", "ja_JP", "ko_KR", "pt_BR", "zh_CN", "zh_TW"}
 
-// translated reports whether the user's locale is one of languages. As kubectl, it reads these variables in this order
-// and requires an encoding after the language.
+// translated reports whether the user's locale is one of languages. Like kubectl, it reads these variables in this
+// order and requires an encoding after the language.
 func translated(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_MESSAGES", "LANG"} {
 		if value := getenv(name); value != "" {
@@ -40,7 +38,7 @@ func translated(getenv func(string) string) bool {
 	return false
 }
 
-// isKubectl reports whether this process was started as kubectl: all other output of Coracle is English.
+// isKubectl reports whether this process runs kubectl. All other output of Coracle is in English.
 func isKubectl(args []string) bool {
 	switch {
 	case len(args) == 0:

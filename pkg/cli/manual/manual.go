@@ -1,8 +1,8 @@
-// Package manual is the manual that the binary carries: pages of Markdown, found by name, by words and by mistakes, and
-// rendered for a terminal. A page is a file KIND/NAME.md, where KIND is tutorial, howto, reference or explanation; it
-// begins with a title, and its first paragraph is its summary.
+// Package manual is the manual in the binary. It finds Markdown pages by name, by words and by misspelt names, and
+// renders them for a terminal. A page is a file KIND/NAME.md, where KIND is tutorial, howto, reference or
+// explanation. It begins with a title, and its first paragraph is its summary.
 //
-// Its invariant: names of pages are unique over all sources.
+// Its invariant: page names are unique across all sources.
 package manual
 
 import (
@@ -20,7 +20,7 @@ import (
 //go:embed pages
 var pages embed.FS
 
-// Kind says which need a page serves.
+// Kind is the kind of a page.
 type Kind string
 
 // The kinds of pages.
@@ -31,7 +31,7 @@ const (
 	Explanation Kind = "explanation"
 )
 
-// kinds are in the order of the index, with its headings.
+// kinds are in the order of the index, with their headings.
 var kinds = []struct {
 	kind    Kind
 	heading string
@@ -44,14 +44,14 @@ var kinds = []struct {
 type Page struct {
 	Name string
 	Kind Kind
-	// Title is the first heading, Text the whole page as Markdown.
+	// Title is the text of the first heading, Text the whole page in Markdown.
 	Title, Text string
 }
 
 // Manual is a set of pages.
 type Manual struct{ pages []Page }
 
-// Load returns the pages in the binary and the pages of further sources, such as a system's.
+// Load returns a Manual with the pages in the binary and in further sources, such as those of a system.
 func Load(sources ...fs.FS) (*Manual, error) {
 	own, err := fs.Sub(pages, "pages")
 	if err != nil {
@@ -76,8 +76,7 @@ func Load(sources ...fs.FS) (*Manual, error) {
 	return m, nil
 }
 
-// Add adds a page, such as one that is generated. It returns an error if the page has no title, an unknown kind or the
-// name of another page.
+// Add adds a page. It returns an error if the page has no title, an unknown kind, or the name of another page.
 func (m *Manual) Add(kind Kind, name, text string) error {
 	first, _, _ := strings.Cut(text, "\n")
 	title, ok := strings.CutPrefix(first, "# ")
@@ -103,7 +102,7 @@ func (m *Manual) Add(kind Kind, name, text string) error {
 // Pages returns all pages, sorted by name.
 func (m *Manual) Pages() []Page { return m.pages }
 
-// Page returns the page of a name.
+// Page returns the page with the given name.
 func (m *Manual) Page(name string) (Page, bool) {
 	for _, p := range m.pages {
 		if p.Name == name {
@@ -113,7 +112,7 @@ func (m *Manual) Page(name string) (Page, bool) {
 	return Page{}, false
 }
 
-// Like returns the names of pages that name may be a mistake for.
+// Like returns the names of pages similar to a misspelt name.
 func (m *Manual) Like(name string) []string {
 	names := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, p := range m.pages {
@@ -122,13 +121,14 @@ func (m *Manual) Like(name string) []string {
 	return names.SuggestionsFor(name)
 }
 
-// Found is a page that a search found, with the first line that has one of the words.
+// Found is a page found by Search, with its first line that contains one of the words.
 type Found struct {
 	Page
 	Line string
 }
 
-// Search returns the pages that have all words, in any case: first the pages with a word in their name or title.
+// Search returns the pages that contain all words, ignoring case. Pages with a word in their name or title come
+// first.
 func (m *Manual) Search(words ...string) (found []Found) {
 	for i := range words {
 		words[i] = strings.ToLower(words[i])

@@ -14,7 +14,7 @@ import (
 )
 
 // TestPagesAreShortAndLinked checks that a page has at most 300 lines of at most 120 columns, a title and a
-// summary, and that its links and README's lead to existing pages.
+// summary, and that links in pages and in README lead to existing pages.
 func TestPagesAreShortAndLinked(t *testing.T) {
 	const root = "../../.."
 	files, err := filepath.Glob(root + "/pkg/systems/*/manual/*/*.md")

@@ -9,11 +9,11 @@ import (
 	"github.com/russross/blackfriday/v2"
 )
 
-// Style says how a page is rendered.
+// Style configures the rendering of a page.
 type Style struct {
-	// Width is the number of columns for text; code is not wrapped.
+	// Width is the number of columns for text. Code is not wrapped.
 	Width int
-	// Colour uses the terminal's bold and colours.
+	// Colour enables bold and colours.
 	Colour bool
 }
 
@@ -37,7 +37,7 @@ type renderer struct {
 	out strings.Builder
 }
 
-// block writes a block. Its first line begins with first, the others with rest.
+// block writes a block. The indentation is first for its first line and rest for the others.
 func (r *renderer) block(n *blackfriday.Node, first, rest string) {
 	switch n.Type {
 	case blackfriday.Heading:
@@ -78,7 +78,7 @@ func (r *renderer) list(n *blackfriday.Node, indent string) {
 	r.line("")
 }
 
-// table writes columns as wide as their widest cell, but for the last, which is wrapped.
+// table writes columns as wide as their widest cell. It wraps the last column.
 func (r *renderer) table(n *blackfriday.Node) {
 	var rows [][]string
 	n.Walk(func(n *blackfriday.Node, entering bool) blackfriday.WalkStatus {
@@ -139,7 +139,6 @@ func (r *renderer) row(row []string, widths []int) {
 	}
 }
 
-// inline returns the text of a block's children.
 func (r *renderer) inline(n *blackfriday.Node) string {
 	var b strings.Builder
 	for c := n.FirstChild; c != nil; c = c.Next {
@@ -180,7 +179,7 @@ const (
 	cyan = "\x1b[36m"
 )
 
-// paint colours each word, so that lines may be broken between them.
+// paint colours each word separately, so that lines can be broken between words.
 func (r *renderer) paint(colour, text string) string {
 	if !r.Colour || text == "" {
 		return text
@@ -206,7 +205,7 @@ func (r *renderer) line(text string) {
 	r.out.WriteByte('\n')
 }
 
-// split breaks text between words into lines of at most width columns; a longer word has a line of its own.
+// split breaks text between words into lines of at most width columns. A longer word gets a line of its own.
 func split(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -221,7 +220,7 @@ func split(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// columns returns the width of text without its colours.
+// columns returns the width of text without colour sequences.
 func columns(text string) (n int) {
 	escape := false
 	for _, c := range text {

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// Authorities are a cluster's certificate authorities.
+// Authorities is the state of a cluster's CAs.
 type Authorities struct {
 	List      []Authority `json:"authorities"`
 	Replacing bool        `json:"replacing"`
-	// Behind lists the nodes and users that still depend on an authority being replaced, as far as the server knows.
+	// Behind lists the nodes and users known to depend on a CA that is being replaced.
 	Behind []Behind `json:"behind,omitempty"`
-	// Pods is the number of pods that were started with the API's old authority, and may not have read the new one.
+	// Pods is the number of running pods that started before the API's CA was replaced and may not have read the
+	// new one.
 	Pods int `json:"pods,omitempty"`
 }
 
-// Authority is one certificate authority: server, client or node. Replaces is the one it replaces, or nil.
+// Authority is a CA: server, client or node. Replaces is the CA that it replaces, or nil.
 type Authority struct {
 	Name     string     `json:"name"`
 	Since    time.Time  `json:"since"`
@@ -27,7 +28,7 @@ type Authority struct {
 	Replaces *Authority `json:"replaces,omitempty"`
 }
 
-// Behind is a node or a user, and why it would be locked out. Last is the time of the user's last request.
+// Behind is a node or user that would be locked out, and why. Last is the time of the user's last request.
 type Behind struct {
 	Node    string     `json:"node,omitempty"`
 	User    string     `json:"user,omitempty"`
@@ -46,19 +47,19 @@ func (b Behind) String() string {
 	return text
 }
 
-// Authorities asks the server for the state of its certificate authorities.
+// Authorities returns the state of the server's CAs.
 func (c *Client) Authorities(ctx context.Context) (Authorities, error) {
 	return c.authorities(ctx, http.MethodGet, "/certs/authorities")
 }
 
-// ReplaceAuthorities has the server replace the named authorities, or all if none is named. Old and new are trusted
-// from then on.
+// ReplaceAuthorities makes the server replace the named CAs, or all if names is empty. From then on the old and new
+// CAs are trusted.
 func (c *Client) ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error) {
 	return c.authorities(ctx, http.MethodPost, "/certs/authorities?"+url.Values{"name": names}.Encode())
 }
 
-// FinishAuthorities removes the replaced authorities from the trust bundles. Without force it fails while something
-// depends on them.
+// FinishAuthorities removes the replaced CAs from the trust bundles. Without force it fails while nodes or users
+// depend on them.
 func (c *Client) FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error) {
 	query := url.Values{"name": names, "finish": {""}}
 	if force {

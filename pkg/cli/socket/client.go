@@ -19,11 +19,12 @@ import (
 // ErrNotRunning means that no Coracle process serves the run directory.
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
-// ErrSilent means that a process serves the run directory but does not answer: it hangs, or was stopped with a signal.
+// ErrSilent means that a process serves the run directory but does not respond: it hangs or was stopped by a
+// signal.
 var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers " +
 	"running")
 
-// silence is the time without output after which the process counts as hung. While it stops it sends a heartbeat every
+// A process that sends nothing for silence counts as hung. While it stops, it sends an event at least every
 // heartbeat.
 const (
 	silence   = 20 * time.Second
@@ -32,28 +33,28 @@ const (
 
 // Client is a client of the process that serves a run directory.
 type Client struct {
-	// Silence is the time without output after which status and stop fail with ErrSilent. Default 20 s.
+	// Silence is the time without output after which Status and Stop return ErrSilent. The default is 20 s.
 	Silence time.Duration
 
 	dial func(context.Context) (net.Conn, error)
 }
 
-// NewClient returns a Client; it does not connect yet.
+// NewClient returns a Client. It does not connect.
 func NewClient(runDir string) *Client {
 	return &Client{Silence: silence, dial: func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(runDir, Socket))
 	}}
 }
 
-// Status asks for the process's status. ErrSilent if it does not answer within 20 s.
+// Status returns the process's status. It returns ErrSilent after Silence without output.
 func (c *Client) Status(ctx context.Context) (Status, error) { return c.status(ctx, "/status") }
 
-// Health is Status with the health of each component.
+// Health returns the status including the health of each component.
 func (c *Client) Health(ctx context.Context) (Status, error) {
 	return c.status(ctx, "/status?health=1")
 }
 
-// Read returns at most limit bytes of what the process serves at a path below /debug/.
+// Read returns at most limit bytes of the response to a path below /debug/.
 func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Silence)
 	defer cancel()
@@ -90,14 +91,15 @@ func (c *Client) status(ctx context.Context, path string) (Status, error) {
 	return *last.Status, nil
 }
 
-// Stop terminates the pods and the process, and reports progress. It returns when everything but the process itself has
-// ended, or with ErrSilent if the process sends nothing for 20 s, however long the pods take.
+// Stop terminates the pods and then the process, and reports progress. It returns when the process is about to
+// exit, or ErrSilent if the process sends nothing for Silence. The pods may take any time.
 func (c *Client) Stop(ctx context.Context, progress func(Event)) error {
 	_, err := c.call(ctx, http.MethodPost, "/stop", nil, progress, c.Silence)
 	return err
 }
 
-// RotateServiceAccountKey has the server sign service account tokens with a new key.
+// RotateServiceAccountKey makes the server sign service account tokens with a new key. Tokens of the previous key
+// stay valid for overlap.
 func (c *Client) RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error {
 	_, err := c.call(ctx, http.MethodPost, "/certs/service-account?overlap="+overlap.String(), nil, nil, 0)
 	return err
@@ -124,8 +126,8 @@ func (c *Client) Remove(ctx context.Context, ref string) error {
 	return err
 }
 
-// call returns the last event; an event with an error becomes that error. If quiet is not 0, a process that sends
-// nothing for that long is ErrSilent.
+// call sends a request, passes events to progress, and returns the last event. An Error event becomes an error. If
+// quiet is not 0, call returns ErrSilent when the process sends nothing for that long.
 func (c *Client) call(ctx context.Context, method, path string, body io.Reader, progress func(Event),
 	quiet time.Duration) (_ Event, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -150,7 +152,7 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 		return Event{}, err
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(request)
-	// The last two are returned when the process was just killed.
+	// The last two occur when the process was just killed.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, io.EOF) {
 		return Event{}, ErrNotRunning

@@ -12,38 +12,38 @@ type Encryption struct {
 	Enabled bool   `json:"enabled"`           // a configuration is in use
 	File    string `json:"file,omitempty"`    // the configuration file
 	Managed bool   `json:"managed,omitempty"` // the file is managed by the server
-	// Writes are the rules for new objects by resource or wildcard; Stored are the numbers of objects by how they are
-	// stored.
+	// Writes has the rules for new objects, by resource or wildcard. Stored counts the existing objects by how they
+	// are stored.
 	Writes []EncryptionRule  `json:"writes,omitempty"`
 	Stored []EncryptionCount `json:"stored,omitempty"`
-	// Warnings are problems that need attention, as text.
+	// Warnings are problems that need attention.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// EncryptionRule is how new objects of a resource are written. Provider and Key are empty if they are not encrypted.
+// EncryptionRule describes how new objects of a resource are stored. Provider and Key are empty without encryption.
 type EncryptionRule struct {
 	Resource string `json:"resource"`
 	Provider string `json:"provider,omitempty"`
 	Key      string `json:"key,omitempty"`
 }
 
-// EncryptionCount is the number of objects of a resource that are stored in the same way.
+// EncryptionCount counts the objects of a resource that are stored in the same way.
 type EncryptionCount struct {
 	EncryptionRule
 	Objects    int  `json:"objects"`
-	Unreadable int  `json:"unreadable,omitempty"` // of Objects
-	Current    bool `json:"current"`              // new objects are written in this way
+	Unreadable int  `json:"unreadable,omitempty"` // included in Objects
+	Current    bool `json:"current"`              // new objects are stored in the same way
 }
 
 // EncryptionBackend is the part of a process that encrypts stored objects.
 type EncryptionBackend interface {
-	// Encryption reads and counts all stored objects.
+	// Encryption reads all stored objects to count them.
 	Encryption(ctx context.Context) (Encryption, error)
 	// ChangeEncryption runs one of the Encryption* actions to completion and reports progress.
 	ChangeEncryption(action string, progress func(message string)) error
 }
 
-// The actions of ChangeEncryption.
+// Actions of ChangeEncryption.
 const (
 	EncryptionRotate    = "rotate-keys"
 	EncryptionReencrypt = "reencrypt"
@@ -74,7 +74,7 @@ func (s *Server) encryption(mux *http.ServeMux) {
 	})
 }
 
-// Encryption returns how the server's objects are stored.
+// Encryption returns the server's encryption rules and how its objects are stored.
 func (c *Client) Encryption(ctx context.Context) (Encryption, error) {
 	last, err := c.call(ctx, http.MethodGet, "/encryption", nil, nil, c.Silence)
 	if err == nil && last.Encryption == nil {
@@ -86,7 +86,7 @@ func (c *Client) Encryption(ctx context.Context) (Encryption, error) {
 	return *last.Encryption, nil
 }
 
-// ChangeEncryption runs one of the Encryption* actions, which continues if ctx ends.
+// ChangeEncryption runs one of the Encryption* actions. The action continues if ctx ends.
 func (c *Client) ChangeEncryption(ctx context.Context, action string, progress func(Event)) error {
 	_, err := c.call(ctx, http.MethodPost, fmt.Sprintf("/encryption/%s", action), nil, progress, c.Silence)
 	return err

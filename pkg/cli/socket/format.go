@@ -2,7 +2,7 @@ package socket
 
 import "fmt"
 
-// Bytes formats a number of bytes: "13.4 MiB".
+// Bytes formats a number of bytes, such as "13.4 MiB".
 func Bytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

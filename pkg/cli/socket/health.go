@@ -1,9 +1,9 @@
 package socket
 
-// The states of Health.
+// States of a Health.
 const (
 	OK = "ok"
-	// Warning needs attention, but nothing fails because of it yet.
+	// Warning means that something needs attention but still works.
 	Warning = "warning"
 	// Unhealthy means that the component does not work.
 	Unhealthy = "unhealthy"
@@ -11,10 +11,11 @@ const (
 
 // Health is the state of one component.
 type Health struct {
-	// Component is one of api, store, cache, reconcilers, scheduler, nodes, certificates, proxy, dns and node.
+	// Component is one of api, store, cache, reconcilers, scheduler, nodes, certificates, proxy, dns, network and
+	// node.
 	Component string `json:"component"`
 	State     string `json:"state"`
-	// Summary is one line; Details are the problems and their causes, at most 20 lines.
+	// Summary is one line. Details are at most 20 lines with the problems and their causes.
 	Summary string   `json:"summary"`
 	Details []string `json:"details,omitempty"`
 }

@@ -2,8 +2,8 @@ package socket
 
 import "time"
 
-// Reports of `coracle ctl inspect`, which the API server serves below /debug/coracle/. Sizes are in bytes. Every list
-// is bounded.
+// The following types are the reports of `coracle ctl inspect`, which the API server serves below /debug/coracle/.
+// Sizes are in bytes. Every list is bounded.
 
 // CacheReport is /debug/coracle/cache.
 type CacheReport struct {
@@ -17,16 +17,16 @@ type CacheKind struct {
 	Version  string `json:"version"`
 	Resource string `json:"resource"`
 	Objects  int    `json:"objects"`
-	// ObjectBytes is the size of the objects as stored, EncodingBytes the size of the encodings held beside them.
+	// ObjectBytes is the size of the objects as stored; EncodingBytes is the size of cached encodings.
 	ObjectBytes   int64 `json:"objectBytes"`
 	EncodingBytes int64 `json:"encodingBytes"`
-	// Revision is the revision of the kind's last change, OldestRevision the one after which a watch can still start.
+	// Revision is the revision of the last change; OldestRevision is the oldest from which a watch can start.
 	Revision       int64  `json:"revision"`
 	OldestRevision int64  `json:"oldestRevision"`
 	Watchers       int    `json:"watchers"`
-	Ring           int    `json:"ring"` // recent changes retained for watchers
+	Ring           int    `json:"ring"` // recent changes kept for watchers
 	RingLimit      int    `json:"ringLimit"`
-	Changes        uint64 `json:"changes"` // since the start
+	Changes        uint64 `json:"changes"` // since the start of the process
 	Expired        uint64 `json:"expiredWatchers"`
 	Refused        uint64 `json:"refusedWatches"`
 }
@@ -42,26 +42,26 @@ type Reconciler struct {
 	Identity string   `json:"identity"`
 	Watches  []string `json:"watches"`
 	Reads    []string `json:"reads,omitempty"`
-	Writes   []string `json:"writes"` // "Pod: create, delete"
+	Writes   []string `json:"writes"` // such as "Pod: create, delete"
 	Synced   bool     `json:"synced"`
 	Queued   int      `json:"queued"`
 	Delayed  int      `json:"delayed"`
 	Running  int      `json:"running"`
 	Workers  int      `json:"workers"`
-	// BackingOff counts the objects whose last reconcile failed; Failures are those that have failed longest.
+	// BackingOff counts objects whose last reconcile failed. Failures has those that have failed the longest.
 	BackingOff int       `json:"backingOff"`
 	Failures   []Failure `json:"failures,omitempty"`
 	Crashes    uint64    `json:"crashes"`
 	LastCrash  string    `json:"lastCrash,omitempty"`
 }
 
-// Failure is an object that could not be reconciled.
+// Failure is an object that a reconciler could not reconcile.
 type Failure struct {
 	Object   string    `json:"object"`
 	Since    time.Time `json:"since"`
 	Attempts int       `json:"attempts"`
 	Error    string    `json:"error"`
-	// Refused means that admission or validation refuses what the object asks for.
+	// Refused means that admission or validation rejected the write.
 	Refused bool `json:"refused,omitempty"`
 }
 
@@ -70,7 +70,7 @@ type FairnessReport struct {
 	Levels []FairnessLevel `json:"levels"`
 }
 
-// FairnessLevel is a priority level. Its Flows are the busiest.
+// FairnessLevel is a priority level. Flows are its busiest flows.
 type FairnessLevel struct {
 	Name       string         `json:"name"`
 	Exempt     bool           `json:"exempt,omitempty"`
@@ -85,7 +85,7 @@ type FairnessLevel struct {
 	Flows      []FairnessFlow `json:"flows,omitempty"`
 }
 
-// FairnessFlow is the requests of one user, or of one namespace, in a flow schema.
+// FairnessFlow has the requests of one user or namespace in a flow schema.
 type FairnessFlow struct {
 	Schema    string `json:"schema"`
 	Flow      string `json:"flow"`
@@ -108,32 +108,33 @@ type StoreReport struct {
 	Warning           string `json:"warning,omitempty"`
 }
 
-// ScheduleReport is /debug/coracle/schedule: what the scheduler's filters and scores say about a pod now, on each node.
+// ScheduleReport is /debug/coracle/schedule: the current results of the scheduler's filters and scores for a pod on
+// each node.
 type ScheduleReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Node is the pod's node; empty while it waits.
+	// Node is the pod's node. It is empty while the pod is pending.
 	Node          string   `json:"node,omitempty"`
 	NominatedNode string   `json:"nominatedNode,omitempty"`
 	Gates         []string `json:"schedulingGates,omitempty"`
 	SchedulerName string   `json:"schedulerName"`
-	// Ours is false if another scheduler has to place the pod. It is then explained by the default profile.
+	// Ours is false if another scheduler is responsible for the pod. The report then uses the default profile.
 	Ours bool `json:"ours"`
-	// Group says what the pod's group waits for; empty if it has none.
+	// Group describes what the pod's group waits for. It is empty without a group.
 	Group string `json:"group,omitempty"`
-	// Summary is the message for a pod that fits nowhere.
+	// Summary is the message for a pod that fits on no node.
 	Summary string           `json:"summary,omitempty"`
 	Filters []ScheduleFilter `json:"filters"`
 	Scores  []ScheduleScore  `json:"scores"`
-	// Ordered is set if scores are compared one after the other, instead of being added up.
+	// Ordered is set if scores are compared one after the other instead of added up.
 	Ordered bool `json:"ordered,omitempty"`
-	// Nodes are at most MostScheduleNodes nodes, best first. NodeCount and Fitting count all nodes.
+	// Nodes has at most MostScheduleNodes nodes, best first. NodeCount and Fitting count all nodes.
 	Nodes     []ScheduleNode `json:"nodes"`
 	NodeCount int            `json:"nodeCount"`
 	Fitting   int            `json:"fitting"`
 }
 
-// ScheduleFilter is a filter of the pod's profile. One that does not apply to the pod passes on every node.
+// ScheduleFilter is a filter of the pod's profile. A filter that does not apply to the pod accepts every node.
 type ScheduleFilter struct {
 	Name    string `json:"name"`
 	Applies bool   `json:"applies"`
@@ -145,13 +146,13 @@ type ScheduleScore struct {
 	Weight int64  `json:"weight,omitempty"`
 }
 
-// ScheduleNode is the verdict about one node.
+// ScheduleNode has the results for one node.
 type ScheduleNode struct {
 	Name string `json:"name"`
 	Fits bool   `json:"fits"`
-	// Filters has "ok", or the reasons for which the node is refused, for each filter that applies.
+	// Filters has, for each filter that applies, "ok" or the reasons for rejecting the node.
 	Filters map[string]string `json:"filters"`
-	// Scores are weighted, by name; a node that does not fit has none.
+	// Scores has the weighted scores by name. It is empty if the node does not fit.
 	Scores map[string]int64 `json:"scores,omitempty"`
 	Total  int64            `json:"total,omitempty"`
 }
@@ -159,5 +160,5 @@ type ScheduleNode struct {
 // MostScheduleNodes is the maximum number of nodes in a ScheduleReport.
 const MostScheduleNodes = 1000
 
-// FilterPassed is the verdict of a filter that accepts a node.
+// FilterPassed is the result of a filter that accepts a node.
 const FilterPassed = "ok"

@@ -16,43 +16,43 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Backend is the process behind a Server.
+// Backend is the process that a Server serves.
 type Backend interface {
 	Status(ctx context.Context) Status
-	// Health checks each component of the process; it takes a few seconds at most.
+	// Health checks each component of the process. It takes at most a few seconds.
 	Health(ctx context.Context) []Health
 	// Debug serves the internal state of the process below /debug/coracle/.
 	Debug() http.Handler
-	// Stop terminates the node's pods gracefully, reporting each step, and then the process.
+	// Stop terminates the node's pods gracefully, then the process. It reports each step.
 	Stop(ctx context.Context, progress func(message string)) error
-	// RotateServiceAccountKey signs service account tokens with a new key from now on; tokens of the current key stay
-	// valid for overlap.
+	// RotateServiceAccountKey makes a new key sign service account tokens. Tokens of the current key stay valid for
+	// overlap.
 	RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error
-	// Authorities returns the state of the certificate authorities.
+	// Authorities returns the state of the CAs.
 	Authorities(ctx context.Context) (Authorities, error)
-	// ReplaceAuthorities starts to replace the named authorities, or all; FinishAuthorities completes it.
+	// ReplaceAuthorities starts to replace the named CAs, or all. FinishAuthorities completes it.
 	ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error)
 	FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error)
-	// Images is nil if the process runs no node.
+	// Images returns nil if the process runs no node.
 	Images() runtime.Images
 }
 
-// Server serves the socket; it is a run.Component.
+// Server is the component that serves the socket.
 type Server struct {
 	path    string
 	backend Backend
 	run.Readiness
 }
 
-// NewServer returns a Server for backend in runDir, which must exist.
+// NewServer returns a Server in runDir, which must exist.
 func NewServer(runDir string, backend Backend) *Server {
 	return &Server{path: filepath.Join(runDir, Socket), backend: backend}
 }
 
 func (s *Server) Name() string { return "control" }
 
-// Run serves until ctx ends. It replaces the socket of a killed process: the caller holds the lock of the data
-// directory.
+// Run serves until ctx is done. It replaces an existing socket, which a killed process left: the caller holds the
+// lock of the data directory.
 func (s *Server) Run(ctx context.Context) error {
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -66,7 +66,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() {
-		// Let requests in flight (such as the stop command) receive their last line.
+		// Let pending requests, such as a stop, receive their last line.
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
@@ -133,7 +133,7 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// beat sends empty events until the returned function is called, which waits for the last one.
+// beat sends heartbeats until the returned function is called, which waits for the last one.
 func beat(progress func(Event)) (end func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -176,10 +176,11 @@ func finish(progress func(Event), images []runtime.Image, err error) {
 	progress(e)
 }
 
-// newProgressWriter writes each event as a line at once. It may be called from many goroutines.
+// newProgressWriter returns a function that writes an event as a line and flushes it. The function is safe for
+// concurrent use.
 func newProgressWriter(w http.ResponseWriter) func(Event) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	// Loading reads the request body while it already reports progress.
+	// Loading an image reports progress while it reads the request body.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	var mu sync.Mutex
 	encoder := json.NewEncoder(w)

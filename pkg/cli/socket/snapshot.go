@@ -17,14 +17,14 @@ import (
 
 // SnapshotBackend is the part of a process that saves the cluster.
 type SnapshotBackend interface {
-	// Snapshot writes an archive of the cluster, which contains its keys.
+	// Snapshot writes an archive of the cluster, which includes its keys.
 	Snapshot(ctx context.Context, to io.Writer) error
 }
 
 const (
-	// readTime is how long the client may take to read a part of an archive, during which the store cannot reuse space.
+	// readTime is the timeout for the client to read a part of an archive. Meanwhile the store cannot reuse space.
 	readTime = time.Minute
-	// mostError limits an error's text, in bytes.
+	// mostError is the maximum size of an error response, in bytes.
 	mostError = 4 << 10
 )
 
@@ -36,7 +36,7 @@ func (s *Server) snapshot(mux *http.ServeMux) {
 	mux.HandleFunc("GET /snapshot", func(w http.ResponseWriter, r *http.Request) {
 		body := &timely{w: w}
 		if err := backend.Snapshot(r.Context(), body); err != nil {
-			if body.begun { // the client sees that it is incomplete
+			if body.begun { // makes the client see that the archive is incomplete
 				panic(http.ErrAbortHandler)
 			}
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -44,7 +44,7 @@ func (s *Server) snapshot(mux *http.ServeMux) {
 	})
 }
 
-// timely fails if the client does not read for readTime.
+// timely is a writer that fails if the client does not read for readTime.
 type timely struct {
 	w     http.ResponseWriter
 	begun bool
@@ -58,7 +58,7 @@ func (t *timely) Write(p []byte) (int, error) {
 	return t.w.Write(p)
 }
 
-// Snapshot writes an archive of the cluster to w. If it fails, what was written is incomplete.
+// Snapshot writes an archive of the cluster to w. If it fails, the output is incomplete.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },

@@ -1,8 +1,7 @@
-// Package socket is the socket in the run directory through which the command
-// line talks to the Coracle process of this machine: status, images, graceful
-// shutdown. Only root can open it.
+// Package socket implements the socket in the run directory over which the command line talks to the Coracle
+// process of this machine: status, images, graceful shutdown. Only root can open it.
 //
-// Its invariant: it holds no state; every response is computed on request.
+// Its invariant: the socket holds no state. Each response is computed on request.
 package socket
 
 import (
@@ -11,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Socket is the socket's name in the run directory.
+// Socket is the name of the socket in the run directory.
 const Socket = "coracle.sock"
 
 // Status is what `coracle status -o json` prints. Sizes are in bytes.
@@ -26,10 +25,10 @@ type Status struct {
 	DataDir    string     `json:"dataDir"`
 	RunDir     string     `json:"runDir"`
 	Kubeconfig string     `json:"kubeconfig,omitempty"`
-	// the command, for this machine, that prints the join command for another one
+	// command that prints, on this machine, the join command for another machine
 	Join       string      `json:"join,omitempty"`
-	Pressure   []string    `json:"pressure,omitempty"` // resources the node is short of, as text
-	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention, as text
+	Pressure   []string    `json:"pressure,omitempty"` // resources that the node is short of
+	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention
 	Components []Component `json:"components"`
 	// Health is set only if it was requested.
 	Health    []Health  `json:"health,omitempty"`
@@ -51,8 +50,7 @@ type Process struct {
 	PSS  int64  `json:"pssBytes"`
 }
 
-// Event is one progress report of a start, stop or pull. The last one has Done or Error set. An empty one
-// is a heartbeat; clients do not pass it on.
+// Event is a progress report. The last one has Done or Error set. An empty one is a heartbeat, which clients drop.
 type Event struct {
 	Step    string          `json:"step,omitempty"`
 	Message string          `json:"message,omitempty"`
@@ -61,10 +59,9 @@ type Event struct {
 	Total   int64           `json:"total,omitempty"`
 	Images  []runtime.Image `json:"images,omitempty"`
 	Status  *Status         `json:"status,omitempty"`
-	// Authorities is the response to requests about authorities.
+	// Authorities is the response to requests about CAs.
 	Authorities *Authorities `json:"authorities,omitempty"`
-	// Encryption is the response for `coracle secrets-encrypt status`.
-	Encryption *Encryption `json:"encryption,omitempty"`
-	Done       bool        `json:"done,omitempty"`
-	Error      string      `json:"error,omitempty"`
+	Encryption  *Encryption  `json:"encryption,omitempty"`
+	Done        bool         `json:"done,omitempty"`
+	Error       string       `json:"error,omitempty"`
 }

@@ -109,7 +109,7 @@ func TestControl(t *testing.T) {
 	_, err := client.Status(t.Context())
 	require.ErrorIs(t, err, ErrNotRunning)
 
-	// A killed process left its socket.
+	// a killed process leaves its socket
 	require.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o600))
 	b := &backend{}
 	server := NewServer(dir, b)
@@ -188,7 +188,7 @@ func TestControl(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotRunning)
 }
 
-// slow takes a while to stop its pods, without reporting progress.
+// slow takes 10 minutes to stop its pods and reports no progress.
 type slow struct{ backend }
 
 func (*slow) Stop(_ context.Context, progress func(string)) error {
@@ -202,10 +202,11 @@ func (*slow) Status(ctx context.Context) Status {
 	return Status{}
 }
 
-// The client waits for a live process for as long as its pods take, but not for a silent one.
+// TestAProcessIsWaitedForAsLongAsItIsAlive checks that the client waits for a live process without a limit, and not
+// for a silent one.
 func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Sockets would stop the bubble's clock, so a pipe is used.
+		// A real socket would block the bubble's clock, so use a pipe.
 		near, far := net.Pipe()
 		server := NewServer(t.TempDir(), &slow{})
 		serving := &http.Server{Handler: server.handler()}
