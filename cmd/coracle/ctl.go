@@ -52,7 +52,7 @@ func ctlCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 && needsCluster(args) && !command.HasCluster() {
-				return command.ErrNoCluster
+				return command.NoCluster()
 			}
 			command.UseCluster(command.DataDir())
 			cli.Kubectl(args)

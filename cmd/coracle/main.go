@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,9 +25,24 @@ func main() {
 		exit := &command.Exit{Code: 1, Err: err}
 		errors.As(err, &exit)
 		if exit.Err != nil {
-			fmt.Fprintln(os.Stderr, "Error:", exit.Err)
+			report(exit.Err, os.Stderr, kernelLog)
 		}
 		os.Exit(exit.Code)
+	}
+}
+
+// kernelLog is where the kernel takes messages of programs.
+const kernelLog = "/dev/kmsg"
+
+// report writes an error. If that fails, as when the log is on a file system that became read-only, it writes to the
+// kernel's log instead: otherwise the process would end without a reason anywhere.
+func report(err error, to io.Writer, otherwise string) {
+	if _, failed := fmt.Fprintln(to, "Error:", err); failed == nil {
+		return
+	}
+	if f, failed := os.OpenFile(otherwise, os.O_WRONLY, 0); failed == nil {
+		_, _ = fmt.Fprintf(f, "<3>coracle: %v\n", err)
+		_ = f.Close()
 	}
 }
 

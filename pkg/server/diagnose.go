@@ -139,7 +139,7 @@ func storeHealth(s store.Stats, warning string, reads error) socket.Health {
 		h.add(socket.Warning, "nearly full: %s", warning)
 	}
 	if s.DiskFreeBytes < s.DiskMinFreeBytes {
-		h.add(socket.Unhealthy, "disk full, writes are refused: %s free, %s needed", socket.Bytes(s.DiskFreeBytes),
+		h.add(socket.Unhealthy, "disk full, creates are refused: %s free, %s needed", socket.Bytes(s.DiskFreeBytes),
 			socket.Bytes(s.DiskMinFreeBytes))
 	}
 	return h.Health

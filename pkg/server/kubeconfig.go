@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -83,6 +84,11 @@ func (k *adminKubeconfig) write(start bool) error {
 	}
 	if k.merged != "" {
 		if err := mergeKubeconfig(k.merged, c, start); err != nil {
+			return fmt.Errorf("could not add the context %q to your kubeconfig: %w: make it writable, or use "+
+				"--merge-kubeconfig=false", Context, err)
+		}
+		trusted := c.Clusters[Context].CertificateAuthorityData
+		if err := atomicfile.Write(filepath.Join(k.dataDir, mergedFile), trusted); err != nil {
 			return err
 		}
 	}
@@ -105,6 +111,22 @@ func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	c.Contexts[Context] = &api.Context{Cluster: Context, AuthInfo: Context}
 	c.CurrentContext = Context
 	return c, pki.Renewal(pair.Leaf), nil
+}
+
+// mergedFile is in a data directory and has the certificates that the context in the user's kubeconfig trusts. After a
+// start without merging and a rotation these are no longer the cluster's.
+const mergedFile = "merged-ca.crt"
+
+// clusterCAs returns the certificates by which a context of the data directory's cluster is known, as PEM.
+func clusterCAs(dataDir string) (cas []byte, err error) {
+	for _, file := range []string{filepath.Join(pkiDir(dataDir), "server-ca.crt"), filepath.Join(dataDir, mergedFile)} {
+		pem, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		cas = append(cas, pem...)
+	}
+	return cas, nil
 }
 
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
@@ -177,7 +199,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 		return api.NewConfig(), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot parse %s (%w): fix it, or use --merge-kubeconfig=false", path, err)
+		return nil, fmt.Errorf("cannot parse %s (%w): correct it", path, err)
 	}
 	return c, nil
 }

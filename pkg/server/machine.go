@@ -39,7 +39,7 @@ func (m *membership) check(node *corev1.Node) error {
 	case m.remote != nil:
 		return ownedByOther(node.Name)
 	}
-	return fmt.Errorf("the node name %s belongs to another machine, which has joined under it: choose another for this "+
-		"one with --node-name, or "+
+	return fmt.Errorf("the node name %s belongs to another machine, which has joined under it, or the keys of this "+
+		"cluster were lost: choose another name for this machine with --node-name, or restore the keys from a backup, or "+
 		"run `coracle server --no-node` and free the name with `coracle ctl delete node %s`", node.Name, node.Name)
 }

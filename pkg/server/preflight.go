@@ -14,10 +14,12 @@ import (
 )
 
 // leastFree is the free space, in bytes, required to start a new cluster, leastToGoOn to start one that exists: freeing
-// space needs a cluster that runs. leastInodes is the number of free inodes required for either.
+// space needs a cluster that runs. leastRun is required in the run directory. leastInodes is the number of free inodes
+// required in either.
 const (
 	leastFree   = 256 << 20
 	leastToGoOn = 16 << 20
+	leastRun    = 1 << 20
 	leastInodes = 100
 	manyFiles   = "du -x --inodes / | sort -n | tail"
 )
@@ -32,9 +34,9 @@ func preflight(c config.Config, server, node bool) error {
 	if there, err := exists(filepath.Join(c.DataDir, nodeNameFile)); err == nil && there {
 		least = leastToGoOn
 	}
-	errs := []error{space(c.DataDir, least)}
+	errs := []error{space("data-dir", c.DataDir, least), space("run-dir", c.RunDir, leastRun)}
 	if server {
-		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir))
+		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir), checkKeys(c.DataDir))
 	}
 	if c.NodeIP == "" {
 		_, err := outwardAddress()
@@ -55,7 +57,7 @@ func free(option, address string) error {
 	return l.Close()
 }
 
-func space(dir string, least int64) error {
+func space(option, dir string, least int64) error {
 	for {
 		var s unix.Statfs_t
 		err := unix.Statfs(dir, &s)
@@ -64,15 +66,15 @@ func space(dir string, least int64) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("data-dir %s: %w", dir, err)
+			return fmt.Errorf("%s %s: %w", option, dir, err)
 		}
 		if left := int64(s.Bavail) * s.Bsize; left < least {
-			return fmt.Errorf("data-dir: %s has %d MiB left and needs %d: free some, or choose another disk with --data-dir",
-				dir, left>>20, least>>20)
+			return fmt.Errorf("%s: %s has %d MiB left and needs %d: free some, or choose another disk with --%[1]s",
+				option, dir, left>>20, least>>20)
 		}
 		if s.Files > 0 && s.Ffree < leastInodes { // some file systems have no fixed number
-			return fmt.Errorf("data-dir: the file system of %s has %d inodes left and needs %d: remove files (%s shows where "+
-				"they are), or choose another disk with --data-dir", dir, s.Ffree, leastInodes, manyFiles)
+			return fmt.Errorf("%s: the file system of %s has %d inodes left and needs %d: remove files (%s shows where "+
+				"they are), or choose another disk with --%[1]s", option, dir, s.Ffree, leastInodes, manyFiles)
 		}
 		return nil
 	}

@@ -79,7 +79,27 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.Equal(t, string(before), string(after))
 
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	require.ErrorContains(t, mergeKubeconfig(path, ours, true), "--merge-kubeconfig=false")
+	err = (&adminKubeconfig{dataDir: t.TempDir(), keys: keys, merged: path}).write(true)
+	require.ErrorContains(t, err, "cannot parse "+path)
+	require.ErrorContains(t, err, "--merge-kubeconfig=false")
+}
+
+// TestKubeconfigIsTakenOutAfterARotationWithoutMerging: delete finds the context by the authority that it was written
+// with.
+func TestKubeconfigIsTakenOutAfterARotationWithoutMerging(t *testing.T) {
+	dir := t.TempDir()
+	home := filepath.Join(dir, "home", "config")
+	keys, err := pki.Load(filepath.Join(dir, "first"))
+	require.NoError(t, err)
+	k := &adminKubeconfig{dataDir: dir, url: "https://192.0.2.1:6443", keys: keys, merged: home}
+	require.NoError(t, k.write(true))
+	later, err := pki.Load(pkiDir(dir)) // the new authority
+	require.NoError(t, err)
+	require.NoError(t, (&adminKubeconfig{dataDir: dir, url: k.url, keys: later}).write(true))
+	cas, err := clusterCAs(dir)
+	require.NoError(t, err)
+	require.NoError(t, unmergeKubeconfig(home, cas))
+	require.NoFileExists(t, home)
 }
 
 func TestForgetStart(t *testing.T) {

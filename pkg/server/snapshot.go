@@ -123,7 +123,10 @@ func (w untilDone) Write(p []byte) (int, error) {
 // it leaves the old cluster, the new one, or a directory in which no server starts until the restore is repeated.
 func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	replace bool) (m snapshot.Manifest, old string, err error) {
-	if _, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
+	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
+		if err := ownedBy(c, status.DataDir, status.PID); err != nil {
+			return m, "", err
+		}
 		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
 	} else if !errors.Is(err, socket.ErrNotRunning) {
 		return m, "", err
@@ -171,10 +174,14 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	return m, old, install(c.DataDir, dir, old)
 }
 
-// unpack unpacks and verifies an archive of Coracle or a snapshot of etcd.
+// unpack unpacks and verifies an archive of Coracle or a snapshot of etcd. The latter has no keys, so unpack makes an
+// empty directory for them: a missing one means that keys were lost (checkKeys).
 func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
 	in := bufio.NewReader(archive)
 	if head, _ := in.Peek(snapshot.EtcdHead); snapshot.IsEtcd(head) {
+		if err := os.MkdirAll(filepath.Join(dir, keyDir), 0o700); err != nil {
+			return snapshot.Manifest{}, err
+		}
 		return snapshot.Manifest{Etcd: true}, snapshot.UnpackEtcd(in, dir)
 	}
 	return snapshot.Unpack(in, dir)
@@ -228,6 +235,20 @@ func exists(name string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// checkKeys fails if the directory of the cluster's keys was lost. With new keys, every node and client is refused.
+func checkKeys(dataDir string) error {
+	stored, err := exists(filepath.Join(dataDir, storeDir, store.Directory))
+	if err != nil || !stored {
+		return err
+	}
+	if there, err := exists(pkiDir(dataDir)); err != nil || there {
+		return err
+	}
+	return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
+		"the cluster with `coracle snapshot restore FILE --replace`; `coracle delete` removes the cluster",
+		pkiDir(dataDir), filepath.Join(dataDir, storeDir))
 }
 
 func checkRestored(dataDir string) error {

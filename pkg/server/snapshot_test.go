@@ -13,6 +13,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -66,6 +67,25 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
+// TestLostKeys checks that a start makes no new keys for a cluster whose keys are gone: all nodes would be refused.
+func TestLostKeys(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, checkKeys(dir), "a new data directory")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, storeDir, store.Directory), 0o700))
+	require.ErrorContains(t, checkKeys(dir), pkiDir(dir)+" is missing, with the keys of the cluster")
+	require.NoError(t, os.MkdirAll(pkiDir(dir), 0o700))
+	require.NoError(t, checkKeys(dir))
+}
+
+// TestRestoreWithTheRunDirOfAnotherCluster checks that the refusal names the other cluster.
+func TestRestoreWithTheRunDirOfAnotherCluster(t *testing.T) {
+	c := config.Default()
+	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
+	runtest.Start(t, socket.NewServer(c.RunDir, elsewhere{dir: "/elsewhere"}))
+	_, _, err := RestoreSnapshot(t.Context(), c, bytes.NewReader(nil), false)
+	require.ErrorContains(t, err, c.RunDir+" is the run directory of the cluster in /elsewhere")
+}
+
 // TestRestoreOfEtcd checks that the objects of an `etcdctl snapshot save` file become a cluster with its own keys,
 // and that a damaged file changes nothing.
 func TestRestoreOfEtcd(t *testing.T) {
@@ -99,7 +119,10 @@ func TestRestoreOfEtcd(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, m.Etcd)
 	require.DirExists(t, filepath.Join(old, keyDir))
-	require.NoDirExists(t, filepath.Join(c.DataDir, keyDir), "a start makes new keys")
+	require.NoError(t, checkKeys(c.DataDir))
+	entries, err := os.ReadDir(filepath.Join(c.DataDir, keyDir))
+	require.NoError(t, err)
+	require.Empty(t, entries, "a start makes new keys")
 	s, stop = opened(c.DataDir)
 	defer stop()
 	kv, err := s.Get(t.Context(), "/registry/configmaps/default/a")

@@ -96,8 +96,8 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 			return err
 		}
 	}
-	ca, err := os.ReadFile(filepath.Join(c.DataDir, "pki", "server-ca.crt"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	ca, err := clusterCAs(c.DataDir)
+	if err != nil {
 		return err
 	}
 	say("removing containers, network and mounts")

@@ -28,7 +28,7 @@ func TestSnapshot(t *testing.T) {
 	require.Contains(t, h.Fails("snapshot", "restore", file), "--replace moves it aside")
 	require.Contains(t, h.Run("snapshot", "restore", file, "--replace"),
 		"the cluster that was here is in "+h.DataDir+"/replaced-")
-	h.Run("start", "--secrets-encryption")
+	h.Run("start")
 	require.Equal(t, "c2VjcmV0", h.Ctl("get secret s -o jsonpath={.data.k}"))
 	require.Equal(t, uid, h.Ctl("get deployment web -o jsonpath={.metadata.uid}"))
 	require.Empty(t, h.Ctl("get configmap --ignore-not-found later -o name"))

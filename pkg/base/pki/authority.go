@@ -78,6 +78,9 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := a.checkKey(); err != nil {
+		return nil, err
+	}
 	key, err := LoadKey(a.path(".key"))
 	if err != nil {
 		return nil, err
@@ -120,6 +123,19 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 	}
 	a.present.Store(present)
 	return a, nil
+}
+
+// checkKey returns an error if the authority has a certificate without its key. The key is written first.
+func (a *Authority) checkKey() error {
+	_, err := os.Stat(a.path(".key"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := os.Stat(a.path(".crt")); err == nil {
+		return fmt.Errorf("%s is missing, the key of the certificate beside it: restore both from one backup, or the "+
+			"cluster with `coracle snapshot restore FILE --replace`", a.path(".key"))
+	}
+	return nil
 }
 
 func (a *Authority) path(suffix string) string { return filepath.Join(a.dir, a.file+suffix) }

@@ -119,3 +119,16 @@ func TestLoadKeyKeepsIt(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, a, other)
 }
+
+// TestALostKeyOfAnAuthority: a lost key has its own error, and Load generates no other key in its place.
+func TestALostKeyOfAnAuthority(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Load(dir)
+	require.NoError(t, err)
+	key := filepath.Join(dir, "server-ca.key")
+	require.NoError(t, os.Remove(key))
+	_, err = Load(dir)
+	require.ErrorContains(t, err, key+" is missing")
+	require.ErrorContains(t, err, "coracle snapshot restore")
+	require.NoFileExists(t, key)
+}

@@ -39,7 +39,7 @@ type Config struct {
 	File string
 	// Managed means that File belongs to Coracle: it is generated if it does not exist.
 	Managed bool
-	// ManagedFile is the path that a managed File would have. It is only used in messages.
+	// ManagedFile is the path that a managed File has. Without a File it is used if it exists and encrypts.
 	ManagedFile string
 	// Values is also the store's Config.Values.
 	Values *Values
@@ -82,6 +82,9 @@ var _ run.Component = (*Keeper)(nil)
 
 // New reads the file and sets it in cfg.Values.
 func New(cfg Config) (*Keeper, error) {
+	if cfg.File == "" && remembered(cfg.ManagedFile) {
+		cfg.File, cfg.Managed = cfg.ManagedFile, true
+	}
 	k := &Keeper{cfg: cfg, again: make(chan struct{}, 1)}
 	if cfg.File == "" {
 		return k, nil
@@ -104,6 +107,17 @@ func New(cfg Config) (*Keeper, error) {
 		cfg.Logger.Warn("encryption keys can be read by others", "file", cfg.File, "warning", warning)
 	}
 	return k, nil
+}
+
+// remembered reports whether the managed file encrypts: the option that made it need not be repeated at each start.
+// After `coracle secrets-encrypt disable` it does not, and is read only with the option.
+func remembered(managed string) bool {
+	data, _, err := read(managed)
+	if err != nil {
+		return false
+	}
+	c, err := ours(data)
+	return err == nil && encrypts(c)
 }
 
 func load(data []byte) (*settings, error) {

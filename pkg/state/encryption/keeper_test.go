@@ -166,6 +166,26 @@ func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], one)
 }
 
+// TestEncryptionIsRemembered: the option need not be repeated. The keys in the data directory say that the cluster encrypts, also after a restore.
+func TestEncryptionIsRemembered(t *testing.T) {
+	b := newBed(t)
+	_, stop := b.keeper(true)
+	stop()
+	require.FileExists(t, b.file)
+	c := b.config(false)
+	c.File, c.ManagedFile = "", b.file
+	k, err := New(c)
+	require.NoError(t, err)
+	require.Equal(t, b.file, k.cfg.File)
+	require.True(t, k.cfg.Managed)
+	stop = background(t, k)
+	require.NoError(t, k.Enable(false, quiet))
+	stop()
+	k, err = New(c)
+	require.NoError(t, err)
+	require.Empty(t, k.cfg.File, "it was disabled")
+}
+
 type messages struct {
 	slog.Handler
 	all chan string

@@ -20,6 +20,7 @@ const defragBytes = 128 << 20
 type space struct {
 	looked atomic.Int64 // time of the last check of the disk, Unix nanoseconds
 	free   atomic.Int64 // free space on the disk, bytes
+	least  atomic.Int64 // free space below which creates are refused, bytes
 	wanted atomic.Bool  // a write was refused or the quota is nearly used up: compact all history
 	nearly atomic.Bool  // usage is above nearlyFull
 }
@@ -33,6 +34,14 @@ const (
 	// Updates may exceed the quota by one part in updateReserve. Nodes can then still report, and objects can be
 	// deleted where that takes an update first (graceful deletion, finalizers).
 	updateReserve = 8
+	// minFree is the default of Config.MinFreeBytes. On small disks it is one part in minFreePart of the disk instead,
+	// half of the free space at which nodes evict pods by default: eviction frees space before the store refuses
+	// writes. It is never less than leastMinFree, two files of the log.
+	minFree      = 128 << 20
+	minFreePart  = 40
+	leastMinFree = 32 << 20
+	// Updates need one part in diskReserve of MinFreeBytes, for the reasons of updateReserve.
+	diskReserve = 2
 )
 
 // checkSpace refuses a write of size bytes for which the quota or the disk has no space. It checks the disk at most
@@ -59,9 +68,13 @@ func (s *Store) checkSpace(e endpoint, size int, update bool) error {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
-	if free := s.space.free.Load(); free < s.cfg.MinFreeBytes {
-		return fmt.Errorf("%w: the disk of %s is full (%d MB free, %d MB needed): free some space",
-			ErrUnavailable, s.cfg.Dir, free>>20, s.cfg.MinFreeBytes>>20)
+	least := s.space.least.Load()
+	if update {
+		least /= diskReserve
+	}
+	if free := s.space.free.Load(); free < least {
+		return fmt.Errorf("%w: the disk of %s is full (%d MB free, %d MB needed): free some space, objects can still be "+
+			"deleted", ErrFull, s.cfg.Dir, free>>20, least>>20)
 	}
 	return nil
 }
@@ -72,8 +85,16 @@ func (s *Store) lookAtDisk() error {
 		return fmt.Errorf("could not read the free space of %s: %w", s.cfg.Dir, err)
 	}
 	s.space.free.Store(int64(fs.Bavail) * fs.Bsize)
+	least := s.cfg.MinFreeBytes
+	if least == 0 {
+		least = minFreeOf(int64(fs.Blocks) * fs.Bsize)
+	}
+	s.space.least.Store(least)
 	return nil
 }
+
+// minFreeOf returns the default of Config.MinFreeBytes on a disk of that many bytes.
+func minFreeOf(disk int64) int64 { return min(minFree, max(leastMinFree, disk/minFreePart)) }
 
 func (s *Store) wrote(rev int64, size int) {
 	if s.history.add(rev, int64(size), s.cfg.RetainBytes) || rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {

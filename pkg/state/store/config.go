@@ -37,8 +37,8 @@ type Config struct {
 	// QuotaBytes limits the live data on disk. Above it, creates fail with ErrFull, updates only above an eighth more,
 	// and all history is compacted; deletes still succeed. The data takes several times as much memory. Default 8 GiB.
 	QuotaBytes int64
-	// MinFreeBytes is the free disk space below which creates and updates fail with ErrUnavailable. The log allocates
-	// files of 16 MiB. Default 128 MiB.
+	// MinFreeBytes is the free disk space below which creates fail with ErrFull, updates below half of it; deletes still
+	// succeed. The log allocates files of 16 MiB. Default 128 MiB, less on disks below 5 GiB (minFreeOf).
 	MinFreeBytes int64
 	// Volatile does not sync writes to disk. A crash of the machine loses acknowledged writes and may leave a
 	// directory that cannot be opened. For tests.
@@ -70,9 +70,6 @@ func (c *Config) Validate() error {
 	}
 	if c.QuotaBytes > 0 {
 		c.RetainBytes = min(c.RetainBytes, max(c.QuotaBytes/16, 1))
-	}
-	if c.MinFreeBytes == 0 {
-		c.MinFreeBytes = 128 << 20
 	}
 	if c.CompactEvery < 0 || c.RetainRevisions < 0 || c.RetainBytes < 0 || c.QuotaBytes < 0 || c.MinFreeBytes < 0 {
 		return errors.New("store: intervals and bounds must be positive")

@@ -245,10 +245,43 @@ func TestFull(t *testing.T) {
 
 	full, _ := open(t, Config{Dir: t.TempDir(), MinFreeBytes: 1 << 60})
 	_, err = full.Create(ctx, "/registry/a", []byte("x"), 0)
-	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, ErrFull)
 	require.ErrorContains(t, err, "is full")
 	_, err = s.Create(ctx, "/registry/large", make([]byte, MaxValueBytes+1), 0)
 	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+// TestFullDisk: on a full disk creates are refused first, then updates; deletes, and the updates that start a deletion, succeed, so
+// that space can be freed.
+func TestFullDisk(t *testing.T) {
+	s, _ := open(t, Config{Dir: t.TempDir()})
+	ctx := t.Context()
+	rev, err := s.Create(ctx, "/registry/a", []byte("x"), 0)
+	require.NoError(t, err)
+	disk := func(free int64) {
+		s.space.looked.Store(time.Now().Add(time.Hour).UnixNano()) // no write looks at the real disk
+		s.space.free.Store(free)
+	}
+	least := s.space.least.Load()
+	disk(least - 1)
+	_, err = s.Create(ctx, "/registry/b", []byte("x"), 0)
+	require.ErrorIs(t, err, ErrFull)
+	rev, err = s.Update(ctx, "/registry/a", []byte("deleting"), rev, 0)
+	require.NoError(t, err)
+	disk(least/2 - 1)
+	_, err = s.Update(ctx, "/registry/a", []byte("more"), rev, 0)
+	require.ErrorIs(t, err, ErrFull)
+	disk(0)
+	_, err = s.Delete(ctx, "/registry/a", rev)
+	require.NoError(t, err)
+}
+
+// TestEvictionComesBeforeAFullStore: nodes evict pods by default when less than 5 % of the disk is free, and the store refuses writes later.
+func TestEvictionComesBeforeAFullStore(t *testing.T) {
+	for disk, want := range map[int64]int64{1 << 40: 128 << 20, 4 << 30: 4 << 30 / 40, 1 << 30: 32 << 20} {
+		require.Equal(t, want, minFreeOf(disk))
+		require.Less(t, minFreeOf(disk), disk/20)
+	}
 }
 
 // A nearly full store warns and names the largest kinds; a full one still accepts updates that deletions need.

@@ -149,7 +149,8 @@ type Stats struct {
 	SizeBytes  int64 `json:"sizeBytes"`
 	UsedBytes  int64 `json:"usedBytes"`
 	QuotaBytes int64 `json:"quotaBytes"`
-	// DiskFreeBytes is the disk's free space at the last check; writes are refused below DiskMinFreeBytes.
+	// DiskFreeBytes is the disk's free space at the last check; creates are refused below DiskMinFreeBytes,
+	// updates below half of it.
 	DiskFreeBytes    int64 `json:"diskFreeBytes"`
 	DiskMinFreeBytes int64 `json:"diskMinFreeBytes"`
 	Members          int   `json:"members"`
@@ -166,7 +167,7 @@ func (s *Store) Stats() Stats {
 	return Stats{
 		Revision: e.seen(), Compacted: max(0, s.compacted.Load()), Members: e.members(),
 		SizeBytes: file, UsedBytes: used, QuotaBytes: s.cfg.QuotaBytes,
-		DiskFreeBytes: s.space.free.Load(), DiskMinFreeBytes: s.cfg.MinFreeBytes,
+		DiskFreeBytes: s.space.free.Load(), DiskMinFreeBytes: s.space.least.Load(),
 	}
 }
 

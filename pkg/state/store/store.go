@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 	"go.etcd.io/etcd/server/v3/lease"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -208,6 +210,11 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	}
 	_, err := os.Stat(filepath.Join(s.cfg.Dir, Directory, "member"))
 	fresh := errors.Is(err, fs.ErrNotExist)
+	if !fresh {
+		if err := s.checkFiles(); err != nil {
+			return nil, err
+		}
+	}
 	started := make(chan result, 1)
 	go func() {
 		etcd, err := embed.StartEtcd(s.etcdConfig())
@@ -220,6 +227,9 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 		return nil, s.failureError()
 	}
 	if r.err != nil {
+		if !fresh && strings.Contains(r.err.Error(), walpb.ErrCRCMismatch.Error()) {
+			return nil, s.damaged("its write-ahead log cannot be read: %v", r.err)
+		}
 		return nil, fmt.Errorf("could not open the store in %s: %w", s.cfg.Dir, r.err)
 	}
 	s.lead(ctx, r.etcd.Server, fresh)

@@ -48,6 +48,14 @@ type Connector struct {
 // ErrNoCluster means that neither this machine nor a kubeconfig names a cluster.
 var ErrNoCluster = errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
 
+// NoCluster returns ErrNoCluster. If KUBECONFIG is set it says so, since this machine's cluster is not used then.
+func NoCluster() error {
+	if files := os.Getenv("KUBECONFIG"); files != "" {
+		return fmt.Errorf("%w; KUBECONFIG=%s names none: unset it to use the cluster of this machine", ErrNoCluster, files)
+	}
+	return ErrNoCluster
+}
+
 // HasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
 func HasCluster() bool {
 	UseCluster(DataDir())
@@ -66,7 +74,7 @@ func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, ErrNoCluster
+		return nil, NoCluster()
 	}
 	if err != nil {
 		return nil, err

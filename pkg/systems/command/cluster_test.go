@@ -13,7 +13,8 @@ func TestConnect(t *testing.T) {
 	t.Setenv("HOME", dir)
 	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
 	_, err := Connector{}.Connect("", "")
-	require.EqualError(t, err, "there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+	require.ErrorIs(t, err, ErrNoCluster)
+	require.ErrorContains(t, err, "none names none: unset it to use the cluster of this machine")
 
 	file := filepath.Join(dir, "config")
 	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const snapshotter = "overlayfs"
@@ -33,6 +34,16 @@ type engine struct {
 	reserve func(capacity int64) int64
 	closers []func() error
 	collect func(context.Context) error
+}
+
+// notOpened is the error for the database of images and containers.
+func notOpened(file string, err error) error {
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return fmt.Errorf("%s is locked by another process: end it, or choose another --data-dir", file)
+	}
+	return fmt.Errorf("%s, the list of images and containers, cannot be opened: %w: if it is damaged, restore it from a "+
+		"backup; without one, `coracle snapshot save` the cluster with `coracle server --no-node`, then `coracle delete` "+
+		"and restore the snapshot: images are pulled again", file, err)
 }
 
 // openEngine connects to the host's containerd if it has an address. Otherwise it opens containerd's stores in this
@@ -55,7 +66,7 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 	db, err := bolt.Open(filepath.Join(c.DataDir, "meta.db"), 0o600, &options)
 	if err != nil {
 		layers.Close()
-		return nil, fmt.Errorf("%s: %w (is another coracle using it?)", filepath.Join(c.DataDir, "meta.db"), err)
+		return nil, notOpened(filepath.Join(c.DataDir, "meta.db"), err)
 	}
 	meta := metadata.NewDB(db, files, map[string]snapshots.Snapshotter{snapshotter: layers})
 	e := &engine{
