@@ -75,7 +75,7 @@ func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool
 	return names, w.Code == http.StatusOK
 }
 
-// fails waits until the failing checks among the checks in `of` are the wanted ones, because other checks may fail on a
+// fails waits until the failing checks that `of` selects are the wanted ones, because other checks may fail on a
 // loaded machine. It returns whether the endpoint returned 200.
 func fails(t *testing.T, l *plane, endpoint string, of func([]string) []string, want []string) (well bool) {
 	t.Helper()

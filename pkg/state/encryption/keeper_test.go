@@ -166,7 +166,8 @@ func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], one)
 }
 
-// TestEncryptionIsRemembered: the option need not be repeated. The keys in the data directory say that the cluster encrypts, also after a restore.
+// TestEncryptionIsRemembered: the option need not be repeated. The keys in the data directory say that the cluster
+// encrypts, also after a restore.
 func TestEncryptionIsRemembered(t *testing.T) {
 	b := newBed(t)
 	_, stop := b.keeper(true)

@@ -251,8 +251,8 @@ func TestFull(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-// TestFullDisk: on a full disk creates are refused first, then updates; deletes, and the updates that start a deletion, succeed, so
-// that space can be freed.
+// TestFullDisk: on a full disk creates are refused first, then updates; deletes, and the updates that start a deletion,
+// succeed, so that space can be freed.
 func TestFullDisk(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	ctx := t.Context()
@@ -276,7 +276,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestEvictionComesBeforeAFullStore: nodes evict pods by default when less than 5 % of the disk is free, and the store refuses writes later.
+// TestEvictionComesBeforeAFullStore: nodes evict pods by default when less than 5 % of the disk is free, and the store
+// refuses writes later.
 func TestEvictionComesBeforeAFullStore(t *testing.T) {
 	for disk, want := range map[int64]int64{1 << 40: 128 << 20, 4 << 30: 4 << 30 / 40, 1 << 30: 32 << 20} {
 		require.Equal(t, want, minFreeOf(disk))
