@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,6 +82,7 @@ func flockOrWait(ctx context.Context, f *os.File, held func(pid int, does string
 
 // endStart ends a start in progress and locks the data directory. If there is no data directory, it does nothing.
 func endStart(ctx context.Context, dir string, say func(format string, args ...any)) (release func(), err error) {
+	var force *time.Timer
 	release, err = lockStart(ctx, dir, toEnd, func(pid int, does string) {
 		if holds, err := hasOpen(pid, filepath.Join(dir, startLock)); err != nil || !holds || does != toStart {
 			say("waiting for process %d, which ends the cluster", pid)
@@ -88,7 +90,15 @@ func endStart(ctx context.Context, dir string, say func(format string, args ...a
 		}
 		say("ending process %d, which starts the cluster", pid)
 		_ = unix.Kill(pid, unix.SIGTERM)
+		force = time.AfterFunc(stopPatience, func() {
+			if holds, err := hasOpen(pid, filepath.Join(dir, startLock)); err == nil && holds {
+				_ = unix.Kill(pid, unix.SIGKILL) // its background process has a lock of its own, and is ended by that
+			}
+		})
 	})
+	if force != nil {
+		force.Stop()
+	}
 	if errors.Is(err, errNoDataDir) {
 		return func() {}, nil
 	}

@@ -25,6 +25,11 @@ func Stop(ctx context.Context, c config.Config, progress func(socket.Event)) err
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
+	client := socket.NewClient(c.RunDir)
+	if err := stop(ctx, client, c, progress); !errors.Is(err, socket.ErrNotRunning) {
+		return err
+	}
+	// A start may be under way whose process does not serve its socket yet.
 	release, err := endStart(ctx, c.DataDir, func(format string, args ...any) {
 		progress(socket.Event{Message: fmt.Sprintf(format, args...)})
 	})
@@ -32,7 +37,7 @@ func Stop(ctx context.Context, c config.Config, progress func(socket.Event)) err
 		return err
 	}
 	defer release()
-	return stop(ctx, socket.NewClient(c.RunDir), c, progress)
+	return stop(ctx, client, c, progress)
 }
 
 func stop(ctx context.Context, client *socket.Client, c config.Config, progress func(socket.Event)) error {
