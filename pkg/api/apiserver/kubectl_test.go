@@ -82,7 +82,7 @@ func TestKubectl(t *testing.T) {
 		{"", "explain deployment.spec.replicas", "FIELD: replicas <integer>", ""},
 		{"", "explain pods --recursive", "ephemeralContainers", ""},
 		{"", "explain tasks.spec", "image", ""},
-		{"", "explain tasks.spec.scheduleTimeoutSeconds", "how long an attempt may wait for a node", ""},
+		{"", "explain tasks.spec.scheduleTimeoutSeconds", "how long an attempt may wait for a feasible node", ""},
 		{"", "api-resources", "deployments", ""},
 		{"", "api-versions", "apps/v1", ""},
 		{"", "get --raw /version", "v1.37.1", ""},
