@@ -27,7 +27,7 @@ type Observed struct {
 	Waits, WaitsReason string
 	// WaitsOn is the name of that Resource.
 	WaitsOn string
-	Tries Tries
+	Tries   Tries
 }
 
 // Tries counts the failures since the last success, and the recent drift corrections.
