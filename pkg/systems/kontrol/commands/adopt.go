@@ -25,17 +25,17 @@ import (
 type AdoptOptions struct {
 	// Object is KIND/NAME, such as configmap/settings or deployment.apps/web.
 	Object string
-	// Cluster has the object, in the namespace of the command.
+	// Cluster is the cluster with the object. The command's namespace applies.
 	Cluster string
-	// Name is the name of the Resource; empty: it is made from the object's name.
+	// Name is the Resource's name; empty derives one from the object's name.
 	Name string
-	// Mode is what is done about drift; empty means Report.
+	// Mode is the Resource's mode for drift; empty means Report.
 	Mode string
-	// Yes makes the Resource; otherwise it is only shown.
+	// Yes creates the Resource; without it, Adopt only prints it.
 	Yes bool
 }
 
-// Adopt makes a Resource of an object that a cluster has, as it is there. Without Yes it prints what it would make.
+// Adopt creates a Resource from an object of a cluster. Without Yes it only prints the Resource.
 func (c *cluster) Adopt(ctx context.Context, o AdoptOptions, t command.Terminal) error {
 	r, err := c.adoption(ctx, o)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *cluster) Adopt(ctx context.Context, o AdoptOptions, t command.Terminal)
 	return err
 }
 
-// adoption returns the Resource of an object that a cluster has.
+// adoption builds the Resource from the object.
 func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resource, error) {
 	kind, name, ok := strings.Cut(o.Object, "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
@@ -137,7 +137,7 @@ func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 	return r, nil
 }
 
-// mappingOf returns the kind that people mean by its kind or plural, with or without its group.
+// mappingOf resolves a kind or plural, with or without its group, as a user writes it.
 func mappingOf(client ctrl.Client, kind string) (*meta.RESTMapping, error) {
 	resource, group, _ := strings.Cut(strings.ToLower(kind), ".")
 	gvk, err := client.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
@@ -147,7 +147,6 @@ func mappingOf(client ctrl.Client, kind string) (*meta.RESTMapping, error) {
 	return client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// resourceName returns a name for the Resource of an object.
 func resourceName(cluster string, t kontrol.Target) string {
 	parts := []string{cluster, t.Namespace, strings.ToLower(t.Kind), t.Name}
 	name := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "-")
@@ -160,9 +159,9 @@ func resourceName(cluster string, t kontrol.Target) string {
 	return strings.Trim(name[:min(len(name), 150)], "-.")
 }
 
-// written returns what people wrote of an object: what kubectl apply recorded, or else the fields that were applied by
-// anybody or, if none were, that were written by others than Kubernetes' own controllers, which may have defaults among
-// them. applied is true if there are none.
+// written returns the fields of an object that users wrote: by kubectl's last-applied annotation, else the fields
+// that a manager applied, else those that managers other than Kubernetes' own controllers updated, else all. Only
+// the first two sources exclude defaults; applied is true for them.
 func written(live *unstructured.Unstructured) (out map[string]any, applied bool) {
 	if text := live.GetAnnotations()[lastApplied]; text != "" {
 		out = object.Parse([]byte(text))
@@ -213,14 +212,13 @@ func written(live *unstructured.Unstructured) (out map[string]any, applied bool)
 	return out, applied
 }
 
-// automatic reports whether a field manager is one of Kubernetes' own controllers, or this one.
 func automatic(manager string) bool {
 	return strings.HasPrefix(manager, "kube-controller-manager") || strings.HasPrefix(manager, "kube-scheduler") ||
 		strings.HasPrefix(manager, "kubelet") ||
 		manager == kontrol.FieldManager || strings.HasSuffix(manager, "-controller") || strings.HasPrefix(manager, "system:")
 }
 
-// union adds the fields of another set.
+// union adds the fields of from to the set to.
 func union(to, from fieldSet) {
 	for k, v := range from {
 		sub, _ := v.(fieldSet)

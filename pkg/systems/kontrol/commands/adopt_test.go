@@ -81,7 +81,8 @@ func TestKontrolAdopt(t *testing.T) {
 	require.NotContains(t, preview, "aHVzaA", "values of Secrets are not shown")
 }
 
-// TestWrittenFields checks which fields of an object people wrote, by its managed fields and last-applied annotation.
+// TestWrittenFields checks which fields count as written by users, by managed fields and the last-applied
+// annotation.
 func TestWrittenFields(t *testing.T) {
 	object := func(metadata string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{}
@@ -128,7 +129,7 @@ status: {replicas: 3}`), &o.Object))
 	}
 }
 
-// TestDefaultsAreNotAdopted checks that fields with the values that the cluster would set by default are left out.
+// TestDefaultsAreNotAdopted checks that fields with default values are left out.
 func TestDefaultsAreNotAdopted(t *testing.T) {
 	asked := 0
 	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// Agent returns `coracle agent kontrol`, which connects a cluster that the hub cannot reach.
+// Agent returns `coracle agent kontrol`, which connects a cluster to a hub that cannot reach it.
 func Agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kontrol",

@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Approve approves what waits for approval, as it is now: the content of a Bundle, or the generation of a Resource. One
-// that changes meanwhile is not approved.
+// Approve approves the current content of a Bundle, or generation of a Resource. If that changes at the same time,
+// the new one is not approved.
 func (c *cluster) Approve(ctx context.Context, name string, dryRun bool, t command.Terminal) error {
 	var options []ctrl.SubResourceUpdateOption
 	if dryRun {

@@ -17,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// bundlePrefix is how commands that are about Resources name Bundles.
+// bundlePrefix marks the names of Bundles in commands that also accept Resources.
 const bundlePrefix = "bundle/"
 
-// splitBundles takes the names of Bundles out of names.
+// splitBundles separates the names of Bundles from those of Resources.
 func splitBundles(names []string) (resources, bundles []string) {
 	for _, n := range names {
 		if b, ok := strings.CutPrefix(n, bundlePrefix); ok {
@@ -41,8 +41,8 @@ func (c *cluster) getBundle(ctx context.Context, name string) (*kontrol.Bundle, 
 	return b, err
 }
 
-// Get prints the Bundles and Resources that the options select. Without names, Bundles are printed if nothing else is
-// asked for.
+// Get prints the selected Bundles and Resources. Bundles are included without names only if there is neither a
+// filter nor an output format.
 func (c *cluster) Get(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	resources, names := splitBundles(o.Names)
 	var bundles []kontrol.Bundle
@@ -97,7 +97,7 @@ func printBundles(list []kontrol.Bundle, format string, out io.Writer) error {
 	})
 }
 
-// Describe prints a Resource or a Bundle.
+// Describe prints a Resource or, with the prefix bundle/, a Bundle.
 func (c *cluster) Describe(ctx context.Context, name string, out io.Writer) error {
 	if bundle, ok := strings.CutPrefix(name, bundlePrefix); ok {
 		return c.DescribeBundle(ctx, bundle, out)
@@ -105,7 +105,7 @@ func (c *cluster) Describe(ctx context.Context, name string, out io.Writer) erro
 	return c.DescribeResource(ctx, name, out)
 }
 
-// DescribeBundle prints a Bundle with how far its waves and clusters are.
+// DescribeBundle prints a Bundle with the progress of its waves and clusters.
 func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer) error {
 	b, err := c.getBundle(ctx, name)
 	if err != nil {
@@ -164,13 +164,13 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 	})
 }
 
-// bundlePhases are what a wait for a Bundle may be for.
+// bundlePhases are the values that a wait for a Bundle accepts.
 var bundlePhases = []string{
 	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
 	string(kontrol.BundlePaused), string(kontrol.BundleFailed), string(kontrol.BundleInvalid), deleted,
 }
 
-// Wait waits for Bundles and Resources. The result is an Exit: 1 if they are not so within the timeout.
+// Wait waits for Bundles and Resources to reach a state. The result is an Exit: 1 after the timeout.
 func (c *cluster) Wait(ctx context.Context, o KontrolOptions, state string, timeout time.Duration,
 	t command.Terminal) error {
 	resources, bundles := splitBundles(o.Names)
@@ -228,8 +228,8 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 	return answered(true, err)
 }
 
-// watchBundle calls done with a Bundle as it is and becomes, nil once it is gone, until it says that it is over or the
-// watch ends.
+// watchBundle calls done with the current Bundle and after each change (nil once it is deleted), until done
+// returns true or the watch ends.
 func (c *cluster) watchBundle(ctx context.Context, name string,
 	done func(*kontrol.Bundle) (bool, error)) (over bool, err error) {
 	w, err := c.Client.Watch(ctx, &kontrol.BundleList{},

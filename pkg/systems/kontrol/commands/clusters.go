@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
 
-// Clusters prints the clusters that Resources can be applied to.
+// Clusters prints the registered clusters.
 func (c *cluster) Clusters(ctx context.Context, format string, t command.Terminal) error {
 	var list kontrol.ClusterList
 	if err := c.Client.List(ctx, &list); err != nil {
@@ -68,10 +68,10 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 // ClusterOptions are the options of `coracle kontrol clusters add`.
 type ClusterOptions struct {
 	Name string
-	// Local adds the cluster that serves this API; otherwise Kubeconfig is a file with Context, whose default is its
-	// current one.
+	// Local adds the cluster that serves this API. Otherwise Kubeconfig is a file, and Context one of its
+	// contexts; empty means its current context.
 	Local bool
-	// Pull adds a cluster that connects itself, and writes the token for that to TokenFile.
+	// Pull adds a cluster whose agent connects to the hub. The agent's token is written to TokenFile.
 	Pull                bool
 	TokenFile           string
 	Kubeconfig, Context string
@@ -81,8 +81,8 @@ type ClusterOptions struct {
 	Labels []string
 }
 
-// AddCluster makes a Cluster, and the Secret with its kubeconfig. Of one that it made before it replaces the
-// kubeconfig.
+// AddCluster creates a Cluster, and the Secret with its kubeconfig. For a Cluster that it created before, it
+// replaces the kubeconfig.
 func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Writer) error {
 	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool {
 		return !is
@@ -153,7 +153,7 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 	return err
 }
 
-// renewKubeconfig replaces the kubeconfig of a Cluster that was added before, also if its Secret is gone.
+// renewKubeconfig replaces the kubeconfig of a Cluster that was added before, even if its Secret was deleted.
 func (c *cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret,
 	out io.Writer) error {
 	if s := old.Spec.KubeconfigSecret; s == nil || *s != *k.Spec.KubeconfigSecret {
@@ -171,14 +171,14 @@ func (c *cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, 
 	return err
 }
 
-// The Secrets with kubeconfigs that this command makes.
+// The location of the Secrets that AddCluster creates.
 const (
 	kontrolNamespace = metav1.NamespaceSystem
 	secretPrefix     = "kontrol-cluster-"
 	clusterLabel     = "kontrol/cluster"
 )
 
-// setSecret creates a Secret, or replaces one that was made for the same cluster.
+// setSecret creates a Secret, or replaces one of the same cluster.
 func (c *cluster) setSecret(ctx context.Context, secret *corev1.Secret) error {
 	err := c.Client.Create(ctx, secret)
 	if !apierrors.IsAlreadyExists(err) {
@@ -196,7 +196,7 @@ func (c *cluster) setSecret(ctx context.Context, secret *corev1.Secret) error {
 	return c.Client.Update(ctx, &old)
 }
 
-// RemoveCluster deletes a Cluster to which nothing is applied, and the Secret that was made for it.
+// RemoveCluster deletes a Cluster without applied objects, and the Secret that AddCluster created for it.
 func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer) error {
 	k, err := c.getCluster(ctx, name)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer)
 	return err
 }
 
-// portable returns one context of a kubeconfig, with the files that it names inside.
+// portable returns one context of a kubeconfig, with the contents of the files that it refers to.
 func portable(file, context string) ([]byte, error) {
 	cfg, err := clientcmd.LoadFromFile(file)
 	if err != nil {
@@ -252,7 +252,7 @@ func portable(file, context string) ([]byte, error) {
 	return data, err
 }
 
-// connectTo returns a client of a cluster that Resources are applied to.
+// connectTo returns a client of a registered cluster.
 func (c *cluster) connectTo(ctx context.Context, name string) (ctrl.Client, error) {
 	k, err := c.getCluster(ctx, name)
 	if err != nil {
@@ -285,7 +285,7 @@ func (c *cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 	return ctrl.New(config, ctrl.Options{})
 }
 
-// throughHub returns how to reach a cluster that has connected itself to a hub: by requests that the hub passes on.
+// throughHub returns a config that reaches a pull cluster through the hub's proxy subresource.
 func throughHub(hub *rest.Config, cluster string) (*rest.Config, error) {
 	u, _, err := rest.DefaultServerUrlFor(hub)
 	if err != nil {
@@ -297,5 +297,5 @@ func throughHub(hub *rest.Config, cluster string) (*rest.Config, error) {
 	return out, nil
 }
 
-// targetPatience bounds a request to a cluster that Resources are applied to.
+// targetPatience limits a request to a registered cluster.
 const targetPatience = 10 * time.Second

@@ -1,6 +1,6 @@
-// Package commands is the command line of Kontrol.
+// Package commands implements the command line of Kontrol.
 //
-// Its invariant: what it shows of an object's Secret values are never the values.
+// Its invariant: the values of Secrets are never printed, only their hashes.
 package commands
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands below `coracle kontrol`, and the one of an agent.
+// commands builds the commands below `coracle kontrol`.
 type commands struct{ command.Connector }
 
-// New returns `coracle kontrol`. kinds are the ones of the system.
+// New returns `coracle kontrol`. kinds are Kontrol's API resources.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.kontrol()}
 }
@@ -29,14 +29,13 @@ func resourceList() ctrl.ObjectList { return &kontrol.ResourceList{} }
 
 func clusterList() ctrl.ObjectList { return &kontrol.ClusterList{} }
 
-// cluster is the cluster that has the Resources.
+// cluster is the hub: the cluster that stores the Resources.
 type cluster struct {
 	*command.Cluster
-	// target connects to a cluster of Kontrol; nil means by REST.
+	// target connects to a registered cluster; nil means by REST.
 	target func(*rest.Config) (ctrl.Client, error)
 }
 
-// connect connects to the cluster that has the Resources.
 func (k commands) connect(kubeconfig string) (*cluster, error) {
 	c, err := k.Connect(kubeconfig, "")
 	if err != nil {
@@ -62,7 +61,7 @@ clusters, and what others change there is reported or corrected.`,
 	return cmd
 }
 
-// selecting adds the flags that select Resources. The namespace is the one of their objects.
+// selecting adds the flags that select Resources. --namespace is the namespace of their objects.
 func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*cluster, error) {
 	f := cmd.Flags()
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
@@ -74,7 +73,7 @@ func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*clus
 	}
 }
 
-// hub adds the flag that selects the cluster that has the resources.
+// hub adds the --kubeconfig flag of the hub.
 func (k commands) hub(cmd *cobra.Command) func() (*cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "",
 		"kubeconfig of the cluster that has the resources (default this machine's)")
@@ -87,7 +86,7 @@ func outputFlag(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVarP(format, "output", "o", "", "json or yaml instead of a table")
 }
 
-// question is RunE of a command whose exit code is its answer: errors are 2, so that they are no answer.
+// question wraps RunE of a command whose exit code 0 or 1 is its answer: errors exit with 2.
 func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
@@ -335,7 +334,7 @@ func (k commands) clusterAdd() *cobra.Command {
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name = args[0]
-		c, err := k.connect("") // --kubeconfig names the other cluster
+		c, err := k.connect("") // here --kubeconfig is the new cluster's
 		if err != nil {
 			return err
 		}

@@ -11,12 +11,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxProbes is how many requests may be sent to find out which fields have defaults.
+// maxProbes limits the dry runs that look for defaulted fields.
 const maxProbes = 200
 
-// withoutDefaults returns an object without the fields of its spec that the cluster sets by itself to the same, which
-// is found out by dry runs of creates under another name. If the cluster refuses those, the object is returned as it
-// is.
+// withoutDefaults removes the spec fields whose values the cluster would set by default. It finds them by dry-run
+// creates under another name; if the cluster refuses those, it returns the object unchanged.
 func withoutDefaults(ctx context.Context, client ctrl.Client, o map[string]any) map[string]any {
 	ctx, cancel := context.WithTimeout(ctx, 3*targetPatience)
 	defer cancel()
@@ -30,15 +29,15 @@ func withoutDefaults(ctx context.Context, client ctrl.Client, o map[string]any) 
 	return p.object
 }
 
-// prober removes fields of an object as long as the cluster's answer stays the same.
+// prober removes fields of an object as long as the defaulted spec stays the same.
 type prober struct {
 	client ctrl.Client
 	object map[string]any
-	full   any // the spec that the cluster answers to all fields
-	left   int // how many requests may be sent
+	full   any // the defaulted spec of the complete object
+	left   int // requests that may still be sent
 }
 
-// answer returns the spec that the cluster would make of the object.
+// answer returns the object's spec after the cluster's defaulting, from a dry run.
 func (p *prober) answer(ctx context.Context) (spec any, ok bool) {
 	if p.left == 0 {
 		return nil, false
@@ -47,7 +46,7 @@ func (p *prober) answer(ctx context.Context) (spec any, ok bool) {
 	u := (&unstructured.Unstructured{Object: p.object}).DeepCopy()
 	u.SetName(u.GetName() + "-adopt")
 	err := p.client.Create(ctx, u, ctrl.DryRunAll)
-	for _, allocated := range []string{"clusterIP", "clusterIPs"} { // another one each time
+	for _, allocated := range []string{"clusterIP", "clusterIPs"} { // differ in each dry run
 		unstructured.RemoveNestedField(u.Object, "spec", allocated)
 	}
 	return u.Object["spec"], err == nil

@@ -18,7 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
-// statesOf returns the states of a Resource by cluster: of those that should have it, and of those that had it.
+// statesOf returns a Resource's records by cluster: for the clusters that it targets, and for those it was applied
+// to before.
 func (c *cluster) statesOf(ctx context.Context,
 	r *kontrol.Resource) (clusters []string, applied map[string]*kontrol.Applied, current map[string]*kontrol.Current,
 	err error) {
@@ -51,7 +52,6 @@ func (c *cluster) statesOf(ctx context.Context,
 	return slices.Compact(clusters), applied, current, nil
 }
 
-// getCluster returns a Cluster; nil if it cannot be read.
 func (c *cluster) getCluster(ctx context.Context, name string) (*kontrol.Cluster, error) {
 	k := &kontrol.Cluster{}
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k); err != nil {
@@ -60,7 +60,7 @@ func (c *cluster) getCluster(ctx context.Context, name string) (*kontrol.Cluster
 	return k, nil
 }
 
-// DescribeResource prints one Resource with what was applied to each cluster, what is there, and what others changed.
+// DescribeResource prints one Resource with its applied and current state, and the drift, of each cluster.
 func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writer) error {
 	r, err := c.getResource(ctx, name)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	return driftTable(out, drifts, now)
 }
 
-// describeSpec returns what a Resource says, a row each.
+// describeSpec returns the rows for a Resource's spec.
 func describeSpec(r *kontrol.Resource) [][2]string {
 	target := r.Spec.ClusterName
 	if r.Spec.ClusterSelector != nil {
@@ -151,12 +151,12 @@ func describeSpec(r *kontrol.Resource) [][2]string {
 	return rows
 }
 
-// windowText says what a sync window is for, and when it is.
+// windowText describes a sync window: kind and schedule.
 func windowText(w *kontrol.SyncWindow) string {
 	return strings.ToLower(string(w.Kind)) + " " + w.String()
 }
 
-// Drift is a field that another writer changed on a cluster.
+// Drift is a field that another field manager changed on a cluster.
 type Drift struct {
 	Resource string `json:"resource"`
 	Cluster  string `json:"cluster"`
@@ -196,8 +196,7 @@ func driftTable(out io.Writer, list []Drift, now time.Time) error {
 	})
 }
 
-// Drift prints the fields that others changed, of the Resources that the options select. The result is an Exit: 1 if
-// there are any.
+// Drift prints the drift of the selected Resources. The result is an Exit: 1 if there is any.
 func (c *cluster) Drift(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	none, err := c.drift(ctx, o, t)
 	return answered(none, err)

@@ -30,14 +30,14 @@ import (
 // DiffOptions are the options of `coracle kontrol diff`.
 type DiffOptions struct {
 	Name string
-	// Cluster is the cluster whose object is compared; empty means all that should have it.
+	// Cluster is the cluster to compare; empty means all that the Resource targets.
 	Cluster string
-	// Revision, if above 0, compares the content at that revision with the present one, instead of the objects of
-	// clusters.
+	// Revision, if above 0, compares the content at that revision with the current content, instead of the objects
+	// on clusters.
 	Revision int64
 }
 
-// Diff prints what applying a Resource would change on its clusters, or what has changed since a revision. The result
+// Diff prints what applying a Resource would change on its clusters, or what changed since a revision. The result
 // is an Exit: 1 if there are differences.
 func (c *cluster) Diff(ctx context.Context, o DiffOptions, t command.Terminal) error {
 	same, err := c.diff(ctx, o, t)
@@ -84,15 +84,14 @@ func (c *cluster) diff(ctx context.Context, o DiffOptions, t command.Terminal) (
 	return same, errors.Join(failed...)
 }
 
-// diffRevisions prints what two contents of a Resource differ in.
 func diffRevisions(r *kontrol.Resource, from, to *Revision, out io.Writer) (same bool, err error) {
 	return printDiff(out, fmt.Sprintf("%s revision %d", r.Name, from.Revision),
 		fmt.Sprintf("%s revision %d", r.Name, to.Revision),
 		from.content(), to.content())
 }
 
-// diffCluster prints what applying a Resource would change on a cluster: as the cluster itself answers to a dry run or,
-// if it cannot be reached, by what was seen there last.
+// diffCluster prints what applying a Resource would change on a cluster. It asks the cluster by a dry run, or uses
+// the last CurrentState if the cluster cannot be reached.
 func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster string,
 	t command.Terminal) (same bool, err error) {
 	client, err := c.connectTo(ctx, cluster)
@@ -122,14 +121,13 @@ func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster 
 		readable(live), readable(applied))
 }
 
-// unreachable reports whether an error is no answer of a cluster.
+// unreachable reports whether an error is not a response of the cluster itself.
 func unreachable(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && !meta.IsNoMatchError(err) && (!errors.As(err, &status) || apierrors.IsServiceUnavailable(err))
 }
 
-// dryRun returns the object of a template as it is on a cluster, nil if it is not there, and as it would be after an
-// apply.
+// dryRun returns the current object on a cluster (nil if it does not exist), and the object after an apply.
 func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource,
 	template map[string]any) (live, applied map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, targetPatience)
@@ -154,8 +152,8 @@ func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource,
 	return live, then.Object, err
 }
 
-// lastSeen returns the object that the watcher saw last on a cluster, as far as the Resource says something about it,
-// and the Resource's.
+// lastSeen returns the recorded object of a cluster, reduced to the fields of the Resource, and the Resource's
+// object.
 func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster string,
 	template map[string]any) (live, applied map[string]any, err error) {
 	s := &kontrol.CurrentState{}
@@ -165,7 +163,7 @@ func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster str
 		}
 		return nil, nil, err
 	}
-	template = object.NewIgnored(r.Spec.Ignore).Cut(template, nil) // who owns what is not recorded
+	template = object.NewIgnored(r.Spec.Ignore).Cut(template, nil) // managed fields are not recorded
 	if !s.State.Present {
 		return nil, template, nil
 	}
@@ -173,8 +171,8 @@ func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster str
 	return live, template, nil
 }
 
-// like returns the part of a value that another one has as well. Elements of lists are matched by their name, or by
-// their place.
+// like returns the part of v that shape has as well. Elements of lists match by their name, or else by their
+// index.
 func like(v, shape any) any {
 	switch shape := shape.(type) {
 	case map[string]any:
@@ -214,7 +212,7 @@ func nameIn(v any) string {
 	return name
 }
 
-// serverMeta is the metadata that servers set.
+// serverMeta is the metadata that the API server sets.
 var serverMeta = []string{
 	"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp",
 	"deletionGracePeriodSeconds",
@@ -223,7 +221,7 @@ var serverMeta = []string{
 // lastApplied is the annotation in which kubectl repeats the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// readable returns what people write of an object, without what servers and Kontrol add. Values of Secrets are hashes.
+// readable returns an object without the fields that API servers and Kontrol add. Values of Secrets are hashed.
 func readable(o map[string]any) map[string]any {
 	if o == nil {
 		return nil
@@ -252,7 +250,7 @@ func readable(o map[string]any) map[string]any {
 	return o
 }
 
-// hideValues replaces the values of a Secret by the hashes that states have as well.
+// hideValues replaces the values of a Secret by the same hashes that the records have.
 func hideValues(o map[string]any) {
 	data, _ := o["data"].(map[string]any)
 	if text, ok := o["stringData"].(map[string]any); ok {
@@ -273,7 +271,7 @@ func hideValues(o map[string]any) {
 	}
 }
 
-// printDiff prints a unified diff of the YAML of two objects. One that is nil does not exist.
+// printDiff prints a unified diff of the YAML of two objects; nil is an object that does not exist.
 func printDiff(out io.Writer, fromName, toName string, from, to map[string]any) (same bool, err error) {
 	if reflect.DeepEqual(from, to) {
 		return true, nil

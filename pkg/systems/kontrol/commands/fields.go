@@ -10,8 +10,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// fieldSet are fields in the form of managed fields (FieldsV1): f:NAME is a field, k:KEYS, v:VALUE and i:INDEX are
-// elements of lists, a dot is what contains it.
+// fieldSet is a set of fields in the format of managed fields (FieldsV1): f:NAME is a field; k:KEYS, v:VALUE and
+// i:INDEX are list elements; a dot is the containing value itself.
 type fieldSet = map[string]any
 
 func fieldsOf(m metav1.ManagedFieldsEntry) fieldSet {
@@ -22,7 +22,7 @@ func fieldsOf(m metav1.ManagedFieldsEntry) fieldSet {
 	return out
 }
 
-// inner reports whether fields are inside a value; otherwise the value itself is meant.
+// inner reports whether the set selects fields inside a value, and not the whole value.
 func inner(f fieldSet) bool {
 	for k := range f {
 		if k != "." {
@@ -32,8 +32,8 @@ func inner(f fieldSet) bool {
 	return false
 }
 
-// elementOf returns the index of the element that a key such as k:{"name":"a"} means, and the fields that identify it;
-// -1 if there is none.
+// elementOf returns the index of the list element for a key such as k:{"name":"a"}, and its key fields; -1 if
+// there is none.
 func elementOf(list []any, key string) (int, map[string]any) {
 	text, isKeys := strings.CutPrefix(key, "k:")
 	value, isValue := strings.CutPrefix(key, "v:")
@@ -59,10 +59,10 @@ func elementOf(list []any, key string) (int, map[string]any) {
 		}
 		return slices.IndexFunc(list, func(v any) bool { return reflect.DeepEqual(v, want) }), nil
 	}
-	return -1, nil // lists have no elements by index in managed fields of built-in kinds
+	return -1, nil // managed fields of built-in kinds have no i:INDEX keys
 }
 
-// only returns the part of a value that is in a set of fields; nil for nothing.
+// only returns the part of a value that is in a set of fields; nil if that is empty.
 func only(v any, f fieldSet) any {
 	if !inner(f) {
 		return runtime.DeepCopyJSONValue(v)

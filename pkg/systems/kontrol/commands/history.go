@@ -22,19 +22,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 )
 
-// Revision is a content that a Resource has or had.
+// Revision is a current or former content of a Resource.
 type Revision struct {
 	Revision   int64 `json:"revision"`
 	Generation int64 `json:"generation"`
-	// ReplacedAt is nil for the present one.
+	// ReplacedAt is nil for the current revision.
 	ReplacedAt *metav1.Time `json:"replacedAt,omitempty"`
-	// Changed are the fields that differ from the revision before, if that is known.
+	// Changed has the fields that differ from the previous revision, if that is known.
 	Changed   []string             `json:"changed,omitempty"`
 	Template  runtime.RawExtension `json:"template"`
 	Overrides []kontrol.Override   `json:"overrides,omitempty"`
 }
 
-// content returns what people write of the object, with the overrides as one more field of it.
+// content returns the readable object, with the overrides as an additional field.
 func (v *Revision) content() map[string]any {
 	o := readable(object.Parse(v.Template.Raw))
 	if len(v.Overrides) == 0 || o == nil {
@@ -48,7 +48,7 @@ func (v *Revision) content() map[string]any {
 	return o
 }
 
-// revisions returns the present content of a Resource and those before it, the newest first.
+// revisions returns the current and former contents of a Resource, newest first.
 func revisions(r *kontrol.Resource) []Revision {
 	list := []Revision{
 		{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides},
@@ -72,8 +72,7 @@ func revisions(r *kontrol.Resource) []Revision {
 	return list
 }
 
-// changed returns the paths of the fields that differ, in order. A list that differs is one field, unless it has the
-// same length.
+// changed returns the sorted paths of the differing fields. A list whose length differs counts as one field.
 func changed(was, is any, path string) []string {
 	if reflect.DeepEqual(was, is) {
 		return nil
@@ -109,7 +108,7 @@ func changed(was, is any, path string) []string {
 	return []string{path}
 }
 
-// listed is how many changed fields a line names.
+// listed is how many changed fields a line of the history shows.
 const listed = 3
 
 // History prints the revisions of a Resource.
@@ -143,8 +142,7 @@ func (c *cluster) History(ctx context.Context, name, format string, out io.Write
 	})
 }
 
-// former returns a former content of a Resource: the latest with the revision, or, if that is 0, the one with the
-// generation.
+// former returns the latest former content with the revision or, if that is 0, with the generation.
 func former(r *kontrol.Resource, revision, generation int64) (*Revision, error) {
 	list := revisions(r)
 	var has []string
@@ -170,14 +168,14 @@ func former(r *kontrol.Resource, revision, generation int64) (*Revision, error) 
 // RollbackOptions are the options of `coracle kontrol rollback`.
 type RollbackOptions struct {
 	Name string
-	// Revision or Generation says to which content.
+	// Revision or Generation selects the former content.
 	Revision, Generation int64
 	// DryRun prints what would change, and changes nothing.
 	DryRun bool
 }
 
-// Rollback gives a Resource the content that it had at a former revision, and that revision, unless the present one has
-// the same number: then it rises. The generation always rises.
+// Rollback restores a former content of a Resource and its revision number. If the current content has the same
+// number, the number increases instead. The generation always increases.
 func (c *cluster) Rollback(ctx context.Context, o RollbackOptions, t command.Terminal) error {
 	if (o.Revision > 0) == (o.Generation > 0) {
 		return errors.New("give either --to REVISION or --to-generation GENERATION, above 0")

@@ -17,11 +17,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// pullTokenLife is how long the token of an agent is valid.
+// pullTokenLife is how long an agent's token is valid.
 const pullTokenLife = 365 * 24 * time.Hour
 
-// pullToken makes an account that may connect as the cluster and do nothing else, and writes its token, with the hub's
-// authority, to a file. The account goes with the Cluster.
+// pullToken creates a service account that may only connect as the cluster, and writes its token and the hub's CA
+// to a file. The account is deleted with the Cluster.
 func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string, out io.Writer) error {
 	name := pull.Account + k.Name
 	meta := metav1.ObjectMeta{

@@ -23,19 +23,19 @@ import (
 
 // PushOptions are the options of `coracle kontrol push`.
 type PushOptions struct {
-	// Dir has the files, Name is the Bundle's; empty means the directory's.
+	// Dir is the directory of the files. Name is the Bundle's name; empty means the directory's.
 	Dir, Name string
-	// Cluster or Selector says for which clusters; empty means as before.
+	// Cluster or Selector sets the Bundle's clusters; empty leaves them unchanged.
 	Cluster, Selector string
-	// Artifact, if not empty, is the reference to which the files are pushed; otherwise they are in the Bundle.
+	// Artifact is the reference to push the files to; empty stores the files in the Bundle itself.
 	Artifact string
-	// Credentials is a docker configuration with the credentials of the registry; empty means none.
+	// Credentials is a Docker configuration with the registry's credentials; empty means none.
 	Credentials string
 	// DryRun prints what would change, and changes nothing.
 	DryRun bool
 }
 
-// Push makes or changes a Bundle by the files of a directory.
+// Push creates or changes a Bundle from the files of a directory.
 func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) error {
 	files, objects, err := c.pushed(&o)
 	if err != nil {
@@ -82,13 +82,13 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 	return err
 }
 
-// pushed reads the directory, whose documents must be valid.
+// pushed reads and parses the directory's files.
 func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	root, err := os.OpenRoot(dir) // a link cannot lead out of it
+	root, err := os.OpenRoot(dir) // symlinks cannot leave it
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,7 +107,7 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	return files, objects, nil
 }
 
-// getBundleOrNew returns the Bundle of the name, or a new one, for the clusters that the options say.
+// getBundleOrNew returns the named Bundle or a new one, with the clusters from the options.
 func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.Bundle, error) {
 	if o.Cluster != "" && o.Selector != "" {
 		return nil, errors.New("give either --cluster or --selector")
@@ -137,7 +137,7 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 	return b, nil
 }
 
-// pushArtifact pushes the files, and makes them the Bundle's source by their digest.
+// pushArtifact pushes the files to the registry, and sets their digest as the Bundle's source.
 func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bundle.File, b *kontrol.Bundle,
 	t command.Terminal) error {
 	if strings.Contains(o.Artifact, "@") {
@@ -166,7 +166,7 @@ func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bund
 	return nil
 }
 
-// previewPush prints what a push would change in the objects of the Bundle, as its Resources have them now.
+// previewPush prints how a push would change the objects in the Bundle's current Resources.
 func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []bundle.Object, what string,
 	t command.Terminal) error {
 	check := b.DeepCopy()
@@ -212,7 +212,7 @@ func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []
 	return err
 }
 
-// contentOf returns the objects of a Bundle's Resources by their keys, each from the first cluster that has it.
+// contentOf returns the objects of a Bundle's Resources by key, each from the first cluster that has it.
 func (c *cluster) contentOf(ctx context.Context, b *kontrol.Bundle) (map[string]map[string]any, error) {
 	out := map[string]map[string]any{}
 	list, err := c.resourcesOf(ctx, b)
@@ -228,7 +228,6 @@ func (c *cluster) contentOf(ctx context.Context, b *kontrol.Bundle) (map[string]
 	return out, nil
 }
 
-// resourcesOf returns the Resources of a Bundle.
 func (c *cluster) resourcesOf(ctx context.Context, b *kontrol.Bundle) (out []kontrol.Resource, err error) {
 	options := &ctrl.ListOptions{Limit: command.Page}
 	ctrl.MatchingLabels{kontrol.LabelBundle: b.Name}.ApplyToList(options)

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// answered returns the result of a command that answers a question: an error is 2, "no" is 1.
+// answered returns the exit code of a question: 2 for an error, 1 for "no".
 func answered(yes bool, err error) error {
 	switch {
 	case err != nil:
@@ -26,25 +26,25 @@ func answered(yes bool, err error) error {
 	return nil
 }
 
-// KontrolOptions select Resources, and how they are printed.
+// KontrolOptions selects Resources and the output format.
 type KontrolOptions struct {
-	// Names are names of Resources; none means all.
+	// Names are the names of Resources; empty means all.
 	Names []string
-	// Cluster, Namespace, Kind and State select by cluster, by the object's namespace and kind, and by state; empty means
-	// any.
+	// Cluster, Namespace, Kind and State filter by cluster, by the object's namespace and kind, and by state;
+	// empty means any.
 	Cluster, Namespace, Kind, State string
-	// Output is empty for a table, wide, json or yaml.
+	// Output is wide, json or yaml; empty means a table.
 	Output string
 }
 
-// states are the states of the kontrol kinds, as people may write them.
+// kontrolStates are the states that a user may give.
 var kontrolStates = []string{
 	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
 	string(kontrol.StateDrifted),
 	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded),
 }
 
-// parseState returns a state in its usual spelling.
+// parseState returns the canonical spelling of a state.
 func parseState(text string) (string, error) {
 	for _, s := range kontrolStates {
 		if strings.EqualFold(s, text) {
@@ -63,7 +63,7 @@ func (c *cluster) getResource(ctx context.Context, name string) (*kontrol.Resour
 	return r, err
 }
 
-// matching returns the Resources that the options select, by name.
+// matching returns the selected Resources, by name.
 func (c *cluster) matching(ctx context.Context, o *KontrolOptions) ([]kontrol.Resource, error) {
 	if o.State != "" {
 		var err error
@@ -103,7 +103,6 @@ func (c *cluster) matching(ctx context.Context, o *KontrolOptions) ([]kontrol.Re
 	return out, err
 }
 
-// selects reports whether the options select a Resource.
 func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Resource) (bool, error) {
 	t := kontrol.TargetOf(r)
 	if o.Namespace != "" && o.Namespace != t.Namespace || o.Kind != "" && !strings.EqualFold(o.Kind, t.Kind) ||
@@ -117,7 +116,7 @@ func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Res
 	return slices.Contains(names, o.Cluster), err
 }
 
-// stateOf returns the state of a Resource. A generation that no reconciler has observed is OutOfSync.
+// stateOf returns the state of a Resource. A generation that is not observed yet is OutOfSync.
 func stateOf(r *kontrol.Resource) string {
 	switch {
 	case r.DeletionTimestamp != nil:
@@ -128,7 +127,7 @@ func stateOf(r *kontrol.Resource) string {
 	return string(r.Status.State)
 }
 
-// clustersOf returns the names of the clusters that should have a Resource's object.
+// clustersOf returns the names of the clusters that a Resource targets.
 func (c *cluster) clustersOf(ctx context.Context, r *kontrol.Resource) ([]string, error) {
 	if r.Spec.ClusterSelector == nil {
 		return []string{r.Spec.ClusterName}, nil
@@ -148,7 +147,6 @@ func (c *cluster) clustersOf(ctx context.Context, r *kontrol.Resource) ([]string
 	return names, nil
 }
 
-// resourceHeader is the header of resourceLine.
 const resourceHeader = "RESOURCE\tOBJECT\tCLUSTERS\tSTATE\tREVISION\tMODE\tAGE\tMESSAGE"
 
 func resourceLine(r *kontrol.Resource, now time.Time) []any {
@@ -171,7 +169,7 @@ func revisionOf(r *kontrol.Resource) int64 {
 	return *r.Spec.Revision
 }
 
-// Resources prints the Resources that the options select.
+// Resources prints the selected Resources.
 func (c *cluster) Resources(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	list, err := c.matching(ctx, &o)
 	if err != nil {
@@ -203,7 +201,7 @@ func (c *cluster) Resources(ctx context.Context, o KontrolOptions, t command.Ter
 	})
 }
 
-// WatchResources prints a line for each change of a Resource that the options select, until ctx is done.
+// WatchResources prints a line for each change of a selected Resource, until ctx is done.
 func (c *cluster) WatchResources(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	if o.Output != "" {
 		return fmt.Errorf("--watch prints lines, not %s", o.Output)
@@ -240,7 +238,7 @@ func (c *cluster) WatchResources(ctx context.Context, o KontrolOptions, t comman
 				line[3], line[7] = "Deleted", ""
 			}
 			text := fmt.Sprintf(format, line[0], line[1], line[2], line[3], fmt.Sprint(line[4]), line[7])
-			if printed[r.Name] != text { // most changes of a status change no line
+			if printed[r.Name] != text { // most status updates do not change the line
 				fmt.Fprint(t.Out, text)
 			}
 			if printed[r.Name] = text; event.Type == "DELETED" {
@@ -248,7 +246,7 @@ func (c *cluster) WatchResources(ctx context.Context, o KontrolOptions, t comman
 			}
 		}
 		w.Stop()
-		if time.Since(began) < watchPause { // a server that ends watches at once is not asked all the time
+		if time.Since(began) < watchPause { // limits the retries if the server ends watches at once
 			select {
 			case <-time.After(watchPause):
 			case <-ctx.Done():
@@ -258,5 +256,5 @@ func (c *cluster) WatchResources(ctx context.Context, o KontrolOptions, t comman
 	return nil
 }
 
-// watchPause is the shortest time between two watches.
+// watchPause is the shortest time between the start of two watches.
 const watchPause = time.Second

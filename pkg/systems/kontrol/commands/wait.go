@@ -13,11 +13,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// deleted is what a wait may be for besides a state.
+// deleted is a value that a wait accepts in addition to the states.
 const deleted = "Deleted"
 
-// WaitResources waits until all selected Resources are in a state, or are deleted. The result is an Exit: 1 if they are
-// not within the timeout.
+// WaitResources waits until all selected Resources reach a state, or are deleted. The result is an Exit: 1 after
+// the timeout.
 func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state string, timeout time.Duration,
 	t command.Terminal) error {
 	if state != deleted {
@@ -44,7 +44,7 @@ func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state str
 	return answered(true, err)
 }
 
-// waitResource waits for one Resource, and says what it became.
+// waitResource waits for one Resource, and prints its final state.
 func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state string, t command.Terminal) error {
 	last := r
 	// done reports whether the wait is over.
@@ -72,13 +72,14 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 			fmt.Fprintln(t.Err, text)
 			return ctx.Err()
 		}
-		if over || err != nil { // otherwise the server has ended the watch, as it does now and then
+		if over || err != nil { // else the server ended the watch: start another
 			return err
 		}
 	}
 }
 
-// watchResource calls done with a Resource as it is and becomes, until it says that it is over or the watch ends.
+// watchResource calls done with the current Resource and after each change, until done returns true or the watch
+// ends.
 func (c *cluster) watchResource(ctx context.Context, name string,
 	done func(now *kontrol.Resource, gone bool) (bool, error)) (over bool, err error) {
 	w, err := c.Client.Watch(ctx, &kontrol.ResourceList{},
@@ -87,7 +88,7 @@ func (c *cluster) watchResource(ctx context.Context, name string,
 		return false, err
 	}
 	defer w.Stop()
-	now := &kontrol.Resource{} // one that was deleted before the watch began has no events
+	now := &kontrol.Resource{} // a Resource deleted before the watch has no event
 	err = c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now)
 	if ctrl.IgnoreNotFound(err) != nil {
 		return false, err
@@ -108,7 +109,7 @@ func (c *cluster) watchResource(ctx context.Context, name string,
 	}
 }
 
-// next returns the next of a channel; open is false once the channel or the context ends.
+// next receives the next value of a channel. open is false once the channel is closed or the context ends.
 func next[T any](ctx context.Context, of <-chan T) (v T, open bool) {
 	select {
 	case v, open = <-of:

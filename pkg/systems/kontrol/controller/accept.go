@@ -8,9 +8,9 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// accept does what an API server that has Kontrol's kinds by definitions cannot do. It returns the Resource with the
-// status that accepts it, which is to be written, or why it is refused. Nil means that another client changed it
-// at the same time; its event leads to another reconciliation.
+// accept defaults and validates a Resource on an API server that has Kontrol's kinds as CustomResourceDefinitions.
+// It returns the Resource with an accepted status that the caller must write, or the reason for a refusal. A nil
+// Resource means that another client changed it meanwhile; that event triggers another reconciliation.
 func (s *summary) accept(ctx context.Context, r *kontrol.Resource) (out *kontrol.Resource, refused string, err error) {
 	for range 2 {
 		next, errs := kontrol.Accept(r)
@@ -28,7 +28,7 @@ func (s *summary) accept(ctx context.Context, r *kontrol.Resource) (out *kontrol
 	return nil, "", nil
 }
 
-// written reports whether the API server has what acceptance adds to a Resource beside its status.
+// written reports whether the API server already has the fields that acceptance sets outside the status.
 func written(next, r *kontrol.Resource) bool {
 	return r.Spec.Revision != nil && *next.Spec.Revision == *r.Spec.Revision && next.Spec.Mode == r.Spec.Mode &&
 		next.Spec.DeletionPolicy == r.Spec.DeletionPolicy &&

@@ -20,18 +20,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// The pause after a failed attempt grows from failFirst to failUsual, about as often as all Resources are compared:
-// nothing else shows that a missing object, such as a namespace, was created. If many attempts failed, as when a
-// cluster refuses all, the pause grows by failShare for each, up to failMost.
+// After a failed attempt the pause grows from failFirst to failUsual, about the interval of the resync. Polling is
+// needed: no event reports that a missing object, such as a namespace, was created. If many pairs have failed, as
+// on a cluster that refuses everything, the pause grows by failShare for each pair, up to failMost.
 const (
 	failFirst = time.Second
 	failUsual = resync
 	failShare = 10 * time.Millisecond
 	failMost  = 2 * time.Minute
-	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are
-	// recorded.
+	// appliers is how many pairs are reconciled at the same time. Most of them wait for a cluster or for a write.
 	appliers = 96
-	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
+	// settle delays and so batches the reconciliation of waiting Resources after a change on their cluster.
 	settle = 20 * time.Millisecond
 )
 
@@ -57,8 +56,8 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 	}
 }
 
-// unsettled reports whether a change of an AppliedState is anything but the record of an apply, after which the object
-// on the cluster changes as well: that is what others may wait for.
+// unsettled reports whether a change of an AppliedState needs a reconciliation. A successful apply does not: the
+// object on the cluster changes too, and its CurrentState wakes the Resources that wait.
 func unsettled(was, is client.Object) bool {
 	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
 	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
@@ -81,7 +80,6 @@ func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engin
 	return out
 }
 
-// applied applies.
 type applied struct {
 	engine.Env
 	pool  *target.Pool
@@ -118,7 +116,7 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return r.release(ctx, pair, res, c, a)
 	}
 	if !kontrol.IsAccepted(res) {
-		return engine.Result{}, nil // its summary accepts it, or says why not
+		return engine.Result{}, nil // the summary reconciler accepts or refuses it
 	}
 	if t != nil && (a == nil || a.State.Generation != res.Generation) && t.Busy(pair.Resource, r.again(pair)) {
 		return engine.Result{}, nil
@@ -146,7 +144,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 			}
 			return engine.Result{RequeueAfter: step.Again}, nil
 		}
-		// What waits on a cluster that answers may be attempted at any time without another record.
+		// While the cluster is reachable, an apply may start at any time: Attempted is recorded now, to save a
+		// write.
 		soon, _ := state.Reachable(c)
 		return engine.Result{RequeueAfter: step.Again}, r.record(ctx, res, pair, a, kontrol.Applied{
 			Status:    step.Status,
@@ -156,8 +155,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		})
 	}
 	if a == nil || !attempted(&a.State) {
-		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it
-		// shows what was created.
+		// Record the attempt before the object can exist. Reconcile again afterwards: once the cache shows the
+		// record, it also shows whether the Resource was deleted meanwhile.
 		if err := r.record(ctx, res, pair, a, kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true}); err != nil {
 			return engine.Result{}, err
 		}
@@ -166,7 +165,6 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	return r.attempt(ctx, pair, o, a, step)
 }
 
-// observe returns what Plan goes by.
 func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster,
 	a *kontrol.AppliedState) (Observed, error) {
 	o := Observed{Resource: res, Cluster: c}
@@ -221,8 +219,8 @@ func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
 	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
 }
 
-// first reports whether a Resource was created before another. Times have a resolution of seconds; the UIDs
-// decide between Resources of one second.
+// first reports whether Resource a was created before b. Creation times have a resolution of seconds; the UIDs
+// decide a tie.
 func first(a, b *kontrol.Resource) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
@@ -230,17 +228,15 @@ func first(a, b *kontrol.Resource) bool {
 	return a.UID < b.UID
 }
 
-// again returns what has a pair looked at again.
 func (r *applied) again(pair watch.Pair) func() {
 	return func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
 }
 
-// attempt applies, and records what came of it.
 func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState,
 	step Step) (engine.Result, error) {
 	t := r.pool.Get(pair.Cluster)
 	if t == nil {
-		return engine.Result{}, nil // its reconciler will tell
+		return engine.Result{}, nil // the cluster reconciler wakes this pair once it connects
 	}
 	var out Answer
 	outage := t.Status().Outage
@@ -260,11 +256,11 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 		switch {
 		case lost.Asked:
 			wait = r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
-		case r.ready(pair.Cluster): // by now, and before that was held
+		case r.ready(pair.Cluster): // it recovered before the call of hold: no wake-up comes
 			wait = settle
 		}
 		if a.State.Generation == o.Resource.Generation {
-			return engine.Result{RequeueAfter: wait}, nil // the cluster's condition says it
+			return engine.Result{RequeueAfter: wait}, nil // the Cluster's condition Ready reports it
 		}
 		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{
 			Status: kontrol.ApplyWaiting,
@@ -296,14 +292,15 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	return engine.Result{RequeueAfter: pendingPatience}, r.record(ctx, o.Resource, pair, a, next)
 }
 
-// attempted reports whether the object may be on the cluster. States of earlier versions say it by what they record.
+// attempted reports whether the object may exist on the cluster. AppliedStates of earlier versions lack the field
+// Attempted, so their other fields decide.
 func attempted(a *kontrol.Applied) bool {
 	return a.Attempted || a.Generation > 0 || a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyApplied ||
 		a.Status == kontrol.ApplyFailed ||
 		a.Status == kontrol.ApplyConflict && a.Reason != kontrol.ReasonSameObject
 }
 
-// record writes the result of an attempt; of one that failed, what was applied before stays recorded.
+// record writes the result of an attempt. If it failed, the record of the last successful apply is kept.
 func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState,
 	next kontrol.Applied) error {
 	if was != nil && next.Status != kontrol.ApplyApplied {
@@ -333,7 +330,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	return client.IgnoreNotFound(r.Client.Update(ctx, &changed))
 }
 
-// failed counts a failure, and returns when to try again at the latest.
+// failed counts a failure and returns the pause before the next attempt.
 func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current *kontrol.Current,
 	now time.Time) time.Duration {
 	r.mu.Lock()
@@ -375,9 +372,9 @@ func (r *applied) ready(cluster string) bool {
 	return t != nil && t.Status().Ready
 }
 
-// reached tries again what waits for a cluster that became ready. If it did not answer for a while, what failed there
-// is tried again at once: that is forgotten. A single request that was lost is no outage, and what has to do with its
-// content fails again.
+// reached wakes the pairs that wait for a cluster once it is ready. After an outage it also forgets the failures
+// from before, so that they are retried at once. One lost request is not an outage, and errors about an object's
+// content occur again.
 func (r *applied) reached(cluster string) {
 	t := r.pool.Get(cluster)
 	if t == nil {
@@ -393,8 +390,8 @@ func (r *applied) reached(cluster string) {
 	r.wake(waiting)
 }
 
-// forgive forgets the failures on a cluster before its last outage, and returns what has failed. How often drift was
-// corrected is not forgotten.
+// forgive resets the failures on a cluster from before its last outage, and returns their pairs. The counts of
+// drift corrections remain.
 func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []watch.Pair) {
 	for p, t := range tries {
 		if p.Cluster == cluster && t.Failures > 0 && t.Outage != outage {
@@ -406,7 +403,7 @@ func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []
 	return list
 }
 
-// sweep finds what is not as it should be, in case that an event was missed.
+// sweep enqueues all pairs that are not applied in their current generation, in case an event was missed.
 func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
 	var all kontrol.ResourceList
 	if err := r.Cache.List(ctx, &all); err != nil {
@@ -433,7 +430,7 @@ func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
 	return engine.Result{RequeueAfter: resync}, nil
 }
 
-// forget drops what is known of Resources that no longer exist.
+// forget drops the retry state of Resources that no longer exist.
 func (r *applied) forget(all *kontrol.ResourceList) {
 	exists := make(map[string]bool, len(all.Items))
 	for i := range all.Items {

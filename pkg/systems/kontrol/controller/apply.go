@@ -25,14 +25,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 )
 
-// initialManager begins the names of the managers that own the first values of ignored fields, so that they stay when
-// Kontrol lets go of them.
+// initialManager is the name prefix of the field managers that own the first values of ignored fields. The values
+// remain when Kontrol's own manager stops applying these fields.
 const initialManager = "kontrol-initial"
 
-// Answer is what a cluster answered to an apply.
+// Answer is a cluster's response to an apply: the object, and the fields that Kontrol owns.
 type Answer struct{ Object, Fields runtime.RawExtension }
 
-// claimedError means that the object belongs to another Resource, perhaps of another Kontrol.
+// claimedError means that the object belongs to another Resource, possibly of another Kontrol installation.
 type claimedError struct{ id int64 }
 
 func (e *claimedError) Error() string {
@@ -41,8 +41,8 @@ func (e *claimedError) Error() string {
 		e.id, kontrol.AnnotationID)
 }
 
-// Apply applies a Resource's object to a cluster by server-side apply. It does not take fields of other managers,
-// except fields that it applied before and another manager changed, if step.Correct is set or the mode is not Report.
+// Apply applies a Resource's object by server-side apply. It takes fields over from another manager only if
+// Kontrol applied them before, and step.Correct is set or the mode is not Report.
 func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answer, error) {
 	r := o.Resource
 	t := kontrol.TargetOf(r)
@@ -91,7 +91,7 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 		return finish(ctx, c, o, step, made)
 	}
 	if made != nil {
-		// Ignored fields have their first values, owned by managers that never apply again.
+		// Managers that never apply again take the first values of the ignored fields.
 		for i, part := range ignored.Parts(full) {
 			if _, err := patch(ctx, c, t, part, o, fmt.Sprintf("%s-%d", initialManager, i)); err != nil {
 				return Answer{}, err
@@ -105,11 +105,12 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	return finish(ctx, c, o, step, made)
 }
 
-// noVersion is a resourceVersion that no object has: the first write to an API server's store has the next one. An
-// apply with it is refused if the object exists, and else creates it (registry.Store.Update of k8s.io/apiserver).
+// noVersion is a resourceVersion that no object has, since an API server's first write gets the next one. An apply
+// with it creates a missing object, and is a conflict if the object exists (registry.Store.Update of
+// k8s.io/apiserver).
 const noVersion = "1"
 
-// create applies an object that the cluster does not have; it returns nil if it has it.
+// create applies an object that should not exist yet. It returns nil if the object exists.
 func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[string]any,
 	o Observed) (*unstructured.Unstructured, error) {
 	body := maps.Clone(full)
@@ -124,7 +125,7 @@ func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[
 	return out, err
 }
 
-// finish removes what others added, if that is asked for, and returns the answer.
+// finish removes the fields that other managers added, if step.Prune is set, and returns the answer.
 func finish(ctx context.Context, c client.WithWatch, o Observed, step Step,
 	out *unstructured.Unstructured) (Answer, error) {
 	var err error
@@ -143,7 +144,6 @@ func finish(ctx context.Context, c client.WithWatch, o Observed, step Step,
 	}, nil
 }
 
-// prune removes the fields that others added.
 func prune(ctx context.Context, c client.WithWatch, o Observed, out *unstructured.Unstructured,
 	owned *fieldpath.Set) (*unstructured.Unstructured, error) {
 	_, added := object.Drifted(out, object.Record(out.Object), owned, object.NewIgnored(o.Resource.Spec.Ignore))
@@ -151,12 +151,12 @@ func prune(ctx context.Context, c client.WithWatch, o Observed, out *unstructure
 		return out, nil
 	}
 	content := out.Object
-	for i := len(added) - 1; i >= 0; i-- { // from the end, for indexes of lists
+	for i := len(added) - 1; i >= 0; i-- { // from the end: indexes of lists remain valid
 		content = object.Remove(content, added[i].Path)
 	}
 	next := &unstructured.Unstructured{Object: content}
 	next = next.DeepCopy()
-	next.SetManagedFields(nil) // the server keeps them
+	next.SetManagedFields(nil) // the server retains them
 	if err := c.Update(ctx, next, client.FieldOwner(kontrol.FieldManager)); err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func empty(t kontrol.Target) *unstructured.Unstructured {
 	return o
 }
 
-// claim returns the id of the Resource whose object it is; 0 for none.
+// claim returns the ID of the Resource that the object belongs to; 0 for none.
 func claim(live *unstructured.Unstructured, current *kontrol.Current) int64 {
 	if live == nil && current != nil && current.Present {
 		live = &unstructured.Unstructured{Object: object.Parse(current.Object.Raw)}
@@ -193,8 +193,8 @@ func claim(live *unstructured.Unstructured, current *kontrol.Current) int64 {
 	return id
 }
 
-// desired returns the object to apply to a cluster: the template with the overrides for it, and Kontrol's annotations
-// and label.
+// desired returns the object to apply: the template with the cluster's overrides and Kontrol's annotations and
+// label.
 func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
 	raw, err := placement.Render(r, c)
 	if err != nil {
@@ -219,8 +219,8 @@ func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
 	return o, nil
 }
 
-// patch applies an object. A conflict about fields that were applied before, with a manager that updated instead of
-// applied them, is drift; patch reverts it unless the mode is Report.
+// patch applies an object. A conflict is drift if it is about fields that Kontrol applied before, and the other
+// manager changed them by update, not by apply. patch reverts such drift unless the mode is Report.
 func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[string]any, o Observed,
 	manager string) (*unstructured.Unstructured, error) {
 	raw, err := json.Marshal(body)
@@ -240,7 +240,7 @@ func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[s
 	return out, nil
 }
 
-// conflicts returns the conflicts about fields in an error.
+// conflicts returns the field manager conflicts in an error.
 func conflicts(err error) (list []metav1.StatusCause) {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -254,13 +254,13 @@ func conflicts(err error) (list []metav1.StatusCause) {
 	return list
 }
 
-// updated reports whether conflicts are with managers that updated, and did not apply. The API server names the version
-// of those alone.
+// updated reports whether all conflicts are with managers that wrote by update, not by apply. The API server's
+// message names an API version (" using v1") only for those.
 func updated(list []metav1.StatusCause) bool {
 	return !slices.ContainsFunc(list, func(c metav1.StatusCause) bool { return !strings.Contains(c.Message, " using ") })
 }
 
-// ours reports whether conflicts are about nothing but fields that were applied before.
+// ours reports whether all conflicts are about fields that Kontrol applied before.
 func ours(list []metav1.StatusCause, a *kontrol.Applied) bool {
 	if a == nil || a.Generation == 0 {
 		return false
@@ -270,16 +270,15 @@ func ours(list []metav1.StatusCause, a *kontrol.Applied) bool {
 	return !slices.ContainsFunc(list, func(c metav1.StatusCause) bool { return !before[c.Field] })
 }
 
-// generationField is the annotation that says which generation was applied.
 var generationField = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
 
-// unrecorded reports whether the object was applied in a later generation than is recorded: the answer was lost, or
-// this process ended before it recorded it. The fields of that apply are unknown; the
-// Resource's fields are taken instead.
+// unrecorded reports whether the object has a later generation than the record: the answer was lost, or the
+// process ended before recording it. The fields of that apply are unknown, so patch takes all fields of the
+// Resource.
 func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Observed) bool {
 	live, err := read(ctx, c, t)
 	if err != nil || live == nil {
-		return false // the conflict is reported, and looked at again
+		return false // the conflict is reported and retried
 	}
 	recorded := int64(0)
 	if o.Applied != nil {
@@ -291,7 +290,7 @@ func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Obs
 		owned.Has(generationField)
 }
 
-// explain returns what to record of a failed attempt.
+// explain converts the error of a failed attempt to its record.
 func explain(err error) kontrol.Applied {
 	var claimed *claimedError
 	switch list := conflicts(err); {

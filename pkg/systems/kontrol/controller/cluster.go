@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
 
-// seenInterval is how often the time is written at which a cluster answered last, while it does.
+// seenInterval is how often lastSeen is written while a cluster answers.
 const seenInterval = 5 * time.Minute
 
 func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub,
@@ -48,7 +48,7 @@ func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub,
 	}
 }
 
-// clustersWithSecret maps a Secret to the clusters whose kubeconfig it has.
+// clustersWithSecret maps a Secret to the Clusters that take their kubeconfig from it.
 func clustersWithSecret(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	var all kontrol.ClusterList
 	if env.Cache.List(ctx, &all) != nil {
@@ -101,9 +101,9 @@ func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Re
 	return engine.Result{RequeueAfter: again}, nil
 }
 
-// config returns how to reach a cluster, or why that is unknown.
+// config returns how to connect to a cluster, or the reason and problem if that is unknown.
 func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Config, error) {
-	if errs := kontrol.ValidateCluster(c); len(errs) > 0 { // of an API server that has the kind by a definition
+	if errs := kontrol.ValidateCluster(c); len(errs) > 0 { // a CustomResourceDefinition does not check everything
 		return target.Config{Reason: kontrol.ReasonKubeconfigInvalid, Problem: errs.ToAggregate().Error()}, nil
 	}
 	if c.Spec.Local {
@@ -120,7 +120,7 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 		return target.Config{Pull: r.tunnels.Transport(c.Name)}, nil
 	}
 	ref := c.Spec.KubeconfigSecret
-	if ref == nil { // it was validated
+	if ref == nil { // cannot happen after validation
 		return target.Config{Reason: kontrol.ReasonSecretMissing, Problem: "no kubeconfig is set"}, nil
 	}
 	if err := r.namespaces.Check("Secret", ref.Namespace, ref.Name); err != nil {
@@ -145,7 +145,8 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 	return target.Config{Kubeconfig: data}, nil
 }
 
-// clusterStatus sets the status by what is known of a cluster, and returns when it is to be computed again.
+// clusterStatus sets the status from the connection's state. It returns when to compute it again; 0 for not before
+// a change.
 func clusterStatus(s *kontrol.ClusterStatus, generation int64, known target.Status,
 	now time.Time) (again time.Duration) {
 	s.ObservedGeneration = generation
@@ -162,7 +163,8 @@ func clusterStatus(s *kontrol.ClusterStatus, generation int64, known target.Stat
 	if known.Ready {
 		c.Status = metav1.ConditionTrue
 	}
-	// The message of the same failure differs from one attempt to the next in what does not matter, such as ports.
+	// Keep the old message of a continuing failure: new ones differ only in details such as ports, and cost a
+	// write each.
 	if old := meta.FindStatusCondition(s.Conditions, c.Type); old != nil && old.Status == c.Status &&
 		old.Reason == c.Reason && !known.Ready && old.Reason == kontrol.ReasonUnreachable {
 		c.Message = old.Message

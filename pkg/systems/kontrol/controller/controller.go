@@ -1,16 +1,15 @@
-// Package controller keeps many clusters as their Resources say. It has four reconcilers, each the only writer of what
-// it writes, so that none waits for another:
+// Package controller applies Resources to many clusters and reports their state. Four reconcilers each write their
+// own objects only, so that none blocks another:
 //
 //	cluster    connects to Clusters                            writes Cluster.status
-//	applied    applies Resources to clusters (the reconciler)  writes AppliedStates, and the objects of clusters
-//	current    records what clusters have (the watcher)        writes CurrentStates
-//	resource   summarizes the others                           writes Resource.status, removes finalizers of Resources
+//	applied    applies Resources to clusters (the reconciler)  writes AppliedStates, and the objects on clusters
+//	current    records the objects on clusters (the watcher)   writes CurrentStates
+//	resource   summarizes the others' records                  writes Resource.status, removes Resources' finalizers
 //
-// Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written
-// (accept): it writes its revision and finalizer.
+// On another API server, with CustomResourceDefinitions, resource also sets the revision and finalizer (accept).
 //
-// Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and until all of it is
-// gone or left; and nothing runs before there is a Cluster or a Resource.
+// Its invariant: an AppliedState exists from before its object is created on a cluster until that object is
+// deleted or orphaned. Nothing runs before the first Cluster or Resource exists.
 package controller
 
 import (
@@ -32,12 +31,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// Account is the identity that applies, also to the local cluster.
+// Account is the identity that applies objects to the local cluster.
 const Account = "appliedstate-controller"
 
-// New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and
-// version is its version. tunnels has the connections of agents; nil where none can come. Kubeconfigs are read in the
-// namespaces alone.
+// New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity;
+// version is that cluster's version. tunnels holds the agents' connections, and is nil where agents cannot
+// connect. Kubeconfigs are read only from the given namespaces.
 func New(local client.WithWatch, version string, tunnels *pull.Hub,
 	namespaces readable.Namespaces) []*engine.Reconciler {
 	pool := target.NewPool(version)
@@ -48,7 +47,7 @@ func New(local client.WithWatch, version string, tunnels *pull.Hub,
 
 // The indexes of Resources and AppliedStates.
 const (
-	byObject   = "kontrol.object"   // Resources by the object they are about
+	byObject   = "kontrol.object"   // Resources by their target object
 	byProvided = "kontrol.provided" // Resources of CustomResourceDefinitions by the kind they define
 	byGroup    = "kontrol.group"    // Resources by the label LabelGroup
 	byWave     = "kontrol.wave"     // Resources with a wave by the label LabelGroup
@@ -95,9 +94,9 @@ func resourceIndexes() []engine.Index {
 	}
 }
 
-// objectKey identifies an object on any cluster, whatever its version.
+// objectKey identifies an object on any cluster, regardless of its API version.
 func objectKey(t kontrol.Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return strings.Join([]string{gv.Group, t.Kind, t.Namespace, t.Name}, "/")
 }
 
@@ -114,7 +113,7 @@ func provided(r *kontrol.Resource) []string {
 	return []string{group + "/" + kind}
 }
 
-// targets reports whether a Resource is for a cluster; c is nil if there is none of that name.
+// targets reports whether a Resource targets a cluster. c is nil if that Cluster does not exist.
 func targets(r *kontrol.Resource, name string, c *kontrol.Cluster) bool {
 	if r.Spec.ClusterName != "" {
 		return r.Spec.ClusterName == name
@@ -123,7 +122,7 @@ func targets(r *kontrol.Resource, name string, c *kontrol.Cluster) bool {
 	return c != nil && err == nil && s.Matches(labels.Set(c.Labels))
 }
 
-// clustersOf returns the names of the clusters that a Resource is for, in order.
+// clustersOf returns the sorted names of the clusters that a Resource targets.
 func clustersOf(ctx context.Context, cache client.Reader, r *kontrol.Resource) (names []string, err error) {
 	if r.Spec.ClusterName != "" {
 		return []string{r.Spec.ClusterName}, nil
@@ -150,7 +149,7 @@ func pairOf(req engine.Request) watch.Pair {
 	return watch.Pair{Resource: req.Name, Cluster: req.Namespace}
 }
 
-// pairsOfResource maps a Resource to the clusters it is for, and those it was applied to.
+// pairsOfResource maps a Resource to the clusters that it targets, and to those it was applied to before.
 func pairsOfResource(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	r, ok := o.(*kontrol.Resource)
 	if !ok {
@@ -174,7 +173,7 @@ func pairsOfResource(ctx context.Context, env engine.Env, o client.Object) []eng
 	return out
 }
 
-// pairsOfCluster maps a Cluster to the Resources that are for it, and those that were applied to it.
+// pairsOfCluster maps a Cluster to the Resources that target it, and to those that were applied to it before.
 func pairsOfCluster(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	c, ok := o.(*kontrol.Cluster)
 	if !ok {
@@ -203,7 +202,7 @@ func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Requ
 	return []engine.Request{pairRequest(resource, cluster)}
 }
 
-// desiredChanged reports whether a Resource's change matters to its clusters.
+// desiredChanged reports whether a Resource's change affects its pairs.
 func desiredChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
 	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved ||
@@ -213,19 +212,19 @@ func desiredChanged(was, is client.Object) bool {
 		is.GetAnnotations()[kontrol.AnnotationWave]
 }
 
-// clusterChanged reports whether a Cluster's change matters to its Resources.
+// clusterChanged reports whether a Cluster's change affects how Resources are applied to it.
 func clusterChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
 	return engine.SpecChanged(a, b) || placeChanged(a, b)
 }
 
-// placeChanged reports whether a Cluster's change matters to what is there, or to what is said of it.
+// placeChanged reports whether a Cluster's change affects which Resources target it, or their status.
 func placeChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
 	return !labels.Equals(a.Labels, b.Labels) || ready(a) != ready(b)
 }
 
-// ready is the reason of a cluster's condition Ready, with its status.
+// ready returns status and reason of a cluster's condition Ready, joined.
 func ready(c *kontrol.Cluster) string {
 	for _, r := range c.Status.Conditions {
 		if r.Type == kontrol.ConditionReady {
@@ -235,7 +234,6 @@ func ready(c *kontrol.Cluster) string {
 	return ""
 }
 
-// subject is what identifies a pair in its states.
 func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
 	return kontrol.Subject{
 		Resource:    r.Name,
@@ -246,7 +244,7 @@ func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
 	}
 }
 
-// get reads an object from the cache; false if there is none.
+// get reads an object from the cache; nil if it does not exist.
 func get[T any, P interface {
 	*T
 	client.Object

@@ -47,7 +47,7 @@ func newCurrent(pool *target.Pool) *engine.Reconciler {
 type current struct {
 	engine.Env
 	hub  *watch.Hub
-	seed maphash.Seed // of what basis returns
+	seed maphash.Seed // for basis
 }
 
 func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -101,12 +101,12 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 	}
 	if !seen.Known && seen.Reason == "" {
-		return engine.Result{}, nil // the watcher will tell
+		return engine.Result{}, nil // the watcher wakes this pair
 	}
 	return engine.Result{}, r.record(ctx, pair, res, a, was, seen)
 }
 
-// quiet drops the error that a cluster does not answer: its watches tell once it does.
+// quiet drops ErrUnreachable: the cluster's watches wake the pair once it answers.
 func quiet(err error) error {
 	if errors.Is(err, watch.ErrUnreachable) {
 		return nil
@@ -114,7 +114,6 @@ func quiet(err error) error {
 	return err
 }
 
-// record writes what was seen, if it differs from what is recorded.
 func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Resource, a *kontrol.Applied,
 	was *kontrol.CurrentState, seen watch.Seen) error {
 	var before *kontrol.Current
@@ -122,7 +121,7 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 		before = &was.State
 	}
 	if was == nil && seen.Object == nil && seen.Reason == "" && (a == nil || a.Generation == 0) {
-		return nil // nothing is there, as nothing was applied
+		return nil // nothing was applied yet
 	}
 	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
 	switch {
@@ -147,11 +146,10 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 	return nil
 }
 
-// loadAfter is how long the watch may take to show what was applied, before the object is read.
+// loadAfter is how long to wait for the watch to show an applied object before reading it.
 const loadAfter = 10 * time.Second
 
-// underWay returns how long to wait for the watch to show what was applied after the object was recorded; 0 for not at
-// all.
+// underWay returns how long to wait until the watch shows what was applied since the last record; 0 for no wait.
 func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time.Duration {
 	if a == nil || was == nil || a.AppliedAt == nil || a.Generation == was.State.Generation {
 		return 0
@@ -159,8 +157,8 @@ func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time
 	return a.AppliedAt.Add(loadAfter).Sub(now)
 }
 
-// basis identifies all that a record depends on but the object on the cluster: as long as neither changes, nor does the
-// record. It is not 0.
+// basis is a hash of all inputs of a record except the object on the cluster: while hash and object stay the same,
+// the record is current. It is never 0.
 func basis(seed maphash.Seed, r *kontrol.Resource, a *kontrol.Applied, recorded *kontrol.CurrentState) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -183,8 +181,8 @@ func basis(seed maphash.Seed, r *kontrol.Resource, a *kontrol.Applied, recorded 
 	return h.Sum64() | 1
 }
 
-// PlanCurrent returns what to record of a Resource on a cluster: was if nothing that matters changed. It is pure and
-// does not change its arguments.
+// PlanCurrent returns the record of a Resource's object on a cluster, or was if nothing relevant changed. It is
+// pure and does not change its arguments.
 func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen,
 	now time.Time) kontrol.Current {
 	next := kontrol.Current{Subject: subject(r, cluster)}
@@ -221,19 +219,17 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 	return next
 }
 
-// removed reports whether the object is recorded as removed by another client.
+// removed reports whether the record says that another client deleted the object.
 func removed(c *kontrol.Current) bool { return len(c.Drift) == 1 && c.Drift[0].Path == "" }
 
-// generationPath is the annotation with the generation.
 var generationPath = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
 
-// present records an object.
 func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen) {
 	o := seen.Object
 	next.Present, next.UID, next.ResourceVersion = true, string(o.GetUID()), o.GetResourceVersion()
 	next.Object = runtime.RawExtension{Raw: object.JSON(object.Record(o.Object))}
 	if a != nil && bytes.Equal(next.Object.Raw, a.Object.Raw) {
-		next.Object = a.Object // held once
+		next.Object = a.Object // share the memory
 	}
 	next.Health, next.HealthMessage = object.HealthOf(o)
 	id, generation, revision := object.IDs(o)
@@ -243,7 +239,7 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was
 	if a == nil || a.Generation == 0 {
 		return
 	}
-	// An apply under way is not drift, unless another client wrote the annotation.
+	// An apply whose result is not recorded yet is not drift, unless another client wrote the annotation.
 	managed, ignored := o.GetManagedFields(), object.NewIgnored(r.Spec.Ignore)
 	if generation != a.Generation {
 		if owned, _ := object.Owned(managed); owned.Has(generationPath) {
@@ -272,8 +268,8 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was
 	}
 }
 
-// added returns the drift that an apply leaves: it is looked at again when that is recorded, and was not first seen
-// then.
+// added returns the recorded drift in extra fields. It is kept during an apply, so that it keeps its first-seen
+// time; the comparison follows once the apply is recorded.
 func added(was *kontrol.Current) []kontrol.Drift {
 	if was == nil {
 		return nil
@@ -281,7 +277,7 @@ func added(was *kontrol.Current) []kontrol.Drift {
 	return slices.DeleteFunc(slices.Clone(was.Drift), func(d kontrol.Drift) bool { return d.Type != kontrol.DriftAdded })
 }
 
-// firstSeen sets when drift was seen first.
+// firstSeen sets when each drift was first seen, from the previous record if that has it.
 func firstSeen(next, was *kontrol.Current, now time.Time) {
 	for i := range next.Drift {
 		d := &next.Drift[i]

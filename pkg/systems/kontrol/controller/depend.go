@@ -8,14 +8,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
-// maxChain limits the Resources that are followed to find a cycle of dependencies.
+// maxChain limits how many Resources the search for a dependency cycle visits.
 const maxChain = 1000
 
-// wait is what a Resource waits for on a cluster: the reason, a message, and the name of the other Resource; empty for
-// nothing.
+// wait says why a Resource waits on a cluster: reason, message and the name of the other Resource. All are empty
+// if it need not wait.
 type wait struct{ reason, text, on string }
 
-// waits returns what has to be in sync on a cluster before a Resource is applied there.
+// waits returns the first dependency that is not in sync on the cluster: spec.dependsOn, the object's namespace
+// and kind, then lower waves.
 func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
 	for _, name := range res.Spec.DependsOn {
 		dep, err := get[kontrol.Resource](ctx, r.Cache, name)
@@ -60,7 +61,7 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 	return r.waves(ctx, res, c)
 }
 
-// implied returns the Resources of the object's namespace and of its kind's definition.
+// implied returns the Resources that create the object's Namespace or define its kind.
 func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol.Resource, error) {
 	t := kontrol.TargetOf(res)
 	var namespaces, definitions kontrol.ResourceList
@@ -76,12 +77,12 @@ func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol
 	return append(namespaces.Items, definitions.Items...), nil
 }
 
-// waves waits for the Resources of lower waves in the group.
+// waves returns a wait for the first Resource of the group in a lower wave that is not in sync.
 func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
 	var others kontrol.ResourceList
 	key, index, wave := "group/"+res.Labels[kontrol.LabelGroup], byWave, kontrol.WaveOf(res)
 	if wave > 0 {
-		index = byGroup // those without a wave come before
+		index = byGroup // Resources without a wave have wave 0
 	}
 	if err := r.ByIndex(ctx, &others, "", index, key); err != nil {
 		return wait{}, err
@@ -101,8 +102,8 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 	return wait{}, nil
 }
 
-// synced reports whether a Resource is in sync on a cluster and its object works. Drift does not hold up what depends
-// on it.
+// synced reports whether a Resource is in sync on a cluster, and its object is not Progressing. Drift of an
+// existing object does not delay its dependents.
 func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (bool, error) {
 	in := state.Input{Resource: res, Cluster: c}
 	name := kontrol.StateName(res.Name, c.Name)
@@ -120,7 +121,7 @@ func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.
 		cur.State.Health != kontrol.HealthProgressing, nil
 }
 
-// reaches reports whether a Resource depends, directly or not, on the one of a name.
+// reaches reports whether a Resource depends, directly or indirectly, on the named one.
 func (r *applied) reaches(ctx context.Context, from *kontrol.Resource, name string) (bool, error) {
 	seen := map[string]bool{}
 	next := []*kontrol.Resource{from}

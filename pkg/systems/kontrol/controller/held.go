@@ -4,27 +4,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// What a pair may wait for, besides a Resource, which it waits for by its name: names of objects have no asterisks.
+// Reasons to wait, in addition to the name of another Resource. The asterisk keeps them apart from names.
 const (
-	onCluster = "*cluster" // that its cluster answers, or is no longer suspended
-	onKind    = "*kind"    // that its cluster has the kind
+	onCluster = "*cluster" // until the cluster answers, or is no longer suspended
+	onKind    = "*kind"    // until the cluster has the kind
 )
 
-// held are the pairs that wait for something on their cluster, by what they wait for.
+// held indexes the waiting pairs by their cluster and the reason of the wait.
 type held struct {
 	on map[watch.Pair]string
-	by map[string]map[string]map[watch.Pair]bool // by cluster and what they wait for
+	by map[string]map[string]map[watch.Pair]bool // by cluster and reason
 }
 
 func newHeld() held {
 	return held{on: map[watch.Pair]string{}, by: map[string]map[string]map[watch.Pair]bool{}}
 }
 
-// set remembers what a pair waits for; empty for nothing.
+// set records what a pair waits for; empty for nothing.
 func (h *held) set(p watch.Pair, on string) {
 	if was, ok := h.on[p]; ok && was != on {
 		if delete(h.on, p); len(h.on) == 0 {
-			h.on = map[watch.Pair]string{} // it would keep the memory of the most that it ever had
+			h.on = map[watch.Pair]string{} // a Go map never shrinks
 		}
 		sets := h.by[p.Cluster]
 		if delete(sets[was], p); len(sets[was]) == 0 {
@@ -49,7 +49,7 @@ func (h *held) set(p watch.Pair, on string) {
 	sets[on][p] = true
 }
 
-// waiting returns who waits for something on a cluster.
+// waiting returns the pairs that wait for something on a cluster.
 func (h *held) waiting(cluster, on string) (list []watch.Pair) {
 	for p := range h.by[cluster][on] {
 		list = append(list, p)
@@ -57,7 +57,7 @@ func (h *held) waiting(cluster, on string) (list []watch.Pair) {
 	return list
 }
 
-// all returns who waits for anything on a cluster.
+// all returns the pairs that wait for anything on a cluster.
 func (h *held) all(cluster string) (list []watch.Pair) {
 	for on := range h.by[cluster] {
 		list = append(list, h.waiting(cluster, on)...)
@@ -65,7 +65,7 @@ func (h *held) all(cluster string) (list []watch.Pair) {
 	return list
 }
 
-// forget drops the pairs that are not to be kept.
+// forget drops the pairs for which keep returns false.
 func (h *held) forget(keep func(watch.Pair) bool) {
 	for p := range h.on {
 		if !keep(p) {
@@ -74,14 +74,14 @@ func (h *held) forget(keep func(watch.Pair) bool) {
 	}
 }
 
-// hold remembers what a pair waits for on its cluster; empty for nothing.
+// hold records what a pair waits for; empty for nothing.
 func (r *applied) hold(p watch.Pair, on string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held.set(p, on)
 }
 
-// kick looks again at what waits for something on a cluster.
+// kick reconciles the pairs that wait for something on a cluster.
 func (r *applied) kick(cluster, on string) {
 	r.mu.Lock()
 	list := r.held.waiting(cluster, on)

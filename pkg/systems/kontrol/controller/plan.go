@@ -12,37 +12,36 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
 )
 
-// Observed is what Plan goes by: a Resource that should be on a cluster.
+// Observed is the input of Plan: a Resource that targets a cluster, and what is known about it.
 type Observed struct {
 	Resource *kontrol.Resource
-	Cluster  *kontrol.Cluster // nil if there is none of the name
-	// Applied is nil if nothing of this Resource was ever attempted there, Current if nothing was seen.
+	Cluster  *kontrol.Cluster // nil if it does not exist
+	// Applied is nil before the first attempt; Current is nil before the object's state was first recorded.
 	Applied *kontrol.Applied
 	Current *kontrol.Current
-	// Other is the Resource that is about the same object, and had it first; empty for none.
+	// Other is the Resource that has precedence for the same object; empty for none.
 	Other string
-	// Invalid says why the overrides for the cluster cannot be made; empty if they can.
+	// Invalid is the error of rendering the cluster's overrides; empty if they are valid.
 	Invalid string
-	// Waits says what has to come first; empty for nothing.
+	// Waits is the message, and WaitsReason the reason, of a wait for another Resource; empty for none.
 	Waits, WaitsReason string
-	// WaitsOn is the Resource that it waits for.
+	// WaitsOn is the name of that Resource.
 	WaitsOn string
-	// Tries is what was tried before.
-	Tries Tries
+	Tries   Tries
 }
 
-// Tries are the attempts since the last success, and the corrections of late.
+// Tries counts the failures since the last success, and the recent drift corrections.
 type Tries struct {
 	Generation  int64
 	Failures    int
-	Last, Next  time.Time // of the last failure, and of the next attempt
-	Outage      uint64    // the last of the cluster before the last failure
-	Seen        string    // what was known of the object then
+	Last, Next  time.Time // last failure, next attempt
+	Outage      uint64    // the cluster's outage count at the last failure
+	Seen        string    // seenOf at the last failure
 	Corrections int
-	Corrected   time.Time // the last
+	Corrected   time.Time // last correction
 }
 
-// seenOf identifies what is recorded of an object.
+// seenOf identifies a version of the object's record.
 func seenOf(c *kontrol.Current) string {
 	if c == nil || c.Time == nil {
 		return ""
@@ -50,8 +49,8 @@ func seenOf(c *kontrol.Current) string {
 	return c.Time.UTC().Format(time.RFC3339Nano)
 }
 
-// next returns when to try again: soon if the object has changed since the last failure, or the kind is there by now,
-// as that may have been the reason.
+// next returns when to try again. If the object's record changed since the last failure, the cause may be gone:
+// the next attempt comes early, changedPause after the failure.
 func (t Tries) next(c *kontrol.Current) time.Time {
 	if soon := t.Last.Add(changedPause); t.Seen != seenOf(c) && soon.Before(t.Next) {
 		return soon
@@ -59,31 +58,31 @@ func (t Tries) next(c *kontrol.Current) time.Time {
 	return t.Next
 }
 
-// Step is what to do.
+// Step is Plan's decision.
 type Step struct {
-	// Apply applies the object; Correct says that drift is the reason, so that fields that were applied before are taken
-	// back, and Prune that what others added is removed.
+	// Apply requests an apply. Correct takes back fields that were applied before and drifted. Prune removes
+	// fields that others added.
 	Apply, Correct, Prune bool
 	// Status, Reason and Error are recorded if Apply is false and Status is set.
 	Status        kontrol.ApplyStatus
 	Reason, Error string
-	// Again is when to look again; 0 for when something changes.
+	// Again is the time until the next Plan; 0 for not before a change.
 	Again time.Duration
 }
 
 const (
-	// pendingPatience is how long what was applied may go unseen before it is applied again.
+	// pendingPatience is how long to wait for the watch to show an applied object before applying it again.
 	pendingPatience = 30 * time.Second
-	// resync is how often all Resources are compared with what was applied.
+	// resync is the interval of the comparison of all Resources with their records.
 	resync = 30 * time.Second
-	// changedPause is the least time between two failures of what others keep changing on the cluster.
+	// changedPause is the least pause between failures on an object that other clients keep changing.
 	changedPause = 5 * time.Second
-	// freeCorrections is how many corrections within correctionWindow are made without a pause.
+	// freeCorrections is how many drift corrections within correctionWindow come without a pause.
 	freeCorrections  = 5
 	correctionWindow = 10 * time.Minute
 )
 
-// Plan returns what to do about a Resource on a cluster. It is pure.
+// Plan decides what to do with a Resource on a cluster. It is pure.
 func Plan(o Observed, now time.Time) Step {
 	r, a, c := o.Resource, o.Applied, o.Current
 	due := a == nil || a.Generation != r.Generation || a.Variant != placement.Variant(r, o.Cluster) ||
@@ -156,6 +155,6 @@ func Plan(o Observed, now time.Time) Step {
 
 // group returns the API group of an object.
 func group(t kontrol.Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return gv.Group
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// unmark removes Kontrol's annotations and label.
+// unmark is the merge patch that removes Kontrol's annotations and label.
 var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:null},"labels":{%q:null}}}`,
 	kontrol.AnnotationID, kontrol.AnnotationGeneration, kontrol.AnnotationRevision, kontrol.LabelID)
 
-// release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion
-// policy says, and then the record of it. Of a Resource that is gone nothing is known any more: its object is left.
+// release handles a Resource that is deleted or no longer targets the cluster: it deletes or orphans the object by
+// the deletion policy, then deletes the AppliedState. If the Resource no longer exists, its policy is unknown and
+// the object is orphaned.
 func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster,
 	a *kontrol.AppliedState) (engine.Result, error) {
 	r.hold(pair, "")
@@ -44,7 +45,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
 		case err != nil:
-			asked = false // what is there is left with its marks, and what comes late, too
+			asked = false // orphan the object with its annotations, without waiting for late requests
 		}
 	}
 	r.mu.Lock()
@@ -59,15 +60,15 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
 		return engine.Result{}, err
 	}
-	r.kick(pair.Cluster, pair.Resource) // nothing waits for it any more
+	r.kick(pair.Cluster, pair.Resource)
 	return engine.Result{}, nil
 }
 
-// lateness is how long a request may take effect after its answer was lost.
+// lateness is how long a request may still take effect after its answer was lost.
 const lateness = 5 * time.Second
 
-// late returns how long to look again for an object that is gone: a request that was not answered, or that was sent
-// before this process began, may still make it. Such an object would have no known owner.
+// late returns how long to keep looking for a missing object. An unanswered request, or one from before this
+// process began, may still create it, and no record would lead to its deletion.
 func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
 	if !attempted(a) || a.Time == nil {
 		return 0
@@ -85,7 +86,8 @@ func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
 	return from.Add(lateness).Sub(now)
 }
 
-// leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
+// leave deletes the object, or removes Kontrol's annotations and label from it, if it still belongs to the
+// Resource.
 func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied,
 	remove bool) (wait time.Duration, err error) {
 	t := r.pool.Get(pair.Cluster)
@@ -109,7 +111,7 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 			err := c.Delete(ctx, live, client.Preconditions{UID: &uid},
 				client.PropagationPolicy(metav1.DeletePropagationBackground))
 			if apierrors.IsConflict(err) {
-				return nil // another object of the name
+				return nil // a new object with the same name
 			}
 			return client.IgnoreNotFound(err)
 		}

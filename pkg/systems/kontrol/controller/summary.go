@@ -86,7 +86,7 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if err != nil {
 		return engine.Result{}, err
 	}
-	next := *r // whose history may be large
+	next := *r // shallow: the history may be large
 	next.Status.Conditions = slices.Clone(r.Status.Conditions)
 	Summarize(&next.Status, r, inputs)
 	switch {
@@ -105,18 +105,18 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, &next))
 }
 
-// passes is how long what was applied may go unseen before that is said: the watch shows it in a moment, and one write
-// says both.
+// passes is how long the status delays PendingApplied: the watch usually shows the object sooner, which saves a
+// write.
 const passes = 250 * time.Millisecond
 
-// passing returns for how long a summary should wait for the watch to show what was just applied; 0 for not at all.
+// passing returns how long a summary should wait for the watch to show what was just applied; 0 for no wait.
 func passing(inputs []state.Input, sum kontrol.State, now time.Time) (left time.Duration) {
 	if sum != kontrol.StatePendingApplied {
 		return 0
 	}
 	for _, in := range inputs {
 		if in.Applied != nil && in.Applied.AppliedAt != nil {
-			if d := in.Applied.AppliedAt.Add(passes).Sub(now); d <= passes { // or another server's clock is ahead
+			if d := in.Applied.AppliedAt.Add(passes).Sub(now); d <= passes { // else another server's clock is ahead
 				left = max(left, d)
 			}
 		}
@@ -124,7 +124,7 @@ func passing(inputs []state.Input, sum kontrol.State, now time.Time) (left time.
 	return left
 }
 
-// leaving says what keeps a deleted Resource.
+// leaving returns the message of a deleted Resource: the first error, or how many clusters are left.
 func leaving(states []kontrol.AppliedState) string {
 	for i := range states {
 		if s := &states[i].State; s.Error != "" {
@@ -134,7 +134,6 @@ func leaving(states []kontrol.AppliedState) string {
 	return fmt.Sprintf("it is being removed from %d clusters", len(states))
 }
 
-// inputs returns what is known of a Resource on each of its clusters.
 func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state.Input, err error) {
 	names, err := clustersOf(ctx, s.Cache, r)
 	if err != nil {
@@ -164,7 +163,7 @@ func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state
 	return list, nil
 }
 
-// Summarize sets the status by what is known of each cluster. It is pure but for the time of conditions.
+// Summarize sets the status from the records of each cluster. It is pure except for the conditions' times.
 func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.Input) {
 	var sum state.Sum
 	health, about := kontrol.HealthHealthy, ""
@@ -201,13 +200,13 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 	setCondition(s, healthy)
 }
 
-// setCondition sets a condition, with the time that is stored: the cache holds those once that are the same.
+// setCondition sets a condition. Its time has the stored resolution of seconds, so that the cache can share equal
+// values.
 func setCondition(s *kontrol.ResourceStatus, c metav1.Condition) {
 	c.LastTransitionTime = metav1.NewTime(time.Now().Truncate(time.Second))
 	meta.SetStatusCondition(&s.Conditions, c)
 }
 
-// setSynced sets the message and the condition Synced by the state.
 func setSynced(s *kontrol.ResourceStatus, message string) {
 	s.Message = bounded.Text(message, kontrol.MaxError)
 	synced := metav1.Condition{
@@ -222,7 +221,7 @@ func setSynced(s *kontrol.ResourceStatus, message string) {
 	setCondition(s, synced)
 }
 
-// outOfSync says that the Resource itself cannot be applied.
+// outOfSync sets the state of a Resource that is invalid.
 func outOfSync(s *kontrol.ResourceStatus, message string) {
 	s.State = kontrol.StateOutOfSync
 	setSynced(s, message)
