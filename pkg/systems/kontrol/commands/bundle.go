@@ -20,7 +20,7 @@ import (
 // bundlePrefix marks the names of Bundles in commands that also accept Resources.
 const bundlePrefix = "bundle/"
 
-// splitBundles separates the names of Bundles from those of Resources.
+// splitBundles separates the names of Bundles from the names of Resources.
 func splitBundles(names []string) (resources, bundles []string) {
 	for _, n := range names {
 		if b, ok := strings.CutPrefix(n, bundlePrefix); ok {
