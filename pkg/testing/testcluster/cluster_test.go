@@ -139,7 +139,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"images need Pods":            {Images: []string{"x.tar"}},
 		"there are no parts 7":        {Parts: 7},
 		"log-level":                   {Options: func(o *config.Config) { o.LogLevel = "loud" }},
-		"has the other setting":       {Options: func(o *config.Config) { o.AllowPrivileged = false }},
+		"different allow-privileged":  {Options: func(o *config.Config) { o.AllowPrivileged = false }},
 	} {
 		_, err := testcluster.Start(c)
 		require.ErrorContains(t, err, want)
