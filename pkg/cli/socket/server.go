@@ -162,9 +162,6 @@ func (s *Server) images(f func(*http.Request, runtime.Images, func(Event)) ([]ru
 		}
 		list, err := f(r, images, progress)
 		finish(progress, list, err)
-		// An archive may go on after its end marker, or be refused before its end. In full duplex, net/http would read
-		// the rest and the next request at the same time, and panic. The deadline ends the connection instead.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 	}
 }
 
@@ -180,6 +177,9 @@ func finish(progress func(Event), images []runtime.Image, err error) {
 // concurrent use.
 func newProgressWriter(w http.ResponseWriter) func(Event) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
+	// A handler may leave a part of the body unread, such as what follows an archive's end marker. In full duplex,
+	// net/http would then read the rest and the next request at the same time, and panic.
+	w.Header().Set("Connection", "close")
 	// Loading an image reports progress while it reads the request body.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	var mu sync.Mutex

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type backend struct {
+	stops   int64 // bytes after which Load stops reading; 0 means at the end
 	loaded  bytes.Buffer
 	overlap time.Duration
 }
@@ -90,7 +92,11 @@ func (b *backend) ChangeEncryption(action string, progress func(string)) error {
 
 func (b *backend) Images() runtime.Images { return images{b} }
 
+// Load leaves what follows an end marker unread.
 func (b *backend) Load(_ context.Context, r io.Reader) ([]runtime.Image, error) {
+	if b.stops > 0 {
+		r = io.LimitReader(r, b.stops)
+	}
 	_, err := io.Copy(&b.loaded, r)
 	return []runtime.Image{{ID: "sha256:1"}}, err
 }
@@ -102,6 +108,39 @@ func (b *backend) Pull(_ context.Context, ref string, _ []runtime.Auth,
 }
 
 func (b *backend) Remove(context.Context, string) error { return runtime.ErrNotFound }
+
+// TestAnArchiveThatGoesOn: neither side reports bytes of an archive that its reader did not want.
+func TestAnArchiveThatGoesOn(t *testing.T) {
+	var said lockedBuffer
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	for _, more := range []int{100, 8 << 20} {
+		dir, b := t.TempDir(), &backend{stops: 1000}
+		server, ended := NewServer(dir, b), make(chan error)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- server.Run(ctx) }()
+		<-server.Ready()
+		for range 3 {
+			_, err := NewClient(dir).Load(t.Context(), bytes.NewReader(make([]byte, 1000+more)))
+			require.NoError(t, err)
+		}
+		cancel()
+		require.NoError(t, <-ended)
+	}
+	require.Empty(t, said.String())
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
 
 func TestControl(t *testing.T) {
 	dir := t.TempDir()
