@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 // ending stops the process that holds a data directory: with SIGTERM and, after a timeout, SIGKILL.
 type ending struct {
 	dir string
+	// lock is the lock file in dir that the process holds. The default is lockFile.
+	lock string
 	// graceful is the timeout after SIGTERM. killed is the timeout after SIGKILL, while the kernel releases memory
 	// and files.
 	graceful, killed time.Duration
@@ -36,7 +39,7 @@ const (
 // run stops the process that holds the directory and returns its pid, or 0 if there was none. killed reports
 // whether SIGKILL was needed.
 func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
-	p, err := findHolder(e.dir)
+	p, err := findHolder(e.dir, cmp.Or(e.lock, lockFile))
 	if p == nil || err != nil {
 		return 0, false, err
 	}
@@ -78,15 +81,15 @@ type lockHolder struct {
 	fd  *os.File // non-blocking, so that the Go runtime's poller can wait for it
 }
 
-// findHolder returns the process that holds the directory, or nil if there is none.
-func findHolder(dir string) (*lockHolder, error) {
-	pid := holder(dir)
+// findHolder returns the process that holds a lock file of the directory, or nil if there is none.
+func findHolder(dir, lock string) (*lockHolder, error) {
+	pid := holderOf(dir, lock)
 	if pid == 0 {
 		return nil, nil
 	}
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
-		if holder(dir) == 0 {
+		if holderOf(dir, lock) == 0 {
 			return nil, nil // it has exited since
 		}
 		return nil, fmt.Errorf("%s is in use by process %d, which cannot be seen from here: end it from its own container",
@@ -98,16 +101,16 @@ func findHolder(dir string) (*lockHolder, error) {
 	h := &lockHolder{pid, os.NewFile(uintptr(fd), "pidfd")}
 	// The pid was read before the pidfd was opened, so it may belong to a new process or to a process of another
 	// container.
-	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
+	holds, err := hasOpen(pid, filepath.Join(dir, lock))
 	if err == nil && !holds {
 		// An exiting process closes its files before the kernel releases the lock.
 		if _, err = h.wait(context.Background(), quietly); err == nil {
-			err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lockFile)
+			err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lock)
 		}
 	}
 	if err != nil {
 		h.close()
-		if holder(dir) == 0 {
+		if holderOf(dir, lock) == 0 {
 			return nil, nil
 		}
 		return nil, err

@@ -31,7 +31,7 @@ func lock(dir string) (*os.File, error) {
 	}
 	err = claim(f, dir)
 	if err == nil {
-		_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getpid())), 0)
+		err = writePID(f)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -50,9 +50,17 @@ func claim(f *os.File, dir string) error {
 	return err
 }
 
+func writePID(f *os.File) error {
+	_, err := f.WriteAt(fmt.Appendf(nil, "%-10d\n", os.Getpid()), 0)
+	return err
+}
+
 // holder returns the pid of the process that uses the data directory, or 0 if there is none.
-func holder(dir string) int {
-	f, err := os.Open(filepath.Join(dir, lockFile))
+func holder(dir string) int { return holderOf(dir, lockFile) }
+
+// holderOf returns the pid of the process that holds a lock file of the data directory, or 0 if there is none.
+func holderOf(dir, name string) int {
+	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return 0
 	}

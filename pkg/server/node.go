@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -176,7 +175,7 @@ type node struct {
 	domain  string
 
 	clusterCIDR, serviceCIDR netip.Prefix
-	checks                   sync.Mutex // held while networkHealth uses its pod network
+	check                    chan struct{} // capacity 1: networkHealth acts as a pod
 }
 
 // components returns the node's components in start order.
@@ -197,7 +196,9 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{domain: m.domain, clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR}
+	n := &node{
+		domain: m.domain, clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR, check: make(chan struct{}, 1),
+	}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {
 		return nil, err

@@ -25,10 +25,16 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 		h.add(socket.Unhealthy, "the node is not ready yet")
 		return h.Health
 	}
-	n.checks.Lock()
-	defer n.checks.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime*3/4)
 	defer cancel()
+	select {
+	case n.check <- struct{}{}:
+		defer func() { <-n.check }()
+	case <-ctx.Done():
+		h.Summary = "another check is under way"
+		h.add(socket.Warning, "%v", ctx.Err())
+		return h.Health
+	}
 	pod := network.Pod{UID: checkUID, Namespace: "kube-system", Name: "status", Hostname: "status"}
 	box, err := n.network.Setup(ctx, pod)
 	if err != nil {

@@ -35,18 +35,16 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 	_, statErr := os.Stat(c.DataDir)
 	dirErr := os.MkdirAll(c.DataDir, 0o700) // needed for the lock; preflight's errors take precedence
 	if dirErr == nil {
-		unlock, err := lockStart(ctx, c.DataDir, toStart, func(pid int, does string) {
-			progress(socket.Event{Message: fmt.Sprintf("waiting for process %d, which %ss the cluster", pid, does)})
+		unlock, err := lockForStart(ctx, c.DataDir, func() {
+			progress(socket.Event{Message: "waiting for another start, stop or delete of this cluster"})
 		})
 		if err != nil {
 			return socket.Status{}, err
 		}
-		defer func() {
-			unlock()
-			if errors.Is(statErr, fs.ErrNotExist) {
-				_ = os.Remove(c.DataDir) // succeeds only if the start wrote nothing
-			}
-		}()
+		defer unlock()
+		if errors.Is(statErr, fs.ErrNotExist) {
+			defer removeUnused(c.DataDir)
+		}
 	}
 	status, err := socket.NewClient(c.RunDir).Status(ctx)
 	if err == nil {
@@ -62,6 +60,15 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 		return status, err
 	}
 	return startChild(ctx, c, child, progress)
+}
+
+// removeUnused removes a data directory that this start has made, if it failed before anything was written.
+func removeUnused(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) == 1 && entries[0].Name() == startLock {
+		_ = os.Remove(filepath.Join(dir, startLock))
+		_ = os.Remove(dir)
+	}
 }
 
 // startChild starts the background process and reads its reports until its node is Ready.

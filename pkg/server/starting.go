@@ -3,104 +3,97 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// startLock is a file in a data directory that `coracle start`, `stop` and `delete` lock while they run. It
-// contains the pid of the command and what it does. The server locks lockFile only later: without startLock, a stop
-// or delete in the first moments of a start would find no process, and the cluster would then run.
-const (
-	startLock = "start.lock"
-	toStart   = "start"
-	toEnd     = "end"
-)
+// startLock is a file in a data directory. `coracle start` locks it exclusively, with its pid in it, `coracle stop` and
+// `delete` share it. The server's own lock (lockFile) comes later: without this one, a stop or delete in the first
+// moments of a start would find nothing, and then a cluster would run.
+const startLock = "start.lock"
 
-// errNoDataDir means that the data directory does not exist, so that it cannot be locked.
-var errNoDataDir = errors.New("the data directory does not exist")
-
-// lockStart locks a data directory against other commands. While another command has the lock, it calls held once,
-// with that command's pid and action, and waits. release removes the file and unlocks it.
-func lockStart(ctx context.Context, dir, does string, held func(pid int, does string)) (release func(), err error) {
-	path := filepath.Join(dir, startLock)
+// lockForStart locks the data directory, which must exist, against other commands. It calls waits if it has to wait for
+// one of them.
+func lockForStart(ctx context.Context, dir string, waits func()) (release func(), err error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errNoDataDir
-		}
+		f, err := os.OpenFile(filepath.Join(dir, startLock), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		if err := flockOrWait(ctx, f, held); err != nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			waits()
+			err = flock(ctx, f)
+		}
+		if err == nil && current(f) {
+			err = writePID(f)
+			return func() { _ = f.Close() }, err
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		_ = f.Close() // a deletion has removed it: lock the new one
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
-		// The previous holder removes the file before it unlocks it; then open the new file.
-		mine, err := f.Stat()
-		if there, statErr := os.Stat(path); err == nil && statErr == nil && os.SameFile(mine, there) {
-			_, err = f.WriteAt(fmt.Appendf(nil, "%10d %-5s\n", os.Getpid(), does), 0)
-			return func() { _ = errors.Join(os.Remove(path), f.Close()) }, err
-		}
-		_ = f.Close()
 	}
 }
 
-// flockOrWait locks an open file. On an error it closes the file, after ctx's end only once the pending lock is
-// granted.
-func flockOrWait(ctx context.Context, f *os.File, held func(pid int, does string)) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return nil
+// flock locks a file. If ctx ends first, the file stays open until the lock is granted: the system call cannot be
+// interrupted.
+func flock(ctx context.Context, f *os.File) error {
+	held, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		return err
 	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return errors.Join(err, f.Close())
-	}
-	text := make([]byte, 20)
-	n, _ := f.ReadAt(text, 0)
-	pid, does, _ := strings.Cut(strings.TrimSpace(string(text[:n])), " ")
-	number, _ := strconv.Atoi(pid)
-	held(number, does)
 	granted := make(chan error, 1)
-	go func() { granted <- unix.Flock(int(f.Fd()), unix.LOCK_EX) }()
+	go func() {
+		granted <- unix.Flock(held, unix.LOCK_EX)
+		_ = unix.Close(held)
+	}()
 	select {
 	case err := <-granted:
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
-		return nil
+		return err
 	case <-ctx.Done():
-		go func() { <-granted; _ = f.Close() }()
 		return ctx.Err()
 	}
 }
 
-// endStart ends a start in progress and locks the data directory. If there is no data directory, it does nothing.
+// current reports whether an open file is still the one at its path.
+func current(f *os.File) bool {
+	mine, err := f.Stat()
+	there, statErr := os.Stat(f.Name())
+	return err == nil && statErr == nil && os.SameFile(mine, there)
+}
+
+// endStart ends a start that is under way and keeps others from beginning until release. It does nothing if there is no
+// data directory.
 func endStart(ctx context.Context, dir string, say func(format string, args ...any)) (release func(), err error) {
-	var force *time.Timer
-	release, err = lockStart(ctx, dir, toEnd, func(pid int, does string) {
-		if holds, err := hasOpen(pid, filepath.Join(dir, startLock)); err != nil || !holds || does != toStart {
-			say("waiting for process %d, which ends the cluster", pid)
-			return
+	for {
+		f, err := os.OpenFile(filepath.Join(dir, startLock), os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrNotExist) {
+			return func() {}, nil
 		}
-		say("ending process %d, which starts the cluster", pid)
-		_ = unix.Kill(pid, unix.SIGTERM)
-		force = time.AfterFunc(stopPatience, func() {
-			if holds, err := hasOpen(pid, filepath.Join(dir, startLock)); err == nil && holds {
-				_ = unix.Kill(pid, unix.SIGKILL) // its background process has a lock of its own, and is ended by that
-			}
-		})
-	})
-	if force != nil {
-		force.Stop()
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		_ = f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, err
+		}
+		if pid := holderOf(dir, startLock); pid != 0 {
+			say("ending process %d, which starts the cluster", pid)
+		}
+		_, _, err = ending{dir: dir, lock: startLock, graceful: stopPatience, killed: killPatience, say: say}.run(ctx)
+		if err != nil {
+			return nil, err
+		}
 	}
-	if errors.Is(err, errNoDataDir) {
-		return func() {}, nil
-	}
-	return release, err
 }

@@ -9,44 +9,42 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLockStart checks that commands on one data directory wait for each other, also if the previous one removed
-// the directory.
-func TestLockStart(t *testing.T) {
+// TestStartWaits: a start waits for a stop or delete, also for one that removes the directory, and for another start.
+func TestStartWaits(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	_, err := lockStart(t.Context(), dir, toEnd, nil)
-	require.ErrorIs(t, err, errNoDataDir)
+	release, err := endStart(t.Context(), dir, nil)
+	require.NoError(t, err)
+	release()
+	require.NoDirExists(t, dir, "there is nothing to end")
 
-	for _, removed := range []bool{false, true} {
-		require.NoError(t, os.MkdirAll(dir, 0o700))
-		release, err := lockStart(t.Context(), dir, toStart, func(int, string) { t.Error("nothing holds it") })
-		require.NoError(t, err)
+	for name, removes := range map[string]bool{"stop": false, "delete": true} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.MkdirAll(dir, 0o700))
+			first, err := endStart(t.Context(), dir, nil)
+			require.NoError(t, err)
+			second, err := endStart(t.Context(), dir, nil)
+			require.NoError(t, err, "they do not exclude each other")
 
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err = lockStart(ctx, dir, toEnd, func(pid int, does string) {
-			require.Equal(t, os.Getpid(), pid)
-			require.Equal(t, toStart, does)
-			cancel()
-		})
-		require.ErrorIs(t, err, context.Canceled)
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err = lockForStart(ctx, dir, cancel)
+			require.ErrorIs(t, err, context.Canceled)
 
-		waits, got := make(chan struct{}), make(chan error, 1)
-		go func() {
-			second, err := lockStart(t.Context(), dir, toEnd, func(int, string) { close(waits) })
-			if err == nil {
-				second()
+			waits, got := make(chan struct{}), make(chan error, 1)
+			go func() {
+				release, err := lockForStart(t.Context(), dir, func() { close(waits) })
+				if err == nil {
+					require.Equal(t, os.Getpid(), holderOf(dir, startLock))
+					release()
+				}
+				got <- err
+			}()
+			<-waits
+			if removes {
+				require.NoError(t, os.RemoveAll(dir))
 			}
-			got <- err
-		}()
-		<-waits
-		if removed {
-			require.NoError(t, os.RemoveAll(dir))
-		}
-		release()
-		if removed {
-			require.ErrorIs(t, <-got, errNoDataDir)
-			continue
-		}
-		require.NoError(t, <-got)
-		require.NoFileExists(t, filepath.Join(dir, startLock))
+			first()
+			second()
+			require.NoError(t, <-got)
+		})
 	}
 }
