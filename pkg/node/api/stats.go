@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/host/pids"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -119,25 +117,12 @@ func (s *Server) nodeStats(now metav1.Time) stats.NodeStats {
 	return out
 }
 
-// processStats counts the machine's threads, as the kubelet does (proc(5), loadavg).
+// processStats counts the machine's threads, as the kubelet does.
 func processStats(now metav1.Time) *stats.RlimitStats {
-	load, err := bounded.File("/proc/loadavg", maxProc)
-	if err != nil {
+	count, err := pids.Count()
+	limit, limitErr := pids.Limit()
+	if err != nil || limitErr != nil {
 		return nil
 	}
-	most, err := bounded.File("/proc/sys/kernel/pid_max", maxProc)
-	if err != nil {
-		return nil
-	}
-	fields := strings.Fields(string(load))
-	if len(fields) < 4 {
-		return nil
-	}
-	_, all, _ := strings.Cut(fields[3], "/")
-	running, err := strconv.ParseInt(all, 10, 64)
-	limit, err2 := strconv.ParseInt(strings.TrimSpace(string(most)), 10, 64)
-	if err != nil || err2 != nil {
-		return nil
-	}
-	return &stats.RlimitStats{Time: now, MaxPID: &limit, NumOfRunningProcesses: &running}
+	return &stats.RlimitStats{Time: now, MaxPID: &limit, NumOfRunningProcesses: &count}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/host/pids"
 )
 
 // Kernel implements Machine for the local machine. Read costs a few system calls.
@@ -119,34 +120,14 @@ func fileSystem(dir string) (space, nodes Reading, ok bool) {
 	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
 }
 
-// processes returns the free and the maximum number of process IDs; the kernel has two limits, the smaller counts.
+// processes returns the free and the maximum number of process IDs.
 func processes() (Reading, error) {
-	var r Reading
-	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return r, err
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", file, err)
-		}
-		if r.Capacity == 0 || n < r.Capacity {
-			r.Capacity = n
-		}
-	}
-	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.01 0.05 1/123 4567": 123 processes and threads exist
+	limit, err := pids.Limit()
 	if err != nil {
-		return r, err
+		return Reading{}, err
 	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 4 {
-		return r, errors.New("/proc/loadavg has no number of processes")
-	}
-	_, count, _ := strings.Cut(fields[3], "/")
-	n, err := strconv.ParseInt(count, 10, 64)
-	r.Available = max(r.Capacity-n, 0)
-	return r, err
+	count, err := pids.Count()
+	return Reading{Available: max(limit-count, 0), Capacity: limit}, err
 }
 
 // rearm is how often the threshold is recomputed, because it depends on the page cache.

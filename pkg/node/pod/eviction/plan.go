@@ -106,8 +106,8 @@ type Decision struct {
 }
 
 const (
-	inodes corev1.ResourceName = "inodes"
-	pids   corev1.ResourceName = "pids"
+	inodes     corev1.ResourceName = "inodes"
+	processIDs corev1.ResourceName = "pids"
 )
 
 var (
@@ -117,7 +117,7 @@ var (
 		config.ImageFsAvailable: corev1.NodeDiskPressure, config.ImageFsInodesFree: corev1.NodeDiskPressure,
 	}
 	resourceOf = map[config.Signal]corev1.ResourceName{
-		config.MemoryAvailable: corev1.ResourceMemory, config.PIDAvailable: pids,
+		config.MemoryAvailable: corev1.ResourceMemory, config.PIDAvailable: processIDs,
 		config.NodeFsAvailable: corev1.ResourceEphemeralStorage, config.NodeFsInodesFree: inodes,
 		config.ImageFsAvailable: corev1.ResourceEphemeralStorage, config.ImageFsInodesFree: inodes,
 	}
@@ -182,14 +182,14 @@ func why(s config.Signal, t config.Threshold, r Reading) string {
 
 // format formats bytes as Mi, and other quantities as plain numbers.
 func format(name corev1.ResourceName, n int64) string {
-	if name == inodes || name == pids {
+	if name == inodes || name == processIDs {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%dMi", n>>20)
 }
 
 func quantity(name corev1.ResourceName, n int64) string {
-	if name == inodes || name == pids {
+	if name == inodes || name == processIDs {
 		return resource.NewQuantity(n, resource.DecimalSI).String()
 	}
 	return resource.NewQuantity(n, resource.BinarySI).String()
@@ -309,7 +309,7 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	first := slices.MinFunc(all, func(a, b candidate) int {
 		return cmp.Or(
 			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // unknown usage goes first
-			cmp.Compare(rank(name == pids || a.beyond > 0), rank(name == pids || b.beyond > 0)),
+			cmp.Compare(rank(name == processIDs || a.beyond > 0), rank(name == processIDs || b.beyond > 0)),
 			cmp.Compare(a.priority, b.priority),
 			cmp.Compare(b.beyond, a.beyond),
 			strings.Compare(string(a.UID), string(b.UID)),
@@ -326,7 +326,7 @@ func used(u *Usage, name corev1.ResourceName) (sum int64) {
 		return int64(u.disk().Inodes)
 	}
 	for _, c := range u.Containers {
-		if name == pids {
+		if name == processIDs {
 			sum += c.PIDs
 		} else {
 			sum += c.Memory

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/node/host/pids"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -78,29 +79,11 @@ func (r *Runtime) limitPods() error {
 		file = "memory.max"
 	}
 	err := setLimit("memory", r.config.CgroupRoot, file, memory-reserved.MemoryOf(memory))
-	pids, pidsErr := machinePIDs()
+	most, pidsErr := pids.Limit()
 	if pidsErr == nil {
-		pidsErr = setLimit("pids", r.config.CgroupRoot, "pids.max", max(pids-reserved.PIDs, pids/2))
+		pidsErr = setLimit("pids", r.config.CgroupRoot, "pids.max", max(most-reserved.PIDs, most/2))
 	}
 	return errors.Join(err, pidsErr)
-}
-
-func machinePIDs() (int64, error) {
-	var least int64
-	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return 0, err
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", file, err)
-		}
-		if least == 0 || n < least {
-			least = n
-		}
-	}
-	return least, nil
 }
 
 // limit limits the pod's number of processes, once, before its first container starts. Without the pids controller,

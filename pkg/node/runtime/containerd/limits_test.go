@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/host/pids"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -70,7 +71,7 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 		file = "memory.max"
 	}
 	require.InDelta(t, int64(info.Totalram)*int64(info.Unit)-64<<20, read("memory", file), 1<<20)
-	all, err := machinePIDs()
+	all, err := pids.Limit()
 	require.NoError(t, err)
 	require.Equal(t, all-100, read("pids", "pids.max"))
 }
