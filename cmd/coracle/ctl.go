@@ -51,8 +51,10 @@ func ctlCommand() *cobra.Command {
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 && needsCluster(args) && !command.HasCluster() {
-				return command.NoCluster()
+			if len(args) > 0 && needsCluster(args) {
+				if err := command.Check(); err != nil {
+					return err
+				}
 			}
 			command.UseCluster(command.DataDir())
 			cli.Kubectl(args)

@@ -8,7 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
+	"path/filepath"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -56,17 +60,55 @@ func NoCluster() error {
 	return ErrNoCluster
 }
 
-// HasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
-func HasCluster() bool {
+// hasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
+func hasCluster() bool {
 	UseCluster(DataDir())
 	config, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
 	return err != nil || len(config.Clusters) > 0 || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
+// errStopped means that nothing listens at the address in this machine's own kubeconfig.
+var errStopped = errors.New("the cluster of this machine does not run: start it with `coracle start`")
+
+// dialTimeout bounds the connection attempt of Check.
+const dialTimeout = time.Second
+
+// Check returns an error that says what to do if there is no cluster, or if this machine's own is the default and is
+// stopped.
+func Check() error {
+	if !hasCluster() {
+		return NoCluster()
+	}
+	own := filepath.Join(DataDir(), Kubeconfig)
+	if os.Getenv("KUBECONFIG") != own {
+		return nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", own)
+	if err != nil {
+		return nil // the command itself reports it
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		return nil
+	}
+	conn, err := net.DialTimeout("tcp", server.Host, dialTimeout)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errStopped
+	}
+	if err == nil {
+		_ = conn.Close()
+	}
+	return nil
+}
+
 // Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of
 // this machine unless KUBECONFIG names another.
 func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
-	UseCluster(DataDir())
+	if kubeconfig == "" {
+		if err := Check(); err != nil {
+			return nil, err
+		}
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}

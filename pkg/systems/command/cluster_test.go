@@ -1,6 +1,7 @@
 package command
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,4 +44,29 @@ func TestUseCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/mine")
 	UseCluster(dir)
 	require.Equal(t, "/mine", os.Getenv("KUBECONFIG"), "the user's choice stands")
+}
+
+// TestCheck: a command on this machine's stopped cluster says how to start it. It does not check other kubeconfigs.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBECACHEDIR", dir)
+	t.Setenv("CORACLE_DATA_DIR", dir)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	file := filepath.Join(dir, Kubeconfig)
+	text := `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "https://` +
+		listener.Addr().String() + `"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}]}`
+	t.Setenv("KUBECONFIG", "")
+	require.ErrorIs(t, Check(), ErrNoCluster)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	require.NoError(t, Check())
+	require.NoError(t, listener.Close())
+	require.ErrorIs(t, Check(), errStopped)
+	_, err = Connector{}.Connect("", "")
+	require.ErrorIs(t, err, errStopped)
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.WriteFile(other, []byte(text), 0o600))
+	t.Setenv("KUBECONFIG", other)
+	require.NoError(t, Check())
 }
