@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds the disk of a virtual machine from Debian's packages: hack/machine/root.sh SUITE FOLDER. The folder gets disk.img (ext4, 4 GiB,
-# sparse), kernel, initrd and the key that its root accepts. Nothing in it is prepared for Coracle.
+# Builds the disk of a virtual machine from Debian's packages: hack/machine/root.sh SUITE FOLDER. The folder gets
+# disk.img (ext4, 4 GiB, sparse), kernel, initrd and the key that its root accepts. Nothing is prepared for Coracle.
 set -euo pipefail
 suite=$1 out=$2
 mkdir -p "$out"
 [ ! -e "$out/.done" ] || exit 0
 for tool in mmdebstrap mke2fs ssh-keygen; do
-  command -v $tool >/dev/null || { echo "$tool is missing: apt-get install mmdebstrap e2fsprogs openssh-client" >&2; exit 1; }
+  command -v $tool >/dev/null && continue
+  echo "$tool is missing: apt-get install mmdebstrap e2fsprogs openssh-client" >&2
+  exit 1
 done
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

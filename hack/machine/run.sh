@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Tries the release's package on virtual machines with Debian as it is installed: hack/machine/run.sh [SUITE...]. Each machine is booted
-# from a fresh copy of its disk, goes through the steps of steps.sh, and is reported with the seconds of each step. Logs are in
-# dist/machine/SUITE. QEMU emulates the processor, which takes some ten minutes a machine; MACHINE_ACCEL=kvm uses the real one.
+# Tries the release's package on virtual machines with Debian as it is installed: hack/machine/run.sh [SUITE...]. Each
+# machine boots from a fresh copy of its disk and goes through the steps of steps.sh. The report has the seconds of each
+# step; logs are in dist/machine/SUITE. QEMU emulates the processor, which takes some ten minutes a machine;
+# MACHINE_ACCEL=kvm uses the real one.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
-command -v qemu-system-x86_64 >/dev/null || { echo "QEMU is missing: apt-get install qemu-system-x86 qemu-utils mmdebstrap" >&2; exit 1; }
+if ! command -v qemu-system-x86_64 >/dev/null; then
+  echo "QEMU is missing: apt-get install qemu-system-x86 qemu-utils mmdebstrap" >&2
+  exit 1
+fi
 deb=$(echo dist/coracle_*_amd64.deb)
 [ -e "$deb" ] || { echo "dist has no package: run make release" >&2; exit 1; }
 steps=(before install hello pods network claim systems limits kill restart upgrade reboot rebooted power rebooted purge)
@@ -25,9 +29,13 @@ served() { # FOLDER N: waits until the machine has booted for the Nth time
   seen=$(timeout 300 tail -n +1 -f "$1/console.log" --pid $qemu 2>/dev/null | grep -m "$2" -c 'the machine serves')
   [ "$seen" = "$2" ] || { echo "the machine did not boot: see $1/console.log" >&2; return 1; }
 }
-guest() { ssh -q -i "$folder/key" -p $port -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 root@127.0.0.1 "$@"; }
+guest() {
+  ssh -q -i "$folder/key" -p $port -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 \
+    root@127.0.0.1 "$@"
+}
 copy() {
-  tar -cf - -C "$PWD" --transform 's,^dist/,,' --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' "$deb" dist/images/*.tar manifests/examples hack/machine/steps.sh |
+  tar -cf - -C "$PWD" --transform 's,^dist/,,' --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' \
+    "$deb" dist/images/*.tar manifests/examples hack/machine/steps.sh |
     guest 'mkdir -p coracle && tar -xf - -C coracle'
 }
 step() { # SUITE STEP

@@ -17,10 +17,12 @@ until_true() {
 
 # machine prints all that an installation may change and has to give back.
 machine() {
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root/coracle -o -path /var/log -o -path /var/cache -o \
-    -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/lib/apt -o -path /run/systemd -o -path /run/log -o -path /run/udev -o \
-    -path /run/user -o -path /root/.ssh -o -path '/var/tmp/systemd-private-*' \) -prune -o -printf '%p %y %m %l\n' | sort
-  find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /run/user -o -path /run/dbus \) -prune -o -printf '%p %y %m\n' | sort
+  local skip=() path
+  for path in /proc /sys /dev /tmp /root/coracle /root/.ssh /var/log /var/cache /var/lib/dpkg /var/lib/systemd \
+    /var/lib/apt '/var/tmp/systemd-private-*' /run/systemd /run/log /run/udev /run/user /run/dbus; do
+    skip+=(-path "$path" -o)
+  done
+  find / /run -xdev \( "${skip[@]}" -false \) -prune -o -printf '%p %y %m %l\n' | sort -u
   find /etc -xdev -type f -exec sha256sum {} + | sort
   findmnt -rno TARGET,FSTYPE,OPTIONS | grep -v -e /run/user -e /run/credentials -e binfmt | sort
   nft list ruleset
@@ -29,14 +31,26 @@ machine() {
   ip rule
   find /sys/fs/cgroup -maxdepth 1 -type d | sort
   cat /sys/fs/cgroup/cgroup.subtree_control
-  sysctl -a 2>/dev/null | grep -e '^net.ipv4.ip_forward' -e '^net.ipv4.conf.all' -e '^net.bridge' -e '^vm.overcommit' -e '^kernel.panic' -e inotify | sort
+  sysctl -a 2>/dev/null | sort |
+    grep -E '^(net\.ipv4\.(ip_forward|conf\.all)|net\.bridge|vm\.overcommit|kernel\.panic|.*inotify)'
 }
 
 served() { # the pods that stay, and their containers
-  ctl get pods -l 'app in (hello,notes)' -o 'jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{"\n"}{end}' | sort
+  local status='{.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}'
+  ctl get pods -l 'app in (hello,notes)' \
+    -o "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} $status{\"\\n\"}{end}" | sort
 }
-answers() { curl -fsS --max-time 5 "http://$(ctl get service hello -o 'jsonpath={.spec.clusterIP}')" | grep -q 'Hello from a coracle'; }
-task_pod() { ctl get pod "$1" -o 'jsonpath={.status.containerStatuses[0].state.terminated.reason}{.status.containerStatuses[0].lastState.terminated.reason}'; }
+answers() {
+  curl -fsS --max-time 5 "http://$(ctl get service hello -o 'jsonpath={.spec.clusterIP}')" |
+    grep -q 'Hello from a coracle'
+}
+ended() { # POD: the reason why its container ended
+  ctl get pod "$1" -o 'jsonpath={.status.containerStatuses[0].state.terminated.reason}'
+}
+resize() { # POD CPU MEMORY
+  ctl patch pod "$1" --subresource resize \
+    --patch "{spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}}"
+}
 
 case $1 in
 before) machine >before.txt ;;
@@ -64,7 +78,8 @@ pods)
 network)
   ctl create ingress hello --rule='hello.example.com/*=hello:80'
   ctl wait ingress/hello --for=jsonpath='{.status.loadBalancer.ingress}' --timeout=60s
-  until_true curl -fsS -H 'Host: hello.example.com' "http://$(ctl get ingress hello -o 'jsonpath={.status.loadBalancer.ingress[0].ip}')/"
+  ip=$(ctl get ingress hello -o 'jsonpath={.status.loadBalancer.ingress[0].ip}')
+  until_true curl -fsS -H 'Host: hello.example.com' "http://$ip/"
   ctl apply -f - <<'END'
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -109,16 +124,19 @@ kind: Pod
 metadata: {name: slow}
 spec:
   containers:
-  - {name: c, image: busybox:1.36, command: [sleep, '36000'], resources: {requests: {memory: 16Mi, cpu: 10m}, limits: {memory: 32Mi, cpu: 200m}}}
+  - name: c
+    image: busybox:1.36
+    command: [sleep, '36000']
+    resources: {requests: {memory: 16Mi, cpu: 10m}, limits: {memory: 32Mi, cpu: 200m}}
 END
-  killed() { [ "$(task_pod greedy)" = OOMKilled ]; }
+  killed() { [ "$(ended greedy)" = OOMKilled ]; }
   until_true killed
   ctl wait pod/slow --for=condition=Ready --timeout=60s
   limit() { ctl exec slow -- cat /sys/fs/cgroup/cpu.max | grep -q "^$1 "; }
   until_true limit 20000
-  ctl patch pod slow --subresource resize --patch '{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"400m","memory":"64Mi"}}}]}}'
+  resize slow 400m 64Mi
   until_true limit 40000
-  ctl patch pod slow --subresource resize --patch '{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"100m","memory":"64Mi"}}}]}}'
+  resize slow 100m 64Mi
   until_true limit 10000
   ctl delete pod slow greedy --now
   ;;
@@ -155,6 +173,9 @@ purge)
   machine >after.txt
   diff before.txt after.txt
   ;;
-journal) journalctl --no-pager -b -o short-monotonic; ls -l /var/lib/coracle; tail -n 200 /var/lib/coracle/coracle.log 2>/dev/null || true ;;
+journal)
+  journalctl --no-pager -b -o short-monotonic
+  ls -l /var/lib/coracle
+  ;;
 *) echo "there is no step $1" >&2; exit 2 ;;
 esac

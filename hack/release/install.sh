@@ -2,7 +2,7 @@
 # Installs Coracle from an archive of a release, or removes it. It has no default host: give the archive.
 #
 #   install.sh ARCHIVE           a file or an https:// URL of coracle-VERSION-linux-ARCH.tar.gz
-#   install.sh --uninstall       removes the installed files; while /var/lib/coracle has a cluster, one of these is required:
+#   install.sh --uninstall       removes the installed files; with a cluster in /var/lib/coracle it needs one of:
 #   --delete-data                deletes the cluster
 #   --keep-data                  stops the cluster and leaves its data
 #

@@ -40,7 +40,7 @@ type BuildbarnSpec struct {
 	// Config has values for the generated configuration files.
 	Config FarmConfig `json:"config,omitempty"`
 	// TLS encrypts connections between the parts and with clients, and restricts each part to the connections that
-	// it needs. Without it there is no TLS. An empty object enables it.
+	// it needs. If it is not set, connections are not encrypted. An empty object enables it.
 	TLS *FarmTLS `json:"tls,omitempty"`
 }
 
@@ -75,7 +75,7 @@ type Images struct {
 	Scheduler string `json:"scheduler,omitempty"`
 	Worker    string `json:"worker,omitempty"`
 	Storage   string `json:"storage,omitempty"`
-	// Browser is the image of bb_browser. Without it there is no browser.
+	// Browser is the image of bb_browser. If it is empty, the farm has no browser.
 	Browser string `json:"browser,omitempty"`
 	// RunnerInstaller is the image that provides bb_runner. Defaults to buildbarn/bb-runner-installer:latest.
 	RunnerInstaller string `json:"runnerInstaller,omitempty"`

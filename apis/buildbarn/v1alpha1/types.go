@@ -61,7 +61,7 @@ const (
 	Ready State = "Ready"
 	// NotReady means that pods are being created, not ready yet, or being removed.
 	NotReady State = "NotReady"
-	// NotFound means that there is no Deployment or StatefulSet. The conditions describe the reason.
+	// NotFound means that the part's Deployment or StatefulSet does not exist. The conditions describe the reason.
 	NotFound State = "NotFound"
 )
 

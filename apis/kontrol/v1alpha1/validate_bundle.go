@@ -146,7 +146,7 @@ func validateApproval(a Approval, at *field.Path) field.ErrorList {
 }
 
 // reference matches HOST/PATH with a tag, a digest or both, as in the OCI distribution specification. The host must
-// have a dot or a port or be localhost: there is no default registry.
+// have a dot or a port or be localhost: artifacts have no default registry.
 var reference = regexp.MustCompile(
 	`^(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]{1,5})(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
 

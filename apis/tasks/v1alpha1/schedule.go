@@ -42,8 +42,8 @@ type TaskScheduleSpec struct {
 	Schedule string `json:"schedule"`
 	// TimeZone is the time zone of the schedule, such as "Europe/Paris". If unset, the server's time zone is used.
 	TimeZone *string `json:"timeZone,omitempty"`
-	// StartingDeadlineSeconds is how late a task may be created after its scheduled time. If unset, there is no
-	// limit.
+	// StartingDeadlineSeconds is how late a task may be created after its scheduled time. If unset, the time
+	// is not limited.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 	// ConcurrencyPolicy specifies what happens if the previous task is still running: Allow (the default) runs
 	// both, Forbid skips the new run, Replace deletes the previous task.

@@ -69,10 +69,10 @@ type TaskSpec struct {
 	// backoffSeconds, whichever is longer. Defaults to 1.
 	BackoffSeconds *int32 `json:"backoffSeconds,omitempty"`
 	// RunTimeoutSeconds is the maximum run time of an attempt, from the start of its container, 1 to 31536000. An
-	// attempt that runs longer is stopped and fails. If unset, there is no limit.
+	// attempt that runs longer is stopped and fails. If unset, the time is not limited.
 	RunTimeoutSeconds *int64 `json:"runTimeoutSeconds,omitempty"`
 	// ScheduleTimeoutSeconds is how long an attempt may wait for a feasible node, 1 to 31536000. After that the
-	// task fails without retries. If unset, there is no limit.
+	// task fails without retries. If unset, the time is not limited.
 	ScheduleTimeoutSeconds *int64 `json:"scheduleTimeoutSeconds,omitempty"`
 	// StartTimeoutSeconds is how long an attempt may wait, after its node was chosen, for a container that cannot
 	// be created, for example because its image cannot be pulled or a ConfigMap is missing. 1 to 31536000. Defaults

@@ -84,8 +84,8 @@ type level struct {
 	// queueLength limits a flow's waiting requests, queueable the level's.
 	queueLength, queueable int
 	executing, waiting     int
-	// requests is the number of requests between Begin and End. A retired level is no longer configured; it is
-	// removed when requests becomes 0.
+	// requests is the number of requests between Begin and End. The configuration has
+	// dropped a retired level, which is removed when requests becomes 0.
 	requests int
 	retired  bool
 	spec     *flowcontrol.PriorityLevelConfiguration
