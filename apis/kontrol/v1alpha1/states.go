@@ -79,6 +79,8 @@ type Applied struct {
 	// generation was first applied.
 	AppliedAt   *metav1.MicroTime `json:"appliedAt,omitempty"`
 	Corrections int32             `json:"corrections,omitempty"`
+	// ResourceVersion is the object's resourceVersion on the cluster after the last apply.
+	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
 // ApplyStatus is the result of an attempt to apply.

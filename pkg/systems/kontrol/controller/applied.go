@@ -281,7 +281,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	next := kontrol.Applied{
 		Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
 		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at,
-		Corrections: a.State.Corrections,
+		Corrections: a.State.Corrections, ResourceVersion: out.ResourceVersion,
 	}
 	if a.State.Generation != next.Generation {
 		next.Corrections = 0
@@ -307,7 +307,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 		old := &was.State
 		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant,
 			old.Object, old.Fields
-		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
+		next.AppliedAt, next.Corrections, next.ResourceVersion = old.AppliedAt, old.Corrections, old.ResourceVersion
 	}
 	next.Attempted = next.Attempted || next.Status == kontrol.ApplyApplied || was != nil && attempted(&was.State)
 	next.Subject = subject(res, pair.Cluster)

@@ -29,8 +29,11 @@ import (
 // remain when Kontrol's own manager stops applying these fields.
 const initialManager = "kontrol-initial"
 
-// Answer is a cluster's response to an apply: the object, and the fields that Kontrol owns.
-type Answer struct{ Object, Fields runtime.RawExtension }
+// Answer is a cluster's response to an apply: the object, the fields that Kontrol owns, and the object's version.
+type Answer struct {
+	Object, Fields  runtime.RawExtension
+	ResourceVersion string
+}
 
 // claimedError means that the object belongs to another Resource, possibly of another Kontrol installation.
 type claimedError struct{ id int64 }
@@ -141,6 +144,7 @@ func finish(ctx context.Context, c client.WithWatch, o Observed, step Step,
 	}
 	return Answer{
 		Object: runtime.RawExtension{Raw: object.JSON(object.Record(out.Object))}, Fields: runtime.RawExtension{Raw: fields},
+		ResourceVersion: out.GetResourceVersion(),
 	}, nil
 }
 

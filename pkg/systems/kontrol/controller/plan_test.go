@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -237,6 +238,8 @@ type world struct {
 	data  map[string]string
 	owner map[string]string
 	marks int64 // the generation in the annotation; 0 without the object
+	// version is the object's resourceVersion.
+	version int
 }
 
 func (w *world) live(r *kontrol.Resource) *unstructured.Unstructured {
@@ -280,7 +283,7 @@ func (w *world) live(r *kontrol.Resource) *unstructured.Unstructured {
 	return &unstructured.Unstructured{
 		Object: object.Parse(object.JSON(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": data,
 			"metadata": map[string]any{
-				"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1", "managedFields": managed,
+				"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": strconv.Itoa(w.version), "managedFields": managed,
 				"annotations": map[string]any{
 					kontrol.AnnotationID:         number,
 					kontrol.AnnotationGeneration: g,
@@ -321,6 +324,7 @@ func TestStatesConverge(t *testing.T) {
 				return
 			}
 			w.data["a"], w.owner["a"], w.marks = want, kontrol.FieldManager, r.Generation
+			w.version++
 			if step.Prune {
 				delete(w.data, "added")
 			}
@@ -334,7 +338,7 @@ func TestStatesConverge(t *testing.T) {
 				Subject: subject(r, "c"), Generation: r.Generation, Revision: 1, AttemptedGeneration: r.Generation,
 				Status: kontrol.ApplyApplied, AppliedAt: &at,
 				Object: runtime.RawExtension{Raw: object.JSON(object.Record(live.Object))},
-				Fields: runtime.RawExtension{Raw: fields},
+				Fields: runtime.RawExtension{Raw: fields}, ResourceVersion: live.GetResourceVersion(),
 			}
 		}
 		r.Spec.Mode = rapid.SampledFrom([]kontrol.Mode{kontrol.ModeCorrect, kontrol.ModeEnforce}).Draw(t, "mode")
@@ -354,10 +358,12 @@ func TestStatesConverge(t *testing.T) {
 			case "drift":
 				if w.marks > 0 {
 					w.data["a"], w.owner["a"] = "drift", "somebody"
+					w.version++
 				}
 			case "add":
 				if w.marks > 0 {
 					w.data["added"], w.owner["added"] = "x", "somebody"
+					w.version++
 				}
 			case "remove":
 				w.data, w.owner, w.marks = map[string]string{}, map[string]string{}, 0

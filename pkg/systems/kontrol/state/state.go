@@ -5,7 +5,9 @@
 package state
 
 import (
+	"bytes"
 	"fmt"
+	"strconv"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
@@ -57,12 +59,23 @@ func Of(in Input) (kontrol.State, string) {
 	case c.Generation != a.Generation || c.Revision != a.Revision:
 		return kontrol.StatePendingApplied, fmt.Sprintf("%sgeneration %d was applied, %d was seen last", at, a.Generation,
 			c.Generation)
+	case older(c.ResourceVersion, a.ResourceVersion) && !bytes.Equal(c.Object.Raw, a.Object.Raw):
+		// An apply that was killed before it was recorded, and then drift: the apply since then has reverted it.
+		return kontrol.StatePendingApplied, at + "the object was applied again, but not seen since"
 	case a.Status == kontrol.ApplyFailed && a.AttemptedGeneration == r.Generation:
 		return kontrol.StateOutOfSync, at + a.Error
 	case c.Health == kontrol.HealthDegraded:
 		return kontrol.StateDegraded, at + c.HealthMessage
 	}
 	return kontrol.StateSynced, ""
+}
+
+// older reports whether one resourceVersion precedes another (KEP-5504). It returns false for versions that are not
+// numbers, and for records of earlier versions of Kontrol, which have none.
+func older(a, b string) bool {
+	x, err := strconv.ParseUint(a, 10, 64)
+	y, err2 := strconv.ParseUint(b, 10, 64)
+	return err == nil && err2 == nil && x < y
 }
 
 // describe says what the first drift is, and who made it.

@@ -68,6 +68,14 @@ func TestOf(t *testing.T) {
 			func(in *Input) { in.Current.Generation = 1 }, kontrol.StatePendingApplied,
 			"generation 2 was applied, 1 was seen last",
 		},
+		"seen before it was applied again": {func(in *Input) {
+			in.Current.ResourceVersion, in.Applied.ResourceVersion = "9", "10"
+			in.Current.Object.Raw, in.Applied.Object.Raw = []byte(`{"a":1}`), []byte(`{"a":2}`)
+		}, kontrol.StatePendingApplied, "applied again, but not seen since"},
+		"applied again without a change": {func(in *Input) {
+			in.Current.ResourceVersion, in.Applied.ResourceVersion = "9", "10"
+			in.Current.Object.Raw, in.Applied.Object.Raw = []byte(`{"a":1}`), []byte(`{"a":1}`)
+		}, kontrol.StateSynced, ""},
 		"another revision": {func(in *Input) { in.Current.Revision = 7 }, kontrol.StatePendingApplied, ""},
 		"cannot be watched": {
 			func(in *Input) { in.Current.Reason, in.Current.Error = "Forbidden", "no" }, kontrol.StatePendingApplied, "on c: no",
