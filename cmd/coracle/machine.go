@@ -74,7 +74,7 @@ func imageCommand() *cobra.Command {
 		onMachine(c, func(ctx context.Context, c config.Config, args []string) error { return run(ctx, c.RunDir, args) })
 		cmd.AddCommand(c)
 	}
-	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1),
+	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, command.AtLeast(1, "FILE..."),
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
 		})
@@ -85,7 +85,7 @@ func imageCommand() *cobra.Command {
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
 		})
-	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1),
+	sub("rm IMAGE...", "Remove images by name or ID", command.AtLeast(1, "IMAGE..."),
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.RemoveImages(ctx, dir, args, os.Stdout)
 		})
@@ -93,8 +93,8 @@ func imageCommand() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o wide|json]")}
-	output := cmd.Flags().StringP("output", "o", "", "wide, with each component, or json, for programs")
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o json]")}
+	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		switch *output {
 		case "json":

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -53,7 +55,32 @@ func execute() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return commandLine().ExecuteContext(ctx)
+	return run(ctx, commandLine(), os.Args[1:])
+}
+
+// run executes a command line. For an unknown subcommand Cobra prints the help of its parent and succeeds; here it is
+// an error, so that a script with a mistake fails.
+func run(ctx context.Context, root *cobra.Command, args []string) error {
+	c, rest, _ := root.Find(args)
+	name := slices.IndexFunc(rest, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	if name >= 0 && !c.Runnable() && !slices.Contains(rest, "-h") && !slices.Contains(rest, "--help") &&
+		!slices.Contains(cobraCommands, rest[name]) {
+		return unknownCommand(c, rest[name])
+	}
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}
+
+// cobraCommands are commands that Cobra adds when it executes.
+var cobraCommands = []string{"help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
+
+func unknownCommand(c *cobra.Command, name string) error {
+	c.SuggestionsMinimumDistance = max(len(name)/3, 1)
+	hint := fmt.Sprintf("see `%s --help`", c.CommandPath())
+	if like := c.SuggestionsFor(name); len(like) > 0 {
+		hint = "did you mean " + strings.Join(like, " or ") + "?"
+	}
+	return fmt.Errorf("%s has no command %q: %s", c.CommandPath(), name, hint)
 }
 
 func root() *cobra.Command {
@@ -73,6 +100,9 @@ node agent and the command line.
 		Version:       versionText(),
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())
+	})
 	cmd.AddGroup(
 		&cobra.Group{ID: "machine", Title: "This machine:"},
 		&cobra.Group{ID: "cluster", Title: "The cluster:"},

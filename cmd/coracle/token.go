@@ -50,7 +50,7 @@ func tokenCommand() *cobra.Command {
 		Use:     "revoke ID...",
 		Aliases: []string{"delete", "rm"},
 		Short:   "Revoke join tokens; machines that joined with them stay in the cluster",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    command.AtLeast(1, "ID..."),
 	}
 	command.Connector{}.OnCluster(revoke, func(ctx context.Context, c *command.Cluster, args []string) error {
 		return cli.RevokeTokens(ctx, c, args, os.Stdout)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,10 +49,19 @@ func (e *Exit) Error() string {
 
 func (e *Exit) Unwrap() error { return e.Err }
 
-// Exactly is cobra.ExactArgs with a usage message.
-func Exactly(n int, usage string) cobra.PositionalArgs {
+// Exactly is cobra.ExactArgs with a usage message. It also requires the named flags.
+func Exactly(n int, usage string, flags ...string) cobra.PositionalArgs {
+	return expect(func(args int) bool { return args == n }, usage, flags)
+}
+
+// AtLeast is cobra.MinimumNArgs with a usage message.
+func AtLeast(n int, usage string) cobra.PositionalArgs {
+	return expect(func(args int) bool { return args >= n }, usage, nil)
+}
+
+func expect(right func(args int) bool, usage string, flags []string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
+		if !right(len(args)) || slices.ContainsFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) }) {
 			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
 		}
 		return nil

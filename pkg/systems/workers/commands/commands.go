@@ -58,11 +58,10 @@ func (k commands) convert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert -f FILE",
 		Short: "Convert Containers, ReplicaSets and Services of an in-process mini Kubernetes, and print the result",
-		Args:  command.Exactly(0, "-f FILE"),
+		Args:  command.Exactly(0, "-f FILE", "filename"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
-	_ = cmd.MarkFlagRequired("filename")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
 	}
@@ -73,10 +72,9 @@ func (k commands) applyLegacy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply-legacy -f FILE",
 		Short: "Convert manifests of an in-process mini Kubernetes, and apply the result",
-		Args:  command.Exactly(0, "-f FILE"),
+		Args:  command.Exactly(0, "-f FILE", "filename"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
-	_ = cmd.MarkFlagRequired("filename")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cluster{c}.ApplyLegacy(ctx, *file, os.Stdin, os.Stdout)
 	})
