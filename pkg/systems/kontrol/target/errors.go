@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// explain returns the reason of a cluster's condition for an error, and a message that says what to do.
+// explain maps an error to the reason of a Cluster's condition and a message with the remedy.
 func explain(err error, server string) (reason, message string) {
 	reason, message = kontrol.ReasonUnreachable, "it does not answer: check that the server runs and can be reached "+
 		"from here"
@@ -52,7 +52,7 @@ func explain(err error, server string) (reason, message string) {
 	return reason, bounded.Text(fmt.Sprintf("%s: %s (%v)", server, message, err), kontrol.MaxError)
 }
 
-// Lost reports whether an error means that a cluster cannot be used at all, rather than that it refuses one request.
+// Lost reports whether an error may mean that the whole cluster is unusable, rather than that it refuses one request.
 func Lost(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

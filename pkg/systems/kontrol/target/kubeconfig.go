@@ -11,11 +11,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// maxKubeconfig is the largest kubeconfig, in bytes.
+// maxKubeconfig is the maximum size of a kubeconfig, in bytes.
 const maxKubeconfig = 1 << 20
 
-// ParseKubeconfig returns how to reach the cluster of a kubeconfig's current context. Whatever would run a command or
-// read a file of this machine is refused.
+// ParseKubeconfig returns the client configuration of a kubeconfig's current context. It rejects fields that would run
+// a command or read a file on this machine: the writer of the Secret must not act on the hub.
 func ParseKubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("it has more than %d bytes", maxKubeconfig)
