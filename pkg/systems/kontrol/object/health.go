@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// HealthOf returns whether an object works, by the rules of kstatus (sigs.k8s.io/cli-utils): kinds of Kubernetes by
-// their own status, others by observedGeneration and the conditions Reconciling, Stalled and Ready.
+// HealthOf returns an object's health and the reason, by the rules of kstatus (sigs.k8s.io/cli-utils): built-in kinds
+// by their own status, others by observedGeneration and the conditions Reconciling, Stalled and Ready.
 func HealthOf(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		return kontrol.HealthProgressing, "it is being deleted"
@@ -188,7 +188,7 @@ func number(o *unstructured.Unstructured, otherwise int64, path ...string) int64
 	return otherwise
 }
 
-// condition returns the status of a condition, and its message or reason.
+// condition returns the status of a condition and its message, or its reason if the message is empty.
 func condition(o *unstructured.Unstructured, kind string) (status, message string, ok bool) {
 	list, _, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "conditions")
 	all, _ := list.([]any)
