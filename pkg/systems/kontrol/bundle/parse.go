@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// Parse returns the objects of files in the order of Sort. Lists are taken apart. The error names the file and the
-// object.
+// Parse returns the objects of files in the order of Sort. Lists are expanded. The error names the file and the
+// document or object.
 func Parse(files []File) ([]Object, error) {
 	var out []Object
 	seen := map[string]string{}
