@@ -60,7 +60,7 @@ func Of(in Input) (kontrol.State, string) {
 		return kontrol.StatePendingApplied, fmt.Sprintf("%sgeneration %d was applied, %d was seen last", at, a.Generation,
 			c.Generation)
 	case older(c.ResourceVersion, a.ResourceVersion) && !bytes.Equal(c.Object.Raw, a.Object.Raw):
-		// Kontrol was killed between an apply and its record, the object drifted, and the next apply reverted the drift.
+		// Kontrol was killed between an apply and its record, the object drifted, and the next apply reverted that.
 		return kontrol.StatePendingApplied, at + "the object was applied again, but not seen since"
 	case a.Status == kontrol.ApplyFailed && a.AttemptedGeneration == r.Generation:
 		return kontrol.StateOutOfSync, at + a.Error
