@@ -54,8 +54,8 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 	}
 }
 
-// resourceRow returns the kind Resource. Deletion adds a finalizer, which stays until the deletion policy is carried out
-// on all clusters.
+// resourceRow returns the kind Resource. Deletion adds a finalizer, which stays until the deletion policy is carried
+// out on all clusters.
 func resourceRow() *kind.Resource {
 	r := own.Row(own.Definition[*kontrol.Resource]{
 		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"},
