@@ -76,7 +76,7 @@ func (h *Hub) Use(ctx context.Context, changed func(cluster string)) {
 	}
 }
 
-// Ready returns the error with which Serve would refuse a connection of a cluster, or nil.
+// Ready returns the error that Serve would return at once for a connection of a cluster, or nil.
 func (h *Hub) Ready(cluster string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

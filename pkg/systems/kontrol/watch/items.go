@@ -197,7 +197,7 @@ func (w *watcher) put(at types.NamespacedName, o *unstructured.Unstructured) boo
 	return w.set(at, o)
 }
 
-// putOver is put, unless the known version is no longer was: the watch has reported a change, which may be newer.
+// putOver is put, unless the known version differs from was: then the watch has reported a change, which may be newer.
 func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.Unstructured) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
