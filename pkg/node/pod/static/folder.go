@@ -69,8 +69,7 @@ type manifest struct {
 	at   []string    // of a link: the subfolders that it leads through
 }
 
-// unusable reports whether this process has never read and parsed the file. A pod of an earlier process goes on
-// running.
+// unusable reports whether this process has never read and parsed the file. Pods of earlier processes keep running.
 func (m *manifest) unusable() bool {
 	return m.pod == nil && (m.open || m.err != nil && !errors.Is(m.err, errNotFile) && !errors.Is(m.err, errNowhere))
 }
