@@ -65,7 +65,6 @@ type result struct {
 	err     error
 }
 
-// sources reads and caches the contents of Bundles.
 type sources struct {
 	engine.Env
 	fetch Fetcher
@@ -208,7 +207,6 @@ func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
 	return stamped(is.result, b)
 }
 
-// credentials returns the pull secret's credentials and resourceVersion.
 func (s *sources) credentials(ctx context.Context,
 	a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
 	ref := a.PullSecret

@@ -116,7 +116,6 @@ func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored 
 	return added
 }
 
-// owner is an entry of the managed fields.
 type owner struct {
 	metav1.ManagedFieldsEntry
 	set *fieldpath.Set
@@ -175,7 +174,6 @@ func peoples(p fieldpath.Path) bool {
 	return true
 }
 
-// within reports whether p is the field g or inside it.
 func within(p, g fieldpath.Path) bool {
 	return len(p) >= len(g) && p[:len(g)].Equals(g)
 }

@@ -45,7 +45,6 @@ func find(o any, e fieldpath.PathElement) (int, bool) {
 	return 0, false
 }
 
-// element reports whether e selects the list element o at index i.
 func element(o any, i int, e fieldpath.PathElement) bool {
 	switch {
 	case e.Index != nil:
@@ -184,7 +183,6 @@ func Only(o any, steps []kontrol.PathStep) any {
 	return nil
 }
 
-// stepIs reports whether a step selects the list element o at index i.
 func stepIs(s kontrol.PathStep, o any, i int) bool {
 	switch {
 	case s.Any:

@@ -7,7 +7,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// waiter is a caller to notify when it may send a request.
 type waiter struct {
 	key    string
 	notify func()

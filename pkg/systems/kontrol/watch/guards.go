@@ -50,7 +50,6 @@ func newGuards(ctx context.Context, w *watcher, c client.WithWatch) *guards {
 	return g
 }
 
-// end stops all guards and waits for them.
 func (g *guards) end() {
 	g.timer.Stop()
 	g.cancel()
@@ -74,7 +73,6 @@ func (g *guards) update() {
 	}
 }
 
-// read reads the unlabelled objects without a guard.
 func (g *guards) read() error {
 	g.armed = false
 	for _, at := range g.unlabelled() {

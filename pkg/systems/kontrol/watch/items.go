@@ -216,7 +216,6 @@ func (w *watcher) putLost(at types.NamespacedName, version string, o *unstructur
 	}
 }
 
-// version returns the known version; empty if there is none.
 func (w *watcher) version(at types.NamespacedName) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -289,21 +288,18 @@ func (w *watcher) others(found map[types.NamespacedName]bool) (list []types.Name
 	return list
 }
 
-// unlabelled returns the objects that lost their label.
 func (w *watcher) unlabelled() []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.lost))
 }
 
-// isLost reports whether a wanted object exists without its label.
 func (w *watcher) isLost(at types.NamespacedName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost[at]
 }
 
-// all reports a change for all pairs.
 func (w *watcher) all() {
 	w.mu.Lock()
 	pairs := make([]Pair, 0, w.wanted)
@@ -316,7 +312,6 @@ func (w *watcher) all() {
 	}
 }
 
-// notify reports a change for the pairs of one object.
 func (w *watcher) notify(at types.NamespacedName) {
 	w.mu.Lock()
 	var pairs []Pair

@@ -38,13 +38,11 @@ type Seen struct {
 	Settled uint64
 }
 
-// kind is a kind on a cluster.
 type kind struct {
 	cluster string
 	schema.GroupVersionKind
 }
 
-// place is an object and its watcher.
 type place struct {
 	watcher *watcher
 	types.NamespacedName

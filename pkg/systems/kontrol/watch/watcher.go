@@ -98,7 +98,6 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// once watches until an error.
 func (w *watcher) once() error {
 	t := w.hub.pool.Get(w.kind.cluster)
 	if t == nil || t.Client() == nil {
