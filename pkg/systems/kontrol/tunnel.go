@@ -49,13 +49,13 @@ func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, err
 	}
 	if !c.Spec.Pull {
 		return nil, apierrors.NewConflict(r.GR(), name,
-			errors.New("spec.pull is not true: it has no agent, and is reached with its kubeconfig"))
+			errors.New("spec.pull is not true: the hub reaches the cluster with its kubeconfig, not through an agent"))
 	}
 	if t.hub == nil {
 		return nil, apierrors.NewServiceUnavailable(pull.ErrElsewhere.Error())
 	}
 	if httpstream.IsUpgradeRequest(req) {
-		return nil, apierrors.NewBadRequest("agents pass on requests for objects alone, without upgrades")
+		return nil, apierrors.NewBadRequest("agents forward only requests for objects, without upgrades")
 	}
 	h := builtin.Forward(req, on, &url.URL{Scheme: "http", Host: "agent"}, t.hub.Transport(name))
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -50,13 +50,13 @@ type Credentials struct{ Username, Password string }
 // CredentialsOf returns the credentials in a docker configuration for the registry of a reference.
 func CredentialsOf(config []byte, reference string) (Credentials, error) {
 	if len(config) > maxConfig {
-		return Credentials{}, fmt.Errorf("it has more than %d bytes", maxConfig)
+		return Credentials{}, fmt.Errorf("larger than %d bytes", maxConfig)
 	}
 	var c struct {
 		Auths map[string]struct{ Username, Password, Auth string }
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
-		return Credentials{}, errors.New("it is no docker configuration")
+		return Credentials{}, errors.New("not a docker configuration")
 	}
 	host, _, _ := strings.Cut(reference, "/")
 	for name, a := range c.Auths {
@@ -70,11 +70,11 @@ func CredentialsOf(config []byte, reference string) (Credentials, error) {
 		text, err := base64.StdEncoding.DecodeString(a.Auth)
 		user, password, ok := strings.Cut(string(text), ":")
 		if err != nil || !ok {
-			return Credentials{}, fmt.Errorf("its credentials for %s cannot be parsed", host)
+			return Credentials{}, fmt.Errorf("the credentials for %s cannot be parsed", host)
 		}
 		return Credentials{user, password}, nil
 	}
-	return Credentials{}, fmt.Errorf("it has no credentials for %s", host)
+	return Credentials{}, fmt.Errorf("no credentials for %s", host)
 }
 
 // resolver returns a resolver for the registry of one artifact. Registries on localhost may use plain HTTP.
@@ -146,7 +146,7 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 		if err != nil || realm.User != nil || realm.Host == "" ||
 			realm.Scheme != "https" &&
 				!(realm.Scheme == "http" && a.scheme == "http" && local && realm.Hostname() == hostname(a.host)) {
-			return fmt.Errorf("%s wants tokens of %.200q, which is no https URL: %w", a.host, c.Parameters["realm"],
+			return fmt.Errorf("%s names the token server %.200q, which is not an https URL: %w", a.host, c.Parameters["realm"],
 				docker.ErrInvalidAuthorization)
 		}
 	}
@@ -230,10 +230,10 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(raw, &m); err != nil || len(m.Layers) == 0 {
-		return nil, "", fmt.Errorf("artifact %s: it is no manifest with layers: is it an index of platforms?", reference)
+		return nil, "", fmt.Errorf("artifact %s is not a manifest with layers: is it an index of platforms?", reference)
 	}
 	if len(m.Layers) > maxLayers {
-		return nil, "", fmt.Errorf("artifact %s: it has more than %d layers", reference, maxLayers)
+		return nil, "", fmt.Errorf("artifact %s has more than %d layers", reference, maxLayers)
 	}
 	left := bundle.MaxBytes
 	for i, l := range m.Layers {
@@ -243,7 +243,7 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 		}
 		for _, f := range got {
 			if left -= len(f.Data); left < 0 || len(files) == bundle.MaxFiles {
-				return nil, "", fmt.Errorf("artifact %s: it has more than %d bytes or %d files", reference, bundle.MaxBytes,
+				return nil, "", fmt.Errorf("artifact %s has more than %d bytes or %d files", reference, bundle.MaxBytes,
 					bundle.MaxFiles)
 			}
 			files = append(files, f)
@@ -282,10 +282,10 @@ func layer(ctx context.Context, from remotes.Fetcher, l ocispec.Descriptor, numb
 // blob reads a blob of at most most bytes and verifies its digest.
 func blob(ctx context.Context, from remotes.Fetcher, d ocispec.Descriptor, most int64) ([]byte, error) {
 	if d.Size < 0 || d.Size > most {
-		return nil, fmt.Errorf("it has %d bytes, %d are possible", d.Size, most)
+		return nil, fmt.Errorf("%d bytes, at most %d are allowed", d.Size, most)
 	}
 	if err := d.Digest.Validate(); err != nil {
-		return nil, fmt.Errorf("its digest is invalid: %w", err)
+		return nil, fmt.Errorf("invalid digest: %w", err)
 	}
 	d.URLs = nil
 	body, err := from.Fetch(ctx, d)
@@ -298,7 +298,7 @@ func blob(ctx context.Context, from remotes.Fetcher, d ocispec.Descriptor, most 
 		return nil, err
 	}
 	if got := d.Digest.Algorithm().FromBytes(raw); got != d.Digest {
-		return nil, fmt.Errorf("it has the digest %s, not %s", got, d.Digest)
+		return nil, fmt.Errorf("the content has the digest %s, not %s", got, d.Digest)
 	}
 	return raw, nil
 }

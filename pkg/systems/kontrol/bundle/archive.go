@@ -73,7 +73,7 @@ func inside(name string) (string, error) {
 	}
 	clean := path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(name, "\x00\\") {
-		return "", fmt.Errorf("the archive has a name outside of it: %q", name)
+		return "", fmt.Errorf("the archive has an entry outside its root: %q", name)
 	}
 	return clean, nil
 }

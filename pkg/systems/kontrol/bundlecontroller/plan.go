@@ -126,10 +126,8 @@ func (t *target) proceed(step *Step) {
 	step.Delete = append(step.Delete, t.extra...)
 }
 
-// writes reports whether the cluster's current wave has Resources to write.
 func (t *target) writes() bool { return t.next < len(t.waves) && len(t.waves[t.next].write) > 0 }
 
-// write returns the Resources to write in all waves.
 func (t *target) write() (list []*kontrol.Resource) {
 	for i := range t.waves {
 		list = append(list, t.waves[i].write...)
@@ -180,7 +178,7 @@ func (t *target) report(rec *kontrol.BundleTarget, content string, stopped bool)
 	case t.failure != "":
 		rec.Phase, rec.Message = kontrol.TargetFailed, t.failure
 	case rec.Content != content:
-		rec.Phase, rec.Message = kontrol.TargetWaiting, "its turn has not come"
+		rec.Phase, rec.Message = kontrol.TargetWaiting, "waiting for other clusters"
 		if stopped {
 			rec.Message = "another cluster has failed"
 		}
@@ -216,10 +214,11 @@ func maxUnavailable(m *intstr.IntOrString, total int) int {
 func tooMany(clusters, objects int) string {
 	switch {
 	case clusters > kontrol.MaxTargets:
-		return fmt.Sprintf("it selects %d clusters, %d are possible: make several bundles", clusters, kontrol.MaxTargets)
+		return fmt.Sprintf("the bundle selects %d clusters, at most %d are allowed: make several bundles", clusters,
+			kontrol.MaxTargets)
 	case clusters*objects > kontrol.MaxBundleResources:
-		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects,
-			clusters, clusters*objects, kontrol.MaxBundleResources)
+		return fmt.Sprintf("%d objects on %d clusters are %d Resources, at most %d are allowed: make several bundles",
+			objects, clusters, clusters*objects, kontrol.MaxBundleResources)
 	}
 	return ""
 }

@@ -136,7 +136,7 @@ func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		step = Plan(o, r.Now())
 		if step.Status.Artifact = got.digest; got.err != nil {
 			condition(&step.Status, kontrol.ConditionContentReady, true, "Stale",
-				cut("what was read last is used: "+got.err.Error()))
+				cut("using the content that was read last: "+got.err.Error()))
 		}
 	}
 	return r.carryOut(ctx, &b, step)
@@ -228,6 +228,6 @@ func (r *bundles) write(ctx context.Context, b *kontrol.Bundle, res *kontrol.Res
 	}
 	next := b.DeepCopy()
 	next.Status = invalid(Step{Status: next.Status},
-		fmt.Sprintf("Resource %s exists and is not of this Bundle: delete it", res.Name)).Status
+		fmt.Sprintf("Resource %s exists and does not belong to this Bundle: delete it", res.Name)).Status
 	return r.Client.Status().Update(ctx, next)
 }

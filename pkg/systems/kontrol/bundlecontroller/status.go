@@ -33,7 +33,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	case c.Failed > 0:
 		s.Phase, s.Message = kontrol.BundleFailed, first[kontrol.TargetFailed]
 		if stopped {
-			s.Message += ": nothing more is changed until it has recovered, or the content changes"
+			s.Message += ": the rollout is stopped until the cluster recovers or the content changes"
 		}
 	case b.Spec.Rollout.Paused:
 		s.Phase, s.Message = kontrol.BundlePaused, "spec.rollout.paused is true: set it to false to go on"

@@ -92,7 +92,6 @@ func targetsOf(o Observed) (list []*target, gone []*kontrol.Resource) {
 	return list, gone
 }
 
-// living returns the Resources that are not being deleted, in the order of their keys.
 func living(all map[string]*kontrol.Resource) (list []*kontrol.Resource) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if all[key].DeletionTimestamp == nil {
@@ -177,13 +176,13 @@ func notHealthy(r *kontrol.Resource) string {
 	s := &r.Status
 	switch {
 	case s.ObservedGeneration != r.Generation:
-		return "it is not applied yet"
+		return "not applied yet"
 	case s.State != kontrol.StateSynced && s.State != kontrol.StateDrifted:
 		return s.Message
 	case !meta.IsStatusConditionTrue(s.Conditions, kontrol.ConditionHealthy):
 		c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy)
 		if c == nil || c.Message == "" {
-			return "it is not healthy yet"
+			return "not healthy yet"
 		}
 		return c.Message
 	}

@@ -83,13 +83,13 @@ func value(v *kontrol.ValueSource, c *kontrol.Cluster) (json.RawMessage, error) 
 	case kontrol.ValueInteger:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q of cluster %s is no integer", text, c.Name)
+			return nil, fmt.Errorf("%q of cluster %s is not an integer", text, c.Name)
 		}
 		return json.RawMessage(strconv.FormatInt(n, 10)), nil
 	case kontrol.ValueBoolean:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q of cluster %s is no boolean", text, c.Name)
+			return nil, fmt.Errorf("%q of cluster %s is not a boolean", text, c.Name)
 		}
 		return json.RawMessage(strconv.FormatBool(b)), nil
 	}
@@ -147,7 +147,7 @@ func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 		return nil, fmt.Errorf("overrides for cluster %s: %w", c.Name, errs.ToAggregate())
 	}
 	if kontrol.TargetOf(made) != kontrol.TargetOf(r) {
-		return nil, errors.New("overrides cannot change which object it is")
+		return nil, errors.New("overrides must not change the object's apiVersion, kind, namespace or name")
 	}
 	return raw, nil
 }

@@ -56,7 +56,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		u, err := url.Parse(h)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 			u.RawQuery != "" {
-			return fmt.Errorf("--hub %q is no URL such as https://hub.example.com:6443", h)
+			return fmt.Errorf("--hub %q is not a URL such as https://hub.example.com:6443", h)
 		}
 		hubs = append(hubs, u)
 	}
@@ -93,7 +93,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// credentials is the content of a token file.
 type credentials struct {
 	token, cluster string
 	roots          *x509.CertPool
@@ -117,14 +116,14 @@ func readToken(file string) (c credentials, err error) {
 	}
 	name, ok := strings.CutPrefix(claims.Sub, subject)
 	if err != nil || !ok || name == "" || strings.ContainsAny(name, "/?#%") {
-		return c, fmt.Errorf("%s has a token that names no cluster: make one with `coracle kontrol clusters add NAME --pull`",
+		return c, fmt.Errorf("the token in %s names no cluster: create one with `coracle kontrol clusters add NAME --pull`",
 			file)
 	}
 	c.cluster = name
 	if rest = strings.TrimSpace(rest); rest != "" {
 		c.roots = x509.NewCertPool()
 		if !c.roots.AppendCertsFromPEM([]byte(rest)) {
-			return c, fmt.Errorf("%s has something after the token that is no certificate in PEM", file)
+			return c, fmt.Errorf("%s has data after the token that is not a PEM certificate", file)
 		}
 	}
 	return c, nil
@@ -276,7 +275,7 @@ func (a *Agent) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := r.URL.Path; p != "/version" && p != "/api" && p != "/apis" && !strings.HasPrefix(p, "/api/") &&
 			!strings.HasPrefix(p, "/apis/") || strings.Contains(p, "/../") || strings.Contains(p, "//") {
-			http.Error(w, "the agent passes on requests for objects alone", http.StatusForbidden)
+			http.Error(w, "the agent forwards only requests for objects", http.StatusForbidden)
 			return
 		}
 		proxy.ServeHTTP(w, r)

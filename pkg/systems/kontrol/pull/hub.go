@@ -48,7 +48,7 @@ var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, o
 	"addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
 
 // ErrFull means that MaxTunnels clusters are connected.
-var ErrFull = fmt.Errorf("there are %d clusters connected, no more are possible", MaxTunnels)
+var ErrFull = fmt.Errorf("%d clusters are connected, the maximum", MaxTunnels)
 
 // Hub holds the connections of agents. It is safe for concurrent use.
 type Hub struct {
@@ -157,7 +157,6 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // host is the host name in the URLs of requests to an agent; it is not resolved.
 const host = "agent"
 
-// tunnel is the connection of one agent.
 type tunnel struct {
 	conn      *watched
 	transport *http.Transport
@@ -190,7 +189,6 @@ func (t *tunnel) close() {
 	t.transport.CloseIdleConnections()
 }
 
-// watched is a connection that reports when it is closed.
 type watched struct {
 	net.Conn
 	once   sync.Once

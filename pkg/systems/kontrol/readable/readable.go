@@ -17,7 +17,6 @@ func (n Namespaces) Check(kind, namespace, name string) error {
 	if len(n) == 0 || slices.Contains(n, namespace) {
 		return nil
 	}
-	return fmt.Errorf("%s %s in namespace %s is not read: this operator reads those of %s alone. Move it there, or add "+
-		"the namespace to --source-namespaces",
-		kind, name, namespace, strings.Join(n, ", "))
+	return fmt.Errorf("%s %s is in namespace %s, but this operator reads only from %s: move it there, or add the "+
+		"namespace to --source-namespaces", kind, name, namespace, strings.Join(n, ", "))
 }

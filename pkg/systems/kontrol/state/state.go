@@ -49,7 +49,7 @@ func Of(in Input) (kontrol.State, string) {
 		}
 		return kontrol.StateOutOfSync, fmt.Sprintf("%sgeneration %d is not applied yet", at, r.Generation)
 	case c == nil:
-		return kontrol.StatePendingApplied, at + "what is there was not seen yet"
+		return kontrol.StatePendingApplied, at + "the object on the cluster was not seen yet"
 	case c.Reason != "":
 		return kontrol.StatePendingApplied, at + c.Error
 	case c.DriftCount > 0:
@@ -78,7 +78,6 @@ func older(a, b string) bool {
 	return err == nil && err2 == nil && x < y
 }
 
-// describe returns the first drift, its field manager, and the number of further drifts.
 func describe(c *kontrol.Current) string {
 	if len(c.Drift) == 0 {
 		return fmt.Sprintf("%d fields were changed", c.DriftCount)
@@ -105,7 +104,7 @@ func describe(c *kontrol.Current) string {
 // Reachable reports whether a cluster is Ready; why gives the reason if it is not.
 func Reachable(c *kontrol.Cluster) (ok bool, why string) {
 	if c == nil {
-		return false, "there is no cluster of that name: create it, or change the Resource"
+		return false, "the cluster does not exist: create it, or change the Resource"
 	}
 	for i := range c.Status.Conditions {
 		if r := &c.Status.Conditions[i]; r.Type == kontrol.ConditionReady {

@@ -44,7 +44,6 @@ const (
 	maxRequests = 32
 )
 
-// errNoVersion means that the server is not an API server.
 var errNoVersion = errors.New("the answer has no version")
 
 // ErrBusy means that maxRequests calls are running for the cluster. The caller is notified when it may retry.
@@ -199,7 +198,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		t.status = Status{
 			Ready:   true,
 			Reason:  kontrol.ReasonConnected,
-			Message: "it serves this API",
+			Message: "this cluster serves the API",
 			Version: p.version,
 			Seen:    time.Now(),
 		}
@@ -211,7 +210,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		cfg, err = ParseKubeconfig(c.Kubeconfig)
 	}
 	if err != nil {
-		return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 	}
 	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
@@ -231,11 +230,11 @@ func newTarget(name string, c Config, p *Pool) *Target {
 			t.client, err = client.NewWithWatch(cfg, client.Options{HTTPClient: httpClient, Mapper: mapper})
 		}
 		if err != nil {
-			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+			return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 		}
 		d, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, &quick)
 		if err != nil {
-			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+			return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 		}
 		t.probe = func(ctx context.Context) (string, error) {
 			raw, err := d.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
@@ -253,7 +252,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		}
 		return t
 	}
-	return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+	return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 }
 
 // limited limits the answers of a cluster, except for watches, which are read event by event.
@@ -337,7 +336,7 @@ func (t *Target) run(ctx context.Context) {
 func (t *Target) reached(version string) {
 	t.mu.Lock()
 	was := t.status
-	message := "it answers"
+	message := "the cluster answers"
 	if t.config.Local != nil {
 		message = was.Message
 	}
@@ -357,7 +356,6 @@ func (t *Target) reached(version string) {
 	}
 }
 
-// failed records a failed probe.
 func (t *Target) failed(err error) {
 	outage := t.pool.outage()
 	t.mu.Lock()

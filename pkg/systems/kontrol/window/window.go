@@ -21,7 +21,7 @@ type State struct {
 // Of returns the state of windows at a time. It is open if no window denies, and one allows or no window is of kind
 // Allow.
 func Of(list []kontrol.SyncWindow, now time.Time) State {
-	s := State{Open: true, Why: "no window allows it now"}
+	s := State{Open: true, Why: "no sync window allows changes now"}
 	allowing, allowed := false, false
 	var opens time.Time // the next begin of a window of kind Allow
 	for i := range list {
@@ -30,7 +30,7 @@ func Of(list []kontrol.SyncWindow, now time.Time) State {
 		switch {
 		case w.Kind == kontrol.WindowDeny && active:
 			if s.Open || until.After(s.Until) {
-				s = State{Until: until, Why: "the window " + w.String() + " denies it"}
+				s = State{Until: until, Why: "the window " + w.String() + " denies changes"}
 			}
 		case w.Kind == kontrol.WindowDeny:
 			if s.Open {
