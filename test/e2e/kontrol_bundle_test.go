@@ -59,7 +59,7 @@ spec: {local: true}
 	}
 	dir := filepath.Join(hub.Home, "shop")
 	shop(t, dir, "blue")
-	require.Contains(t, hub.Fails("kontrol", "push", dir), "say for which clusters")
+	require.Contains(t, hub.Fails("kontrol", "push", dir), "choose its clusters")
 	require.Contains(t, hub.Run("kontrol", "push", dir, "--selector", "shop=yes", "--dry-run"), "+  color: blue")
 	require.Equal(t, "bundle shop created: 3 objects in 2 waves\n",
 		hub.Run("kontrol", "push", dir, "--selector", "shop=yes"))

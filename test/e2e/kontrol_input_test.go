@@ -106,7 +106,7 @@ func TestKontrolInput(t *testing.T) {
 	}
 	list := h.Run("kontrol", "clusters", "-o", "json")
 	require.Contains(t, list, "has expired: renew it there")
-	require.Contains(t, list, "what answers is no Kubernetes API server: check the address")
+	require.Contains(t, list, "the server is not a Kubernetes API server: check the address")
 	for _, name := range []string{"page", "endless", "expired"} {
 		h.Run("kontrol", "wait", "on-"+name, "--for", "Unreachable")
 	}
@@ -131,12 +131,12 @@ func TestKontrolInput(t *testing.T) {
 			"default}}") + config("nowhere", "nocluster", configMap("nowhere")))
 	h.Run("kontrol", "wait", "second", "--for", "Conflict")
 	require.Contains(t, h.Run("kontrol", "describe", "second"),
-		"Resource first is about the same object, and had it first: delete one of them")
+		"Resource first already has the same object: delete one of them")
 	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.reason}=NoKind kas/widget.this")
 	require.Contains(t, h.Run("kontrol", "describe", "widget"),
-		"the cluster lacks the kind, and it is applied once there is one")
+		"the cluster does not serve the kind yet; the object is applied once it does")
 	h.Run("kontrol", "wait", "nowhere", "--for", "Unreachable")
-	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "there is no cluster of that name: create it")
+	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "the cluster does not exist: create it")
 
 	// A kubeconfig Secret that is deleted and created again.
 	file := filepath.Join(h.Home, ".kube", "config")

@@ -89,7 +89,7 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 		"metadata: {name: mended, namespace", 1))
 	is("Conflict", "second")
 	require.Contains(t, hub.Ctl("get resources.kontrol.coracle.dev second -o wide"),
-		"Resource mended is about the same object")
+		"Resource mended already has the same object")
 	hub.Ctl("delete resources.kontrol.coracle.dev second")
 	require.JSONEq(t, `{"color":"blue","more":"1"}`, color("mended"))
 

@@ -99,7 +99,7 @@ func TestKontrolTour(t *testing.T) {
 	h.Run("kontrol", "wait", "careful")
 	h.Ctl(`patch kres careful --type merge -p {"spec":{"approval":"None","windows":[{"kind":"Deny","schedule":"@hourly","duration":"2h"}],"template":{"data":{"hello":"later"}}}}`)
 	h.Run("kontrol", "wait", "careful", "--for", "OutOfSync")
-	denied := regexp.MustCompile("Waiting: SyncWindow .* denies it")
+	denied := regexp.MustCompile("Waiting: SyncWindow .* denies changes")
 	require.Eventually(t, func() bool {
 		return denied.MatchString(h.Run("kontrol", "describe", "careful"))
 	}, host.Patience, 50*time.Millisecond,

@@ -50,7 +50,6 @@ func (c *call) mayCreate(name string) error {
 	return err
 }
 
-// mayDelete rejects the deletion of objects that the kind marks as permanent, such as the system namespaces.
 func (c *call) mayDelete() error {
 	if c.row.Permanent == nil {
 		return nil
@@ -97,8 +96,7 @@ func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 	return c.validate(obj, nil, c.Name, admission.Create, o)
 }
 
-// AdmitConnect runs admission on a connection to a subresource that is a byte stream, with its options in the internal
-// version. Errors are Status errors.
+// AdmitConnect runs admission on a connection to a subresource. options have the internal version.
 func (r *Registry) AdmitConnect(ctx context.Context, t Target, options runtime.Object) error {
 	c, err := r.begin(ctx, t, "connect", nil)
 	if err != nil {
@@ -122,7 +120,6 @@ func (c *call) validate(obj, old runtime.Object, name string, op admission.Opera
 	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), c.objects()), c.gr(), name)
 }
 
-// allowed returns nil if the authorizer allows the user another verb on the target.
 func (c *call) allowed(verb string) error {
 	p := c.authorizer.Load()
 	if p == nil {

@@ -47,8 +47,6 @@ func (r *refusing) Validate(_ context.Context, a admission.Attributes, _ admissi
 	return r.decide("validate", a)
 }
 
-// TestPluginsSeeSubresourcesBeforeAnythingIsWritten checks that creates on a pod's subresources pass mutating and
-// validating admission first.
 func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
 	h := build(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -96,7 +94,6 @@ func readPod(h *env, name string) Result {
 	return res
 }
 
-// A registry without an admission chain writes nothing.
 func TestWritesNeedAnAdmissionChain(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a"))
@@ -159,7 +156,6 @@ func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
 	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }
 
-// TestRestartAllContainersRules: upstream's validation accepts the action, and checks its requirements.
 func TestRestartAllContainersRules(t *testing.T) {
 	h := build(t)
 	p := smallPod("p")

@@ -110,7 +110,6 @@ func (c *call) allocateIP(now, was *core.Service) error {
 	return nil
 }
 
-// allocationsOf returns the addresses and ports that a Service has reserved.
 func (r *Registry) allocationsOf(s *corev1.Service) (ips []netip.Addr, ports []int32) {
 	if s == nil {
 		return nil, nil
@@ -219,8 +218,7 @@ func (r *Registry) parentIs(kv store.KV, s *corev1.Service) bool {
 	return err == nil && parentOf(o) == holder{s.Namespace, s.Name}
 }
 
-// parentOf returns the Service that an IPAddress names as its parent. The result is zero if the parent is of
-// another kind.
+// parentOf returns the Service that is the parent of an IPAddress; zero if the parent is of another kind.
 func parentOf(o client.Object) holder {
 	a, ok := o.(*networkingv1.IPAddress)
 	if !ok || a.Spec.ParentRef == nil || a.Spec.ParentRef.Group != "" || a.Spec.ParentRef.Resource != "services" {

@@ -79,8 +79,7 @@ func (h *env) createService(s *corev1.Service) (*corev1.Service, error) {
 	return o.(*corev1.Service), nil
 }
 
-// reserved returns the holder of each address and port according to the store's reservations, and according to the
-// Services.
+// reserved returns the holder of each address and port by the store's reservations, and by the Services.
 func (h *env) reserved() (reserved, users map[string]holder) {
 	_, err := h.sync(h.ctx)
 	require.NoError(h.t, err)
@@ -114,7 +113,6 @@ func (h *env) reserved() (reserved, users map[string]holder) {
 	return reserved, users
 }
 
-// TestServersShareAddresses allocates everything there is from two registries over one store, concurrently.
 func TestServersShareAddresses(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -150,8 +148,7 @@ func TestServersShareAddresses(t *testing.T) {
 	require.Equal(t, users, reserved)
 }
 
-// TestAServerThatIsBehind chooses an address and a port that another server has allocated, and gets others once it
-// has caught up.
+// A server that is behind chooses an address and a port that are taken, and gets others once it has caught up.
 func TestAServerThatIsBehind(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -182,8 +179,7 @@ func (h *env) get(name string) *corev1.Service {
 	return answer[*corev1.Service](h.t, res, err)
 }
 
-// TestNoReservationIsLeft changes and deletes Services in every way on two servers concurrently: in the end, each
-// reservation has its Service and the other way round.
+// Services are changed and deleted on two servers concurrently. In the end reservations and Services agree.
 func TestNoReservationIsLeft(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -287,8 +283,7 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.NotContains(t, reserved, b.Spec.ClusterIP)
 }
 
-// TestRepairOfWhoseAddressItIs: an IPAddress with the wrong parent is corrected. Otherwise deleting the parent
-// would free the address.
+// Deleting a wrong parent would free the address of the Service.
 func TestRepairOfWhoseAddressItIs(t *testing.T) {
 	h := build(t)
 	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
@@ -353,7 +348,6 @@ func TestARangeThatIsNotReady(t *testing.T) {
 	put(h, v1("Service", ""), named)
 }
 
-// TestFurtherRanges: addresses also come from ServiceCIDR objects, and stay reserved as long as a Service has them.
 func TestFurtherRanges(t *testing.T) {
 	h, _ := build(t).another(small)
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
@@ -480,8 +474,7 @@ func TestRangesThatAreRefused(t *testing.T) {
 	require.NoError(t, change(`{"metadata":{"labels":{"a":"b"}}}`))
 }
 
-// TestAllocationsAreOnlyRead: allocationsOf does not write to a cached Service whose list of ports has spare
-// capacity.
+// allocationsOf must not write to a cached Service whose list of ports has spare capacity.
 func TestAllocationsAreOnlyRead(t *testing.T) {
 	s := service("a", corev1.ServiceTypeLoadBalancer)
 	s.Spec.HealthCheckNodePort = 31000

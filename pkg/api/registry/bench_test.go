@@ -143,7 +143,6 @@ func BenchmarkDeleteCollection3000(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateService allocates a cluster IP and, with NodePort, a port.
 func BenchmarkCreateService(b *testing.B) {
 	target := registry.Target{
 		Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work",

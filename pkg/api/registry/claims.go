@@ -58,7 +58,6 @@ func allocated(claim *resource.ResourceClaim) []resource.DeviceRequestAllocation
 	return claim.Status.Allocation.Devices.Results
 }
 
-// namespaceReader reads namespaces from the cache.
 type namespaceReader struct {
 	typedcore.NamespaceInterface
 	registry *Registry

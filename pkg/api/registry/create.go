@@ -183,7 +183,6 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	return Result{}, taken
 }
 
-// encode converts an internal object to the stored version and returns it with its bytes.
 func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	out, err := c.row.External(obj)
 	if err != nil {
@@ -262,7 +261,6 @@ func text(b *bool) string {
 	return strconv.FormatBool(*b)
 }
 
-// dedupOwners removes duplicate owner references, with upstream's warning.
 func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	m, err := metaOf(obj)
 	if err != nil || len(m.GetOwnerReferences()) < 2 {

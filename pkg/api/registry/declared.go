@@ -102,7 +102,6 @@ func (c *call) beforeCreate(obj runtime.Object) error {
 	return rest.BeforeCreate(s, c.ctx, obj)
 }
 
-// asStored returns the row if the request is for the stored version, and nil otherwise.
 func (c *call) asStored() *kind.Resource {
 	if c.Resource != c.row {
 		return nil
@@ -115,7 +114,6 @@ type updating struct {
 	declaring
 }
 
-// beforeUpdate does the same with upstream's rest.BeforeUpdate.
 func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Object) error {
 	if c.Subresource == "" {
 		shareSpec(obj, old)

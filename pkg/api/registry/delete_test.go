@@ -185,7 +185,6 @@ func TestDeletionWithoutAFinalizer(t *testing.T) {
 	}
 }
 
-// The finalizer is also removed if the start of the deletion adds another one.
 func TestDeletionWithoutAFinalizerBeginsWithAnother(t *testing.T) {
 	h := build(t)
 	const own, other, late = "example.com/own", "example.com/other", "example.com/late"
@@ -256,7 +255,6 @@ func TestDeleteCollection(t *testing.T) {
 	require.Len(t, l.Entries, 10)
 }
 
-// As in upstream, deleting a job without a propagation policy warns that its pods stay.
 func TestDeletingAJobWarns(t *testing.T) {
 	h := build(t)
 	job := at(batchv1.SchemeGroupVersion.WithKind("Job"), "work", "j")

@@ -47,7 +47,6 @@ func (e *empties) clear(v reflect.Value) {
 	}
 }
 
-// element changes an element of a list.
 func (e *empties) element(v reflect.Value) {
 	if v.Kind() == reflect.Slice && v.IsNil() {
 		v.Set(reflect.MakeSlice(v.Type(), 0, 0))
@@ -90,8 +89,7 @@ func (e *empties) of(t reflect.Type) []emptiesField {
 	return out
 }
 
-// contains reports whether clear may have to change values of a type. within are the structs that the
-// search is in; recursive types count as such.
+// contains reports whether clear may change values of a type. within are the enclosing structs: recursion counts.
 func (e *empties) contains(t reflect.Type, within map[reflect.Type]bool) bool {
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -91,7 +91,6 @@ func TestStoredObjectsReadAsAnswered(t *testing.T) {
 	require.Greater(t, kinds, 40)
 }
 
-// TestRequiredEmptyListsAreNull: as upstream, a required list that is created empty is null in the response.
 func TestRequiredEmptyListsAreNull(t *testing.T) {
 	h := build(t)
 	for _, o := range []client.Object{

@@ -33,7 +33,6 @@ func build(t testing.TB) *env {
 	return over(t, store.Config{})
 }
 
-// over is build with the given store configuration.
 func over(t testing.TB, config store.Config) *env {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-registry-")

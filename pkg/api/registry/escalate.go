@@ -98,7 +98,6 @@ func (c *call) rules() rbacvalidation.AuthorizationRuleResolver {
 	return rbacvalidation.NewDefaultRuleResolver(s, s, s, s)
 }
 
-// rbacReader reads roles and bindings from the cache.
 type rbacReader struct{ r *Registry }
 
 func readRBAC[T any](r *Registry, kindName, namespace, name string) (*T, error) {

@@ -17,7 +17,6 @@ func budgetTarget(name string) Target {
 	return at(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), "work", name)
 }
 
-// guard creates a budget for the pods labelled app=x, with a status.
 func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus,
 	change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	one := intstr.FromInt32(1)
@@ -35,7 +34,6 @@ func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus,
 	return answer[*policyv1.PodDisruptionBudget](h.t, res, err)
 }
 
-// runs creates a running pod labelled app=x.
 func (h *env) runs(name string, ready bool) *corev1.Pod {
 	p := smallPod(name)
 	p.Labels, p.Spec.NodeName = map[string]string{"app": "x"}, "n"
@@ -182,7 +180,6 @@ func TestEvictionOfAWaitingPod(t *testing.T) {
 	requireStatus(t, h.evict("p", metav1.CreateOptions{}), 404)
 }
 
-// TestEvictionsDoNotOverspend: concurrent evictions do not exceed a budget.
 func TestEvictionsDoNotOverspend(t *testing.T) {
 	h := build(t)
 	h.guard("b", policyv1.PodDisruptionBudgetStatus{

@@ -59,7 +59,6 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// FuzzListOptions lists with arbitrary query options.
 func FuzzListOptions(f *testing.F) {
 	h := build(f)
 	put(h, v1("ConfigMap", ""), configMap("a"))

@@ -19,7 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// spent returns the cost of f: bytes allocated, and CPU time of the process.
 func spent(f func()) (bytes int64, cpu time.Duration) {
 	var before, after runtime.MemStats
 	used := func() time.Duration {

@@ -87,7 +87,6 @@ func (c *call) list(o *metav1.ListOptions) (*List, error) {
 	return c.listNow(q, o, prefix, prefix)
 }
 
-// listNow lists from the cache, starting at the key from.
 func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string) (*List, error) {
 	if broken := c.cache.Unreadable(prefix); len(broken) > 0 {
 		return nil, StoreReadError(c.gr(), broken)

@@ -55,7 +55,6 @@ func resets(strategy any) map[fieldpath.APIVersion]*fieldpath.Set {
 	return nil
 }
 
-// fieldManager returns upstream's field manager for the kind that the call writes, or for one of its subresources.
 func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	key, reset := managerKey{c.Resource, c.Subresource}, fieldpath.NewExcludeFilterSetMap(resets(strategy))
 	if c.Resource.Managers != nil {
@@ -101,7 +100,6 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 	return f, nil
 }
 
-// own returns the field manager that a row creates itself.
 func (m *managers) own(key managerKey,
 	make func(string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error),
 	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {

@@ -34,7 +34,6 @@ func (v versions) Default(o runtime.Object) {
 	}
 }
 
-// row returns the row of another version of the kind, nil if there is none.
 func (v versions) row(gvk schema.GroupVersionKind) *kind.Resource {
 	if gvk == v.GroupVersionKind {
 		return v.Resource

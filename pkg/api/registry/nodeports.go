@@ -164,7 +164,6 @@ func (p *ports) take(port *int32) error {
 	return nil
 }
 
-// search takes a free one of n ports, beginning at a random port.
 func (p *ports) search(port *int32, from, n int32) bool {
 	if n <= 0 {
 		return false
@@ -187,7 +186,6 @@ func portOp(port int32, s *corev1.Service) store.Op {
 	return store.Op{Key: portKey(port), Value: value}
 }
 
-// holderOf decodes the holder of a reservation. It returns the zero holder if the value is malformed.
 func holderOf(kv store.KV) (h holder) {
 	if json.Unmarshal(kv.Value, &h) != nil {
 		return holder{}

@@ -16,7 +16,6 @@ import (
 
 // objects gives admission plugins access to a table's kinds: it creates, defaults and converts objects, and maps
 // resources to their equivalents in other versions. Kinds in upstream's scheme use the scheme, all others their rows.
-// It implements admission.ObjectInterfaces.
 type objects struct {
 	table       *kind.Table
 	equivalents runtime.EquivalentResourceMapper
@@ -66,8 +65,7 @@ func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForKind("kinds", gvk)
 }
 
-// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects created by Go code may lack
-// their kind.
+// rowOf is row for an object. Objects created by Go code may lack their kind.
 func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	if gvk := obj.GetObjectKind().GroupVersionKind(); !gvk.Empty() {
 		return o.row(gvk)
@@ -78,7 +76,6 @@ func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForType("kinds", reflect.TypeOf(obj))
 }
 
-// New creates an empty object. It implements runtime.ObjectCreater.
 func (o *objects) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	if legacyscheme.Scheme.Recognizes(gvk) {
 		return legacyscheme.Scheme.New(gvk)
@@ -90,7 +87,6 @@ func (o *objects) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	return r.New(), nil
 }
 
-// ObjectKinds implements runtime.ObjectTyper.
 func (o *objects) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
 	if kinds, unversioned, err := legacyscheme.Scheme.ObjectKinds(obj); err == nil {
 		return kinds, unversioned, nil
@@ -102,12 +98,10 @@ func (o *objects) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bo
 	return []schema.GroupVersionKind{r.GroupVersionKind}, false, nil
 }
 
-// Recognizes implements runtime.ObjectTyper.
 func (o *objects) Recognizes(gvk schema.GroupVersionKind) bool {
 	return legacyscheme.Scheme.Recognizes(gvk) || o.table.ByGVK(gvk) != nil
 }
 
-// Default implements runtime.ObjectDefaulter.
 func (o *objects) Default(obj runtime.Object) {
 	if r, err := o.rowOf(obj); err == nil && r.Default != nil && !r.Proto {
 		r.Default(obj)
@@ -171,8 +165,7 @@ func (o *objects) converted(from, to runtime.Object) (runtime.Object, error) {
 	return nil, notVersioned
 }
 
-// convert converts an object of a Coracle or custom kind to another version. If to is empty, it returns the object
-// unchanged.
+// convert converts an object of a Coracle or custom kind to another version, or returns it if to is empty.
 func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.GroupVersionKind) (client.Object, error) {
 	if to.Empty() || to == source.GroupVersionKind {
 		return obj, nil
@@ -188,7 +181,6 @@ func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.Gr
 	return target.External(hub)
 }
 
-// ConvertToVersion implements runtime.ObjectConvertor.
 func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersioner) (runtime.Object, error) {
 	source, err := o.rowOf(in)
 	obj, ok := in.(client.Object)
@@ -210,7 +202,6 @@ func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersi
 	return o.convert(obj, source, to)
 }
 
-// ConvertFieldLabel implements runtime.ObjectConvertor.
 func (o *objects) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
 	return legacyscheme.Scheme.ConvertFieldLabel(gvk, label, value)
 }

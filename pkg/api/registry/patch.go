@@ -187,7 +187,6 @@ func (p *patch) parse() (err error) {
 	return nil
 }
 
-// unsupportedPatch returns a 415 error with the supported media types.
 func unsupportedPatch(kind types.PatchType) error {
 	accepted := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyPatchType}
 	if kind != types.StrategicMergePatchType {
@@ -251,7 +250,6 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	return p.reportProblems(func() string { return string(after) }, problems)
 }
 
-// keepsKind rejects a patch that changes the kind or version of a typed object.
 func (p *patch) keepsKind(out runtime.Object) error {
 	if _, ok := out.(*unstructured.Unstructured); ok { // the strategy checks the kind of unstructured objects
 		return nil
@@ -336,8 +334,7 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	return p.reportProblems(func() string { return fmt.Sprintf("%+v", p.merge) }, found)
 }
 
-// mergeInto applies the patch to before, which it modifies, by a strategic merge. typed is an object of the patched
-// type.
+// mergeInto merges the patch into before, which it modifies. typed is an object of the patched type.
 func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[string]any, error) {
 	if err := p.checkMergeCost(before); err != nil {
 		return nil, err

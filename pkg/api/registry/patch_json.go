@@ -104,7 +104,6 @@ func (p *patch) applyOperations(before []byte) (after []byte, err error) {
 	return p.ops.Apply(before)
 }
 
-// indexes reports whether the last segment of a path is a list index.
 func indexes(path string) bool {
 	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
 	return err == nil

@@ -59,7 +59,6 @@ func copyNamed(to, from reflect.Value, patch map[string]any) {
 	}
 }
 
-// patchField is a field of a struct as patches see it.
 type patchField struct {
 	index  []int
 	merged bool // a struct whose fields are merged, rather than a value that is replaced
@@ -82,7 +81,6 @@ func (all patchFields) covers(patch map[string]any) bool {
 	return true
 }
 
-// fieldName returns the name of the field that a key of a patch refers to.
 func fieldName(key string) string {
 	for _, directive := range []string{"$setElementOrder/", "$deleteFromPrimitiveList/"} {
 		if name, ok := strings.CutPrefix(key, directive); ok {

@@ -46,8 +46,7 @@ var partial = []string{
 	`{"kind":"Other","apiVersion":null}`, `{"unknown":1}`, `{"status":{"phase":7}}`,
 }
 
-// A patch that converts only the fields that it names has the result, and the errors, of one that converts the whole
-// object.
+// Partial conversion has the same results and errors as conversion of the whole object.
 func TestPartialStrategicMerge(t *testing.T) {
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -129,7 +128,6 @@ func TestPartialStrategicMerge(t *testing.T) {
 	})
 }
 
-// join merges one patch into another.
 func join(into, from map[string]any) {
 	for k, v := range from {
 		a, ok1 := into[k].(map[string]any)

@@ -214,7 +214,6 @@ func TestEphemeralContainers(t *testing.T) {
 	require.Len(t, answer[*corev1.Pod](t, res, err).Spec.EphemeralContainers, 1)
 }
 
-// Concurrent patches of one object all succeed: each adds its own key.
 func TestPatchesThatRaceAllArrive(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a"))

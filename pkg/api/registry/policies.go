@@ -62,7 +62,6 @@ func (r *Registry) resourceOf(gvk schema.GroupVersionKind) (schema.GroupVersionR
 	}
 }
 
-// policyReader reads admission policies from the cache.
 type policyReader struct{ r *Registry }
 
 func readPolicy[T any](r *Registry, kindName, name string) (T, error) {

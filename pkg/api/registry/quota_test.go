@@ -15,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 )
 
-// quotaEnv is an env with quota checks.
 func quotaEnv(t testing.TB) *env {
 	h := build(t)
 	require.NoError(t, h.UseQuotas(nil))
@@ -84,7 +83,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 			}
 			q = q.DeepCopy()
 			q.Status.Used = used
-			_, _ = h.Update(ctx, sub(v1("ResourceQuota", "q"), "status"), q, metav1.UpdateOptions{}) // conflicts are lost races
+			_, _ = h.Update(ctx, sub(v1("ResourceQuota", "q"), "status"), q, metav1.UpdateOptions{})
 		}
 	})
 	for i := range 50 {

@@ -82,8 +82,7 @@ func (s serviceRange) stays() []store.Op {
 	return []store.Op{{Action: store.Check, Key: s.from.Key, Revision: s.from.Revision}}
 }
 
-// mayHave returns the range from which a Service may request ip or, if there is none, an error with upstream's
-// message.
+// mayHave returns the range from which a Service may request ip, or an error with upstream's message.
 func (r *Registry) mayHave(ip netip.Addr) (serviceRange, error) {
 	err := fmt.Errorf("the provided network does not match the current range")
 	for _, s := range r.serviceRanges() {
@@ -189,7 +188,6 @@ func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 	return apierrors.NewInvalid(networking.Kind("ServiceCIDR"), s.Name, errs)
 }
 
-// nodeIn returns a node with an address in a range, or "".
 func (r *Registry) nodeIn(p netip.Prefix) (name string, ip netip.Addr) {
 	if r.nodes == nil {
 		return "", ip

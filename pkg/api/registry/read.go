@@ -86,7 +86,6 @@ const (
 	maxSelectorTerms = 1000
 )
 
-// query parses and checks the selectors of a list or watch.
 func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
 	q.Namespace = c.Namespace
 	if len(o.LabelSelector) > maxSelectorBytes || len(o.FieldSelector) > maxSelectorBytes {
@@ -107,7 +106,6 @@ func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
 	return q, nil
 }
 
-// all reports whether the query selects every object of its namespace.
 func all(q cache.Query) bool {
 	return (q.Labels == nil || q.Labels.Empty()) && (q.Fields == nil || q.Fields.Empty())
 }

@@ -268,7 +268,6 @@ func (c *call) notFound() error {
 	return apierrors.NewNotFound(c.gr(), c.Name)
 }
 
-// entry returns the object's entry in the cache, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }
 
 // strategy returns the strategy that writes objects: the stored version's, which works on the internal version

@@ -87,7 +87,6 @@ func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, 
 
 type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
 
-// scaleManager returns the field manager for scales of the target's kind.
 func (c *call) scaleManager() (*managedfields.FieldManager, error) {
 	as := oneVersion{gvk: scaleKind, make: func() runtime.Object { return &autoscalingv1.Scale{} }}
 	// client-go's schema does not have scales

@@ -14,8 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// increment adds one to the counter like a client: it reads the ConfigMap, and updates it on condition that it has not
-// changed.
+// increment adds one to the counter by a conditional update, as a client does.
 func (h *env) increment(ctx context.Context) error {
 	for {
 		res, err := h.Get(ctx, v1("ConfigMap", "counter"), metav1.GetOptions{})
@@ -38,9 +37,8 @@ func (h *env) increment(ctx context.Context) error {
 	}
 }
 
-// TestTwoServersServeOneCluster increments a counter through two servers over one store while one of them is paused,
-// resumed and finally killed. No acknowledged write is lost, and a watch on the other server shows each write once, in
-// order.
+// Two servers over one store increment a counter while one is paused, resumed and finally killed. No acknowledged write
+// is lost, and a watch on the other server shows each write once, in order.
 func TestTwoServersServeOneCluster(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)

@@ -116,8 +116,7 @@ func keepsFamilies(now, was *core.Service) bool {
 		slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs) && slices.Equal(now.Spec.IPFamilies, was.Spec.IPFamilies)
 }
 
-// setIPFamilies sets ipFamilyPolicy and ipFamilies on an IPv4-only cluster, or returns an error if the request needs
-// IPv6.
+// setIPFamilies sets ipFamilyPolicy and ipFamilies on an IPv4-only cluster. It fails if a request needs IPv6.
 func setIPFamilies(now, was *core.Service) error {
 	if !hasClusterIP(now) || keepsFamilies(now, was) {
 		return nil

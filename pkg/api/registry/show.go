@@ -28,8 +28,7 @@ func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
 	return out, nil
 }
 
-// show returns the result for a cached entry. Its object may not be whole, as encoding does not need a whole
-// object.
+// show returns the result for a cached entry. Its object may not be whole: encoding does not need that.
 func (c *call) show(e *cache.Entry) (Result, error) {
 	e, err := e.In(c.Resource)
 	if err != nil {

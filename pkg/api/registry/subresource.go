@@ -46,7 +46,6 @@ func (p *parent) Target() (r *kind.Resource, namespace, name string) {
 	return p.Resource, p.Namespace, p.Name
 }
 
-// Admit runs mutating and validating admission on the created object.
 func (p *parent) Admit(internal runtime.Object, o *metav1.CreateOptions) error {
 	return p.admitCreate(internal, o)
 }

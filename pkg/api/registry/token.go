@@ -67,7 +67,6 @@ const defaultTokenLife = 3600
 
 var _ builtin.TokenIssuer = (*parent)(nil)
 
-// IssueToken answers a TokenRequest for the target service account.
 func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
 	o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
 	if c.cfg.Tokens == nil {

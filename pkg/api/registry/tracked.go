@@ -56,8 +56,7 @@ func (c *call) manageNew(obj runtime.Object, manager string) error {
 	return c.askUpstream(c.strategy(), c.Resource.New(), versioned, m, manager)
 }
 
-// created returns the managed fields of a new object. It returns false if only upstream's field manager can compute
-// them.
+// created returns the managed fields of a new object; false if only upstream's field manager can compute them.
 func (c *call) created(obj runtime.Object, w fieldset.Writer) ([]metav1.ManagedFieldsEntry, bool) {
 	strategy := c.strategy()
 	if u, ok := obj.(*unstructured.Unstructured); ok && c.Resource.Types != nil &&
@@ -206,8 +205,7 @@ func (c *call) manager(given string) string {
 	return name
 }
 
-// spread returns the sum of the squared lengths of the maps and lists in a value. It stops once it exceeds
-// maxApplied.
+// spread sums the squared lengths of the maps and lists in a value, up to the first sum above maxApplied.
 func spread(v reflect.Value) (n int64) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

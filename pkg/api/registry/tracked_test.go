@@ -24,7 +24,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// managersOf describes the managed fields entries, in order.
 func managersOf(o metav1.Object) (all []string) {
 	for _, m := range o.GetManagedFields() {
 		sub := ""
@@ -68,7 +67,6 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 			`kubectl-create Update {"f:data":{}}`, `bob Update {"f:data":{"f:l":{}}}`, `carol Update {"f:data":{"f:m":{}}}`,
 		}, managersOf(cm))
 
-	// Managed fields are stored as they were returned.
 	kvs, _, _, err := h.store.Range(h.ctx, "/registry/configmaps/work/", "/registry/configmaps/work/a", 1, 0)
 	require.NoError(t, err)
 	stored, err := v1("ConfigMap", "a").Resource.Decode(kvs[0].Value, kvs[0].Revision)
@@ -120,8 +118,7 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	require.Contains(t, managersOf(answer[*tasks.Task](t, res, err))[0], `"f:image":{}`)
 }
 
-// TestManagersAreUpstreams makes the same writes with plans of pkg/api/registry/fieldset and with upstream's field
-// manager alone.
+// TestManagersAreUpstreams compares plans with upstream's field manager by the same writes.
 func TestManagersAreUpstreams(t *testing.T) {
 	fast, slow := build(t), build(t)
 	slow.managers.plans = map[managerKey]*fieldset.Plan{}

@@ -84,7 +84,6 @@ func (c *call) removeUnreadable() (Result, int64, error) {
 	return done, rev, status(err, c.gr(), c.Name)
 }
 
-// unsafeDelete is the verb required for removeUnreadable.
 const unsafeDelete = "unsafe-delete-ignore-read-errors"
 
 func (c *call) mayRemoveUnreadable() error {

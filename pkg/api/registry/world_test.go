@@ -28,7 +28,6 @@ func sub(t Target, s string) Target {
 	return t
 }
 
-// answer returns the object of a result.
 func answer[T runtime.Object](t testing.TB, res Result, err error) T {
 	t.Helper()
 	require.NoError(t, err)

@@ -182,7 +182,6 @@ func lastFinalizerRemoved(now, was client.Object) bool {
 	return !hasSpecFinalizers(now)
 }
 
-// createMissing creates the object on an update.
 func (w *write) createMissing(obj client.Object) (Result, error) {
 	if uid := obj.GetUID(); uid != "" {
 		if w.applied {
@@ -226,7 +225,6 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	return res, err
 }
 
-// precondition compares uid and resourceVersion of the new object with the stored object's.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 	// A patch may send another UID: then validation rejects the change.
 	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" {

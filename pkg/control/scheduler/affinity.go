@@ -290,7 +290,6 @@ func preparePodPreferences(c *cycle) bool {
 	return len(c.preferences) > 0
 }
 
-// podPreferences returns the sum of the preferences for the node's domains.
 func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
 	for i := range c.preferences {
 		p := &c.preferences[i]

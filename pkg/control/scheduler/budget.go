@@ -23,8 +23,7 @@ func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 	return &budget{b, s}
 }
 
-// budgets lists the disruption budgets. If they cannot be read it returns none, because budgets do not prevent
-// preemption.
+// budgets lists the disruption budgets. On an error it returns none, since budgets do not prevent preemption.
 func (s *Scheduler) budgets() []*budget {
 	var list policyv1.PodDisruptionBudgetList
 	if err := s.client.Cache().List(context.Background(), &list); err != nil {

@@ -75,7 +75,6 @@ func TestPreemptionPrefersVictimsThatViolateNoBudget(t *testing.T) {
 	}
 }
 
-// As upstream, preemption ignores budgets with an empty selector.
 func TestEmptyBudgetsAreIgnoredByPreemption(t *testing.T) {
 	require.Nil(t,
 		newBudget(&policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}))

@@ -21,8 +21,7 @@ type pool struct {
 	capacity int64
 }
 
-// pools returns the pools that are large enough for a claim's volume. published is false if the driver does not
-// publish its capacity; it then counts as unlimited.
+// pools returns the pools large enough for a claim's volume. A driver without published capacity counts as unlimited.
 func (v *volumes) pools(claim *corev1.PersistentVolumeClaim,
 	class *storagev1.StorageClass) (fitting []pool, published bool) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -106,7 +105,6 @@ func space(c *cycle, n *nodeInfo) int64 {
 	return int64(math.Round(sum / float64(len(classes))))
 }
 
-// candidate returns the claim's candidate with the name, or nil.
 func (d *delayedClaim) candidate(name string) *corev1.PersistentVolume {
 	for _, pv := range d.candidates {
 		if pv.Name == name {

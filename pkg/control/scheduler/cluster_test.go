@@ -89,7 +89,6 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
-// patience is the timeout for changes that should happen at once.
 const patience = 5 * time.Minute
 
 // wait waits until ok accepts n pods.
@@ -119,7 +118,6 @@ func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {
 
 func isBound(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 
-// event waits for an event with the reason and text.
 func (c *cluster) event(reason, text string) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
@@ -287,7 +285,6 @@ func BenchmarkBind(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency measures the time from a pod's creation to its binding.
 func BenchmarkLatency(b *testing.B) {
 	c := start(b)
 	for i := range 10 {

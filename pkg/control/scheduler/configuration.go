@@ -149,7 +149,6 @@ func unknownScore(where, name string) error {
 	return fmt.Errorf("%s: there is no score %q; there are %s", where, name, strings.Join(names, ", "))
 }
 
-// fitBy returns the score of a scoring strategy, nil for the default.
 func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 	if len(args) == 0 {
 		return nil, nil //nolint:nilnil // nothing is said
@@ -173,8 +172,7 @@ func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 	return a.ScoringStrategy.score, nil
 }
 
-// strategy scores a node by the fraction of its resources that is requested once the pod runs there. Its fields and
-// numbers are upstream's.
+// strategy scores a node by the fraction of its resources in use once the pod runs there, with upstream's numbers.
 type strategy struct {
 	Type      string `json:"type"`
 	Resources []struct {
@@ -200,7 +198,6 @@ const (
 	mostPoint = 10
 )
 
-// validate checks the strategy and sets defaults.
 func (s *strategy) validate() error {
 	switch s.Type {
 	case "":

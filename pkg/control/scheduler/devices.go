@@ -39,20 +39,17 @@ var ErrNotOnNode = errors.New("")
 // allocationWait limits the search for devices on one node, as upstream.
 const allocationWait = 10 * time.Second
 
-// devices tracks the resource claims of waiting pods (KEP-4381), and the allocations that the cache does not show
-// yet. It is guarded by the scheduler's lock.
+// devices tracks the claims of waiting pods (KEP-4381) and unwritten allocations. The scheduler's lock guards it.
 type devices struct {
 	read ctrlclient.Reader
 	// allocator is Config.Devices.
 	allocator func(context.Context, Inventory) (Allocate, error)
-	// start starts the watches of claims, slices, classes and taint rules. synced reports whether all objects are
-	// known. If start is nil, they are.
+	// start starts the watches. synced reports whether all objects are known. If start is nil, they are.
 	start  func()
 	synced func() bool
 	// timeout is Config.DeviceTimeout.
 	timeout time.Duration
-	// pending contains the allocations that are being written, by claim. chosen contains the claims of each reserved
-	// pod.
+	// pending contains allocations that are being written, by claim; chosen, the claims of each reserved pod.
 	pending map[types.UID]*resourcev1.AllocationResult
 	chosen  map[types.UID][]chosenClaim
 	// classes maps extended resources to the classes that serve them. Nil means that it must be read again.
@@ -83,8 +80,7 @@ type deviceCycle struct {
 	held  []heldClaim
 	// wanted are the claims that allocate must allocate.
 	wanted []*resourcev1.ResourceClaim
-	// served maps extended resources to classes of devices that can serve them. stale is the claim for them that an
-	// earlier attempt left behind.
+	// served maps extended resources to device classes. stale is the claim for them that an earlier attempt left.
 	served   map[corev1.ResourceName]string
 	stale    *resourcev1.ResourceClaim
 	allocate Allocate
@@ -105,7 +101,6 @@ type deviceResult struct {
 	reason      string
 }
 
-// dynamicResources is the name of the steps that allocate devices.
 const dynamicResources = "DynamicResources"
 
 // Messages of DynamicResources.
@@ -258,7 +253,6 @@ func devicesFit(c *cycle, n *nodeInfo) bool { return c.devices.unfit(n) == "" }
 
 func explainDevices(c *cycle, n *nodeInfo) []string { return []string{c.devices.unfit(n)} }
 
-// unfit returns why a node cannot provide the pod's devices, or "".
 func (d *deviceCycle) unfit(n *nodeInfo) string {
 	if d.wrong != "" {
 		return d.wrong
@@ -324,7 +318,6 @@ func (d *deviceCycle) find(n *nodeInfo, classes map[corev1.ResourceName]string) 
 	}
 }
 
-// takeDevices chooses the pod's devices on its node.
 func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
 	d := s.devices
 	served := d.served(p.need)

@@ -20,12 +20,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// claimWrites is the number of attempts to write a claim that other clients change concurrently, before the pod goes
-// into back-off.
+// claimWrites is the number of attempts to write a claim that changes concurrently. Then the pod backs off.
 const claimWrites = 5
 
-// bindDevices writes the allocations of the pod's claims and reserves the claims for the pod. It returns errNotReady
-// if devices are not ready yet. It may be called again.
+// bindDevices allocates and reserves the pod's claims, or returns errNotReady. It may be called again.
 func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *corev1.Pod, _ string) error {
 	s.mu.Lock()
 	chosen := slices.Clone(s.state.devices.chosen[pod.UID])
@@ -133,7 +131,6 @@ func (s *Scheduler) unusable(f *failure) func(context.Context) {
 	}
 }
 
-// deallocate releases the devices of unused claims, so that the pod can get others.
 func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []types.NamespacedName) {
 	for _, key := range claims {
 		var stored resourcev1.ResourceClaim
@@ -228,8 +225,7 @@ func (h deviceHandler) changed(was, is any) {
 	h.s.helpClaims(after.Namespace, after.Name)
 }
 
-// helpClaims retries the pods that use a claim. An empty name means all pods that use any claim or extended
-// resources.
+// helpClaims retries the pods that use a claim or, without a name, any claim or extended resources.
 func (s *Scheduler) helpClaims(namespace, name string) {
 	at := now()
 	for p := range s.queue.unschedulable {

@@ -24,8 +24,8 @@ type extendedClaim struct {
 	mappings []corev1.ContainerExtendedResourceRequest
 }
 
-// classesByResource maps extended resources to classes. A class serves the resource named after it. If several
-// classes name the same extended resource, the newest serves it.
+// classesByResource maps extended resources to classes. A class serves the resource named after it. If several classes
+// name the same extended resource, the newest serves it.
 func classesByResource(classes []resourcev1.DeviceClass) map[corev1.ResourceName]string {
 	out := make(map[corev1.ResourceName]string, len(classes))
 	chosen := map[corev1.ResourceName]*resourcev1.DeviceClass{}
@@ -44,8 +44,7 @@ func classesByResource(classes []resourcev1.DeviceClass) map[corev1.ResourceName
 	return out
 }
 
-// served maps a pod's extended resources to the classes that serve them. It is empty until the classes are known;
-// the pod is then retried.
+// served maps a pod's extended resources to their classes. It is empty until classes are known: the pod is retried.
 func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 	if d.allocator == nil || !need.maybeDevices() {
 		return nil
@@ -75,8 +74,7 @@ func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 	return out
 }
 
-// maybeDevices reports whether devices could serve any of the resources. Huge pages and attachable volumes have no
-// domain in their name, so devices cannot serve them.
+// maybeDevices reports whether devices could serve any of the resources: those with a domain in their name.
 func (a *amounts) maybeDevices() bool {
 	for name, n := range a.extended {
 		if n > 0 && strings.Contains(string(name), "/") {
@@ -86,14 +84,12 @@ func (a *amounts) maybeDevices() bool {
 	return false
 }
 
-// byDevices reports whether devices serve a resource of the pod on a node: it has a class, and the node has no
-// device plugin for it.
+// byDevices reports whether devices serve a resource on a node: it has a class, and the node no device plugin for it.
 func (c *cycle) byDevices(name corev1.ResourceName, n *nodeInfo) bool {
 	return c.served[name] != "" && n.most.extended[name] == 0
 }
 
-// earlier returns the claim that an earlier attempt created for the pod's extended resources, or nil. Its devices
-// may no longer fit.
+// earlier returns an earlier attempt's claim for the pod's extended resources, or nil. It may no longer fit.
 func (d *devices) earlier(pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	var list resourcev1.ResourceClaimList
 	if err := d.read.List(context.Background(), &list, ctrlclient.InNamespace(pod.Namespace)); err != nil {
@@ -111,7 +107,6 @@ func isExtendedClaimOf(c *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
 	return c.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" && metav1.IsControlledBy(c, pod)
 }
 
-// newExtendedClaim returns the claim for the pod's extended resources that devices of the classes serve.
 func newExtendedClaim(pod *corev1.Pod, classes map[corev1.ResourceName]string) (*extendedClaim, error) {
 	requests, mappings := extendedRequests(&pod.Spec, classes)
 	if len(requests) > resourcev1.DeviceRequestsMaxSize {
@@ -196,7 +191,6 @@ func wants(c *corev1.Container, name corev1.ResourceName) int64 {
 	return q.Value()
 }
 
-// deviceRequest returns container i's request for n devices in place of a resource.
 func deviceRequest(i int, c *corev1.Container, name corev1.ResourceName, class string,
 	n int64) *resourcev1.DeviceRequest {
 	at := slices.Index(slices.Sorted(maps.Keys(c.Resources.Requests)), name)

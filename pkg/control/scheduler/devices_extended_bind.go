@@ -50,7 +50,6 @@ func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *c
 	return stored, nil
 }
 
-// stored records the name and UID of a chosen claim that was stored.
 func (s *Scheduler) stored(pod types.UID, chosen chosenClaim, claim *resourcev1.ResourceClaim) chosenClaim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +66,7 @@ func (s *Scheduler) stored(pod types.UID, chosen chosenClaim, claim *resourcev1.
 	return chosen
 }
 
-// abandonExtended deletes the stored claim for the extended resources of a pod that could not be bound. If that
-// fails, a later attempt finds the claim.
+// abandonExtended deletes the stored claim of a pod that could not be bound, or leaves it to a later attempt.
 func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	s.mu.Lock()
 	chosen := s.state.devices.chosen[pod.UID]
@@ -84,8 +82,7 @@ func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// deleteExtended deletes a claim for the extended resources of a pod, unless the pod was bound with it. It reads the
-// pod from the API server, not from the cache.
+// deleteExtended deletes the claim unless the pod was bound with it, according to the API server, not the cache.
 func (s *Scheduler) deleteExtended(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
 	err := s.tryDeleteExtended(ctx, pod, claim)
 	if err != nil && ctx.Err() == nil {

@@ -22,8 +22,7 @@ func deviceClass(name, resource string, age time.Duration) resourcev1.DeviceClas
 	return c
 }
 
-// A class serves the resource named after it. Of several classes with the same extended resource, the newest serves
-// it.
+// A class serves the resource named after it. Of several classes with the same extended resource, the newest serves it.
 func TestClassesByResource(t *testing.T) {
 	require.Equal(t, map[corev1.ResourceName]string{
 		"deviceclass.resource.kubernetes.io/old": "old", "deviceclass.resource.kubernetes.io/new": "new",
@@ -39,8 +38,7 @@ func TestClassesByResource(t *testing.T) {
 		}))
 }
 
-// Containers that run at the same time have separate devices. Init containers that end share devices with later
-// containers.
+// Containers that run at the same time have separate devices. Init containers that end share later containers'.
 func TestExtendedRequests(t *testing.T) {
 	container := func(name string, gpus, nics int64) corev1.Container {
 		c := corev1.Container{

@@ -19,7 +19,6 @@ import (
 // bindingTimeout is how long devices may take to become ready, as upstream.
 const bindingTimeout = 10 * time.Minute
 
-// errNotReady means that the devices of a pod are not ready yet.
 var errNotReady = errors.New("its devices are not ready yet")
 
 // readiness reports whether the devices of an allocated claim are ready. It returns an error if a driver reports a
@@ -61,7 +60,6 @@ func readiness(c *resourcev1.ResourceClaim, timeout time.Duration,
 	return false, deadline, nil
 }
 
-// hasConditions reports whether a device of an allocation has binding conditions.
 func hasConditions(a *resourcev1.AllocationResult) bool {
 	return slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
 		return len(r.BindingConditions) > 0

@@ -5,8 +5,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// prepareAlternatives reports whether device requests of the pod list alternatives (KEP-4816), the first available
-// one of which is allocated.
+// prepareAlternatives reports whether device requests of the pod list alternatives (KEP-4816).
 func prepareAlternatives(c *cycle) bool { return c.devices != nil && c.devices.lists() > 0 }
 
 // earlyAlternatives prefers nodes that have an early alternative of each list. Upstream scales the sum by the best
@@ -24,7 +23,6 @@ func earlyAlternatives(c *cycle, n *nodeInfo) (sum int64) {
 	return mostScore * sum / (resourcev1.FirstAvailableDeviceRequestMaxSize * d.lists())
 }
 
-// lists returns the number of device requests that list alternatives.
 func (d *deviceCycle) lists() (n int64) {
 	count := func(c *resourcev1.ResourceClaim) {
 		for i := range c.Spec.Devices.Requests {

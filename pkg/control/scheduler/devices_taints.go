@@ -37,7 +37,6 @@ type deviceID struct{ driver, pool, device string }
 // device, or its controller would recreate it in a loop.
 type evictions map[deviceID][]resourcev1.DeviceTaint
 
-// add adds the NoExecute taints of a slice's devices.
 func (e evictions) add(slice *resourcev1.ResourceSlice) {
 	for i := range slice.Spec.Devices {
 		d := &slice.Spec.Devices[i]
@@ -85,7 +84,6 @@ func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.R
 	return &out
 }
 
-// inUse returns the devices that are allocated.
 func inUse(allocated []*resourcev1.AllocationResult) map[deviceID]bool {
 	out := map[deviceID]bool{}
 	for _, a := range allocated {
@@ -96,7 +94,6 @@ func inUse(allocated []*resourcev1.AllocationResult) map[deviceID]bool {
 	return out
 }
 
-// wantsAll reports whether a request of the claim is for all devices.
 func wantsAll(claim *resourcev1.ResourceClaim) bool {
 	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && r.Exactly.AllocationMode == resourcev1.DeviceAllocationModeAll ||

@@ -18,8 +18,7 @@ type domains struct {
 	few   map[int]domain // by the index in state.order, if nodes is nil
 }
 
-// of returns the domain of a node. It returns false for a node without the label, and for one that is not in
-// state.order.
+// of returns the domain of a node, or false if it lacks the label or is not in state.order.
 func (d *domains) of(n *nodeInfo) (domain, bool) {
 	if n == nil || n.at < 0 {
 		return noDomain, false
@@ -36,11 +35,9 @@ func (d *domains) ofFew(at int) (domain, bool) {
 	return v, ok
 }
 
-// nowhere is the domains of a label that no node has.
 var nowhere = &domains{}
 
-// domainsOf returns the domains of a label, which are valid until nodes change. Domains of labels that no node has
-// are not cached.
+// domainsOf returns a label's domains, valid until nodes change. It does not cache labels that no node has.
 func (s *state) domainsOf(key string) *domains {
 	if d := s.domains[key]; d != nil {
 		return d

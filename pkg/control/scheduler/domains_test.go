@@ -8,8 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pods may name any number of labels. Memory is used only for labels that nodes have, and only per node that has
-// them.
+// Pods may name any number of labels. Memory is used only per label and node that has it.
 func TestDomainsAreBounded(t *testing.T) {
 	const labels, others = 200, 100
 	var nodes []*corev1.Node

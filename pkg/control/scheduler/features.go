@@ -11,8 +11,7 @@ import (
 // clusterVersion is the version for which upstream's library infers the features that a pod requires.
 var clusterVersion = utilversion.MustParse(version.Kubernetes)
 
-// featuresFor returns the node features that a pod requires (KEP-5328), usually none. Nodes of an earlier version
-// may lack them.
+// featuresFor returns the node features that a pod requires (KEP-5328). Older nodes may lack them.
 func featuresFor(p *corev1.Pod) nodefeatures.FeatureSet {
 	set, err := nodefeatures.DefaultFramework.InferForPodScheduling(&nodefeatures.PodInfo{Spec: &p.Spec}, clusterVersion)
 	if err != nil {

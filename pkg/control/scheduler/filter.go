@@ -81,8 +81,7 @@ func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	return need, pods
 }
 
-// shortages calls report with each resource that the node lacks for the pod, until report returns false. Extended
-// resources come last, in random order.
+// shortages reports each resource that the node lacks until report returns false, extended ones last and unordered.
 func (c *cycle) shortages(n *nodeInfo, report func(what string) bool) {
 	promised, pods := c.promised(n)
 	if len(n.pods)+pods+1 > n.max && !report(tooManyPods) {

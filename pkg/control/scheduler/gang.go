@@ -54,8 +54,7 @@ func (g *gangs) count(p *podInfo, sign int) {
 	}
 }
 
-// least returns the minCount of a gang, or 0 if the group's pods are scheduled one by one. reason says why it is not
-// known.
+// least returns the minCount of a gang; 0 if its pods are scheduled one by one. reason says why it is unknown.
 func (g *gangs) least(key types.NamespacedName) (least int, reason string) {
 	if g.start != nil {
 		g.start()
@@ -92,8 +91,7 @@ func (g *gangs) explain(key types.NamespacedName, waiting int) string {
 		g.assigned[key], waiting)
 }
 
-// decideTogether schedules all waiting pods of p's gang and returns a function that writes the results. It returns
-// nil if p is scheduled alone.
+// decideTogether schedules all waiting pods of p's gang and returns the writes, or nil if p is scheduled alone.
 func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	key := p.info.gang
 	least, reason := s.state.gangs.least(key)
@@ -138,7 +136,6 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	return t.fail(key, need)
 }
 
-// together is one attempt to schedule the pods of a gang.
 type together struct {
 	s       *Scheduler
 	members []*pending
@@ -154,7 +151,6 @@ type failedMember struct {
 	reason  string
 }
 
-// try reserves a node for a pod.
 func (t *together) try(m *pending) {
 	t.s.reconsider(m)
 	n, f := t.s.state.pick(m.info)
@@ -172,8 +168,7 @@ func (t *together) try(m *pending) {
 	t.placed = append(t.placed, m)
 }
 
-// commit returns a function that writes the bindings, and the results of the pods beyond the minimum that got no
-// node.
+// commit returns a function that writes the bindings and reports the pods beyond the minimum without a node.
 func (t *together) commit(key types.NamespacedName) func(context.Context) {
 	s := t.s
 	var writes []func(context.Context)
@@ -298,8 +293,7 @@ func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	}
 }
 
-// groupScheduled writes a pod group's condition: true once its minimum has nodes, before that false with the message
-// why. It is never reset.
+// groupScheduled sets a group's condition: False with why until its minimum has nodes, then True forever.
 func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName, why string) {
 	var group schedulingv1beta1.PodGroup
 	if s.client.Cache().Get(ctx, key, &group) != nil {

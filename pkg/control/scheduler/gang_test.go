@@ -35,7 +35,6 @@ func inGroup(p *corev1.Pod, group, cpu string) *corev1.Pod {
 	return p
 }
 
-// says waits until a pod's PodScheduled condition contains the text.
 func (c *cluster) says(name, text string) {
 	c.Helper()
 	c.wait(1, func(p *corev1.Pod) bool {
@@ -59,8 +58,7 @@ func (c *cluster) bound() (names []string) {
 	return names
 }
 
-// No pod of a gang is bound before minCount pods can be. Two gangs that each need all resources do not take half
-// each.
+// No pod of a gang is bound before minCount pods can be. Two gangs do not take half of the resources each.
 func TestAGangGetsNodesTogether(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -90,7 +88,6 @@ func TestAGangGetsNodesTogether(t *testing.T) {
 	c.says("x3", "0/2 nodes are available: 2 Insufficient cpu.")
 }
 
-// group waits until a pod group's condition has the status.
 func (c *cluster) group(name string, status metav1.ConditionStatus) {
 	c.Helper()
 	w, err := c.Watch(c.ctx, &schedulingv1beta1.PodGroupList{})
@@ -105,7 +102,6 @@ func (c *cluster) group(name string, status metav1.ConditionStatus) {
 	require.FailNow(c, "the watch ended")
 }
 
-// When minCount is lowered, the waiting pods are scheduled.
 func TestAGangsMinimumMayFall(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -186,7 +182,6 @@ func TestAGroupWithoutMinimum(t *testing.T) {
 	c.wait(5, isBound)
 }
 
-// Fields that the scheduler does not support are refused, not dropped silently.
 func TestWhatAGangCannotHaveIsRefused(t *testing.T) {
 	c := start(t)
 	for name, change := range map[string]func(*schedulingv1beta1.PodGroupSpec){

@@ -15,8 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/heartbeat"
 )
 
-// heartbeats records the nodes' heartbeats. It watches their leases from its first use. It is guarded by the
-// scheduler's lock.
+// heartbeats records heartbeats. It watches leases from its first use. The scheduler's lock guards it.
 type heartbeats struct {
 	cache    ctrlcache.Cache
 	leases   ctrlcache.Informer // nil until the first call
@@ -40,7 +39,6 @@ func (h *heartbeats) of(n *nodeInfo) time.Time {
 	return conditionHeartbeat(n)
 }
 
-// known reports whether leases can be read without waiting.
 func (h *heartbeats) known() bool {
 	if h.leases == nil {
 		leases, err := h.cache.GetInformer(context.Background(), &coordinationv1.Lease{}, ctrlcache.BlockUntilSynced(false))
@@ -88,7 +86,6 @@ func (s *Scheduler) watchHeartbeats(ctx context.Context, synced func()) error {
 	return s.follow(ctx, &coordinationv1.Lease{}, leaseHandler{s}, synced)
 }
 
-// leaseHandler records heartbeats.
 type leaseHandler struct{ s *Scheduler }
 
 var _ toolscache.ResourceEventHandler = leaseHandler{}
@@ -111,8 +108,7 @@ func (h leaseHandler) changed(was, is any) {
 	h.s.hear(lease.Name, func(heard *heartbeat.Record, at time.Time) { heard.Lease(before, lease, at) })
 }
 
-// hear records a possible heartbeat of a node, and retries the tasks that could not use the node while it was
-// silent.
+// hear records a possible heartbeat of a node, and retries the tasks that waited for it.
 func (s *Scheduler) hear(node string, record func(*heartbeat.Record, time.Time)) {
 	h := &s.heartbeats
 	n := s.state.nodes[node]

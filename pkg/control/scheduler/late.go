@@ -53,7 +53,6 @@ func (s *Scheduler) due(pod types.UID, e *lateEvent, reason string) bool {
 	return s.concerns(pod, reason)
 }
 
-// concerns reports whether a pod is still in the state that the event's reason describes.
 func (s *Scheduler) concerns(pod types.UID, reason string) bool {
 	if reason == "Scheduled" {
 		return s.state.pods[pod] != nil
@@ -61,7 +60,6 @@ func (s *Scheduler) concerns(pod types.UID, reason string) bool {
 	return s.queue.pods[pod] != nil && s.state.pods[pod] == nil
 }
 
-// cancel drops the late event about a pod, if any.
 func (l late) cancel(pod types.UID) {
 	if e := l[pod]; e != nil {
 		e.Stop()

@@ -22,8 +22,7 @@ type withoutCache struct{ ctrlclient.WithWatch }
 
 func (withoutCache) Cache() ctrlcache.Cache { return nil }
 
-// An event about a task's pod is recorded only after its state has lasted for a while, and never after the state has
-// changed. Events about other pods are recorded at once.
+// Events about a task's pod are recorded only if their state lasts for a while; others are recorded at once.
 func TestEventsOfBriefTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := withoutCache{fake.NewClientBuilder().WithScheme(client.Scheme()).Build()}

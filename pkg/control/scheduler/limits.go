@@ -18,7 +18,6 @@ const (
 	driverIsMissing = "%s CSI driver is not installed on the node"
 )
 
-// csiVolumes maps volume identities to CSI drivers.
 type csiVolumes map[string]string
 
 // csiVolumesOf returns the CSI volumes of claims. An unbound claim counts for its class's provisioner.

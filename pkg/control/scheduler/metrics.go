@@ -70,7 +70,6 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 // mostAttempts is the largest number of attempts with a label value of its own, as upstream.
 const mostAttempts = 15
 
-// bound counts a bound pod.
 func (m *metrics) bound(p *pending) {
 	m.scheduled.count(p)
 	label := strconv.Itoa(p.attempts + 1)

@@ -96,7 +96,6 @@ func (b binder) Create(_ context.Context, o, sub ctrl.Object, _ ...ctrl.SubResou
 	return nil
 }
 
-// update writes a pod. The event is delivered later.
 func (m *model) update(pod *corev1.Pod) {
 	was := m.pods[pod.Name]
 	m.pods[pod.Name] = pod
@@ -210,7 +209,6 @@ func (m *model) write(i int) {
 	f(context.Background())
 }
 
-// check compares the scheduler's accounts with the model.
 func (m *model) check() {
 	s := m.s.state
 	require.Len(m, s.order, len(m.nodes))

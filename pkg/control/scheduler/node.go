@@ -59,7 +59,6 @@ type port struct {
 	number   int32
 }
 
-// podInfo is a pod with data derived from it.
 type podInfo struct {
 	pod      *corev1.Pod
 	need     amounts
@@ -152,7 +151,6 @@ func groupOf(p *corev1.Pod) string {
 	return p.Namespace + "/" + labelKey(p.Labels)
 }
 
-// nodeInfo is a node with the pods and resources accounted to it.
 type nodeInfo struct {
 	name   string
 	node   *corev1.Node // nil if pods are bound to an unknown node

@@ -16,8 +16,7 @@ import (
 // Its resources are reserved against pods of lower priority, and the node is tried first. While the pod waits for
 // volumes or devices, its status shows the node.
 
-// nominate reserves capacity on a node for a pod that is expected there. A nil or unknown node clears the
-// nomination.
+// nominate reserves capacity on a node for a pod. A nil or unknown node clears the nomination.
 func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.clearNomination(p.pod.UID)
 	if n == nil || n.at < 0 {
@@ -40,7 +39,6 @@ func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	return n
 }
 
-// nominated returns the name of the node that a pod is nominated to, or "".
 func (s *state) nominated(uid types.UID) string {
 	if n := s.nominations[uid]; n != nil {
 		return n.name
@@ -48,8 +46,7 @@ func (s *state) nominated(uid types.UID) string {
 	return ""
 }
 
-// promise nominates a pod to a node (nil: to none) and retries the pods that may now fit on its former node. It
-// reports whether the nomination changed.
+// promise nominates a pod to n, which may be nil, and retries pods that may fit on its former node.
 func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	was := s.state.nominations[p.pod.UID]
 	s.state.nominate(p, n)
@@ -59,8 +56,7 @@ func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	return changed
 }
 
-// renominate nominates a pod to the node in its status, which another component or this scheduler before a restart
-// wrote. It reports whether the nomination changed.
+// renominate nominates a pod to the node in its status, and reports whether the nomination changed.
 func (s *Scheduler) renominate(p *podInfo) (changed bool) {
 	return s.promise(p, s.state.nodes[p.pod.Status.NominatedNodeName])
 }
@@ -115,8 +111,7 @@ func (f *failure) onlyVolumes(n *nodeInfo) bool {
 	return !slices.ContainsFunc(f.active, func(a *filter) bool { return a.name != volumeBinding && !a.check(f.cycle, n) })
 }
 
-// reconsider ends the nomination of a pod whose volumes are no longer being provisioned for the node, because the
-// provisioner failed.
+// reconsider ends the nomination of a pod whose provisioner has given up the node.
 func (s *Scheduler) reconsider(p *pending) {
 	if !p.expects {
 		return

@@ -68,8 +68,7 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 	c.wait(1, at("expected", "d"))
 }
 
-// The capacity for a pod with scheduling gates is kept on the node in its status, also if that node is created later
-// or recreated, until the pod is deleted.
+// The node in a gated pod's status keeps capacity for it until its deletion, also if created later or recreated.
 func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 	c := start(t)
 	defer c.schedule()()
@@ -111,7 +110,6 @@ func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.Pe
 	return made
 }
 
-// made creates a volume and binds a claim to it.
 func (c *cluster) made(claim string) {
 	var bound corev1.PersistentVolumeClaim
 	require.NoError(c, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &bound))
@@ -171,8 +169,7 @@ func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return at("user", "b")(p) && p.Status.NominatedNodeName == "" })
 }
 
-// A user can write the selected node into a claim. This does not reserve capacity on a node that the claim's pods do
-// not fit on.
+// A selected node that a user writes into a claim reserves no capacity where the claim's pods do not fit.
 func TestClaimsTakeNoPlaces(t *testing.T) {
 	c := start(t)
 	c.node("a", "1")
@@ -213,7 +210,6 @@ func TestAGangsPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	require.Equal(t, []string{"x0", "x1"}, c.bound())
 }
 
-// A pod that preempts pods on another node gives up its former nomination to waiting pods.
 func TestAPlaceIsGivenUpForAnother(t *testing.T) {
 	c := start(t)
 	require.NoError(t,

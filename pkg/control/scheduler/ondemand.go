@@ -34,8 +34,7 @@ func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what strin
 	return start, func() bool { return known }
 }
 
-// follow passes the events of a kind to a handler until ctx ends. It calls synced once, with the lock held, after
-// all initial objects were passed.
+// follow passes a kind's events to a handler until ctx ends. After the initial ones it calls synced, with the lock.
 func (s *Scheduler) follow(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler,
 	synced func()) error {
 	end, err := client.Follow(ctx, s.client.Cache(), kind, handler)

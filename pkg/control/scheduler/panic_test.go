@@ -12,8 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// A pod on which the scheduler panics backs off. Other pods are scheduled. Once the cause is gone, it is scheduled
-// too.
+// A pod on which the scheduler panics backs off, and is scheduled once the cause is gone. Others are not affected.
 func TestAPodThatPanics(t *testing.T) {
 	broken := true
 	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(),

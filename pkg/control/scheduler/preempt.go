@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// eviction is a node and the pods to evict from it.
 type eviction struct {
 	node    *nodeInfo
 	victims []*podInfo // the most important first
@@ -91,8 +90,7 @@ func preempted(p *corev1.Pod) bool {
 	})
 }
 
-// victims returns a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction
-// violates a disruption budget are reprieved first.
+// victims returns a minimal set of pods to evict from a node, or nil. It reprieves pods with a violated budget first.
 func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	c := f.cycle
 	var lower []*podInfo
@@ -151,7 +149,6 @@ func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	return &eviction{n, gone, broken}
 }
 
-// byImportance orders pods by priority, lowest first. Of equal priority, the oldest comes last.
 func byImportance(a, b *podInfo) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
 }

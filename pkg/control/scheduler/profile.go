@@ -30,7 +30,6 @@ var taskProfile = &profile{
 	ordered: true,
 }
 
-// defaultProfiles are the profiles of a scheduler without a Configuration.
 var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: filters, scores: scores}, taskProfile}
 
 // taskFilters follow the default profile's filters.
@@ -60,7 +59,6 @@ func profileIn(profiles []*profile, p *corev1.Pod) *profile {
 	return nil
 }
 
-// info returns the podInfo of a pod to schedule or explain.
 func (s *state) info(p *corev1.Pod) *podInfo {
 	i := newPodInfo(p)
 	if f := s.profileOf(p); f != nil {
@@ -69,10 +67,8 @@ func (s *state) info(p *corev1.Pod) *podInfo {
 	return i
 }
 
-// isTask reports whether the pod runs a task.
 func isTask(p *corev1.Pod) bool { return p.Spec.SchedulerName == TaskProfile || byTask(p) }
 
-// byTask reports whether a Task controls the pod.
 func byTask(p *corev1.Pod) bool {
 	for i := range p.OwnerReferences {
 		r := &p.OwnerReferences[i]
@@ -86,10 +82,8 @@ func byTask(p *corev1.Pod) bool {
 
 func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) }
 
-// freeCPU returns the node's free millicores once the pod runs there.
 func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.scoreCPU }
 
-// freeMemory returns the node's free bytes once the pod runs there.
 func freeMemory(c *cycle, n *nodeInfo) int64 { return n.most.memory - n.score.mem - c.scoreMem }
 
 // latestHeartbeat returns the node's last heartbeat in milliseconds since 1970.

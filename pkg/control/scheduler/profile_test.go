@@ -38,7 +38,6 @@ func ofNode(cpu, memory string, heartbeat int) func(*corev1.Node) {
 	}
 }
 
-// Fewest tasks, then most free capacity, then the latest heartbeat.
 func TestTheTaskProfile(t *testing.T) {
 	nodes := []*corev1.Node{
 		testNode("a", ofNode("4", "8Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("4", "8Gi", 2)),
@@ -114,7 +113,6 @@ func TestTasksAreCountedOnAllNodes(t *testing.T) {
 	})
 }
 
-// Pods that name no profile of this scheduler are ignored.
 func TestProfilesByName(t *testing.T) {
 	s := &Scheduler{
 		log:   slog.New(slog.DiscardHandler),

@@ -15,7 +15,6 @@ const (
 	mostBackoff  = 10 * time.Second
 )
 
-// where is the queue of a pending pod.
 type where uint8
 
 const (
@@ -25,7 +24,6 @@ const (
 	underway                   // being scheduled or bound
 )
 
-// pending is a pod without a node.
 type pending struct {
 	info     *podInfo
 	newer    *corev1.Pod // the latest update received while underway, or nil
@@ -70,7 +68,6 @@ func newQueue() *queue {
 	}
 }
 
-// add adds a new pod.
 func (q *queue) add(p *pending) {
 	q.pods[p.info.pod.UID] = p
 	if key := p.info.gang; key.Name != "" {
@@ -155,7 +152,6 @@ func (q *queue) goOn(p *pending) {
 	q.signal()
 }
 
-// bindable returns a pod whose binding can continue, or nil.
 func (q *queue) bindable() *pending {
 	for len(q.resumed) > 0 {
 		p := q.resumed[0]

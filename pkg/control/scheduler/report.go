@@ -49,8 +49,7 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	}
 }
 
-// writeReport writes a pod's condition. It tries an update, which costs the server less, and falls back to a patch
-// if another client has changed the pod.
+// writeReport writes a pod's condition by an update, which is cheaper, or by a patch after a conflict.
 func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCondition, wrote bool) error {
 	if !wrote {
 		next := r.pod.DeepCopy()
@@ -66,8 +65,7 @@ func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCon
 		ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
 }
 
-// condition returns the condition to write, or nil if the pod's status already has it. With wrote, the pod may not
-// show this process's last write, so it is always written.
+// condition returns the condition to write, or nil if the pod has it. With wrote it is never nil: the pod may be stale.
 func (r *report) condition(wrote bool) *corev1.PodCondition {
 	at := metav1.NewTime(now())
 	for i := range r.pod.Status.Conditions {
@@ -87,7 +85,6 @@ func (r *report) condition(wrote bool) *corev1.PodCondition {
 	}
 }
 
-// patch returns a patch of the pod's status.
 func (r *report) patch(c *corev1.PodCondition, wrote bool) []byte {
 	status := map[string]any{"conditions": []*corev1.PodCondition{c}}
 	if wrote || r.nominated != r.pod.Status.NominatedNodeName {

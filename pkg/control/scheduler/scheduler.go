@@ -34,13 +34,11 @@ type Config struct {
 	// Configuration has the profiles, and the percentage of nodes to score in clusters of more than 100 nodes
 	// (default 10, at least 100 nodes).
 	Configuration Configuration
-	// Devices creates the allocator for one attempt to schedule a pod with resource claims. If it is nil, such pods
-	// are not scheduled.
+	// Devices creates the allocator for one attempt. If it is nil, pods with resource claims are not scheduled.
 	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the maximum number of concurrent bindings. Default 64.
 	Binders int
-	// DeviceTimeout is how long devices with binding conditions may take to become ready for a pod. Default 10
-	// minutes.
+	// DeviceTimeout limits how long devices with binding conditions may take to become ready. Default 10 minutes.
 	DeviceTimeout time.Duration
 	// TaskPatience is how long a node may send no heartbeat before its tasks are lost. Such a node gets no tasks.
 	// Default tasks.DefaultPatience.
@@ -183,7 +181,6 @@ func (s *Scheduler) stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// drop empties the queue and stops all timers.
 func (s *Scheduler) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,8 +203,7 @@ func (s *Scheduler) backedOff(p *pending) {
 	})
 }
 
-// loop schedules one pod at a time. It takes a slot before it pops a pod, so that at most s.binders pods are
-// underway.
+// loop schedules one pod at a time. It takes a slot before a pod, so that at most s.binders pods are underway.
 func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	slots := make(chan struct{}, s.binders)
 	for {
@@ -323,12 +319,10 @@ func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Con
 	return func(context.Context) { s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message) }
 }
 
-// eventEvery is the minimum interval of events with the same message about a pod. If a thousand pods wait for one
-// node, each is retried whenever a pod there ends.
+// eventEvery is the minimum interval of equal events about a pod, which may be retried whenever another pod ends.
 const eventEvery = 5 * time.Minute
 
-// fail marks a pod unschedulable, and returns a function that writes its condition and evicts the victims of
-// preemption.
+// fail marks a pod unschedulable, and returns a function that writes its condition and evicts the victims.
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	e, text := f.preempt()
 	message := f.message(text)

@@ -88,7 +88,6 @@ func spreadOver(topology, key, v string) func(*corev1.Pod) {
 	}
 }
 
-// bound is a pod and its node.
 type bound struct {
 	pod  *corev1.Pod
 	node string
@@ -360,7 +359,6 @@ func TestResizesCount(t *testing.T) {
 	require.EqualValues(t, 1000, used(), "it will not get that")
 }
 
-// After any sequence of events, the counts match the pods.
 func TestStateCountsRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)

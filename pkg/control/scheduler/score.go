@@ -9,7 +9,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/nodeselector"
 )
 
-// mostScore is the maximum of each score.
 const mostScore = 100
 
 // Image sizes per container below minImage or above maxImage do not affect locality.
@@ -73,7 +72,6 @@ func balance(c *cycle, n *nodeInfo) int64 {
 	return int64((1 - d) * mostScore)
 }
 
-// locality prefers nodes that have the pod's large images.
 func locality(c *cycle, n *nodeInfo) int64 {
 	if len(n.images) == 0 {
 		return 0

@@ -33,8 +33,7 @@ type demand struct {
 	names []string
 }
 
-// demands returns the pod's demand of nodes, or nil if it has none. It does not change, and is cached while the pod
-// waits.
+// demands returns the pod's demand of nodes, or nil if it has none. It is cached while the pod waits.
 func (p *podInfo) demands() *demand {
 	var terms *corev1.NodeSelector
 	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -64,8 +63,7 @@ type nodeSelection struct {
 	// unnamed gets the labels of each node to match, unless required depends on names: upstream's matcher allocates
 	// a map for a named node. Nil means that the node itself is matched.
 	unnamed *corev1.Node
-	// known contains the cached results, indexed like state.order. It is nil if the demand depends on names, because
-	// other pods rarely share it.
+	// known contains the cached results, indexed like state.order; nil if the demand depends on names, as few share it.
 	known []acceptance
 }
 
@@ -81,7 +79,6 @@ func (s *state) selectionOf(p *podInfo) *nodeSelection {
 	return &nodeSelection{demand: d, unnamed: &corev1.Node{}, known: s.acceptances(d.key)}
 }
 
-// acceptances returns the cached results of a demand.
 func (s *state) acceptances(key string) []acceptance {
 	known := s.selections[key]
 	if known == nil {

@@ -60,7 +60,6 @@ func TestSelected(t *testing.T) {
 	}
 }
 
-// selecting gives a pod a required node affinity term.
 func selecting(term corev1.NodeSelectorTerm) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Affinity = &corev1.Affinity{
@@ -139,8 +138,7 @@ func TestNamedNodes(t *testing.T) {
 	require.NotNil(t, failed)
 }
 
-// A pod's demand is parsed once while the pod waits, although each change of a node may retry it. It is freed when
-// the pod gets a node.
+// A pod's demand is parsed once while the pod waits, and freed when it gets a node.
 func TestDemandsAreKeptWhileAPodWaits(t *testing.T) {
 	s := world([]*corev1.Node{testNode("a"), testNode("b")})
 	p := newPodInfo(testPod("p", func(p *corev1.Pod) {

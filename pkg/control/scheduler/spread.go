@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// spread holds one cycle's counts for the pod's topology spread constraints (KEP-895).
 type spread struct {
 	hard, soft []constraint
 }
@@ -90,8 +89,7 @@ func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
 	})
 }
 
-// Node inclusion policies of constraints (KEP-3094). Eligible nodes must also have the keys of the other
-// constraints.
+// Node inclusion policies (KEP-3094). Eligible nodes must also have the keys of the other constraints.
 
 func (k *constraint) honorsAffinity() bool {
 	return k.NodeAffinityPolicy == nil || *k.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor
@@ -136,8 +134,7 @@ func (s *spread) move(p *podInfo, sign int) {
 	}
 }
 
-// prepareSpreadScore reports whether the pod is spread: by its ScheduleAnyway constraints or, without any
-// constraints, by its group.
+// prepareSpreadScore reports whether the pod is spread by ScheduleAnyway constraints or, without any, by its group.
 func prepareSpreadScore(c *cycle) bool {
 	if len(c.pod.Spec.TopologySpreadConstraints) > 0 {
 		return c.spread != nil && len(c.spread.soft) > 0

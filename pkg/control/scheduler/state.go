@@ -10,15 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// state is the scheduler's view of the cluster. Events update it incrementally, so that a cycle needs no snapshot.
-// It is guarded by the scheduler's lock.
+// state is the scheduler's view of the cluster, updated by events. The scheduler's lock guards it.
 type state struct {
 	nodes map[string]*nodeInfo
 	order []*nodeInfo // the known nodes
 	start int         // index in order where the next cycle begins; may exceed a shortened order
 	pods  map[types.UID]*podInfo
-	// concerning contains the assigned pods whose affinity affects others, and terms their terms. Nil terms must be
-	// counted again.
+	// concerning contains assigned pods whose affinity affects others. terms has their terms; nil: count again.
 	concerning map[*podInfo]struct{}
 	terms      *terms
 	// domains caches the topology domains of the nodes, by label.
@@ -79,7 +77,6 @@ func (s *state) scratch(n int) (totals, raw []int64) {
 	return totals, raw
 }
 
-// setNode adds or updates a node.
 func (s *state) setNode(node *corev1.Node) *nodeInfo {
 	n := s.nodes[node.Name]
 	if n == nil {
@@ -164,7 +161,6 @@ func (s *state) group(group, zone string, count int) {
 	}
 }
 
-// assign accounts a pod to a node.
 func (s *state) assign(p *podInfo, name string) {
 	n := s.nodes[name]
 	if n == nil {
@@ -187,7 +183,6 @@ func (s *state) assign(p *podInfo, name string) {
 	}
 }
 
-// remove removes a pod from its node.
 func (s *state) remove(p *podInfo) {
 	n := p.node
 	n.count(p, -1)
@@ -230,8 +225,7 @@ func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	return true
 }
 
-// sameNeeds reports whether a and b are equal for scheduling. An assigned pod can change only in labels, resources
-// and deletion.
+// sameNeeds reports whether a and b are equal for scheduling. Only labels, resources and deletion can differ.
 func sameNeeds(a, b *corev1.Pod) bool {
 	resizing := func(p *corev1.Pod) bool {
 		for i := range p.Status.Conditions {
@@ -247,8 +241,7 @@ func sameNeeds(a, b *corev1.Pod) bool {
 	return a.Generation == b.Generation && sameStatus && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
 
-// enough returns the number of feasible nodes to find for a profile: all in a small cluster, a sample in a large
-// one.
+// enough returns the number of feasible nodes to find: all in a small cluster, a sample in a large one.
 func (s *state) enough(f *profile) int {
 	if f.ordered {
 		return max(len(s.order), 1)
@@ -257,7 +250,6 @@ func (s *state) enough(f *profile) int {
 	return min(max(least, len(s.order)*s.sample/100), max(len(s.order), 1))
 }
 
-// failure records why no node fits.
 type failure struct {
 	cycle   *cycle
 	active  []*filter

@@ -16,8 +16,7 @@ import (
 // feasible ones, reserves claim resources on the chosen node, preBinds prepare the pod outside the lock, and then
 // the binding is written.
 
-// filter rejects nodes. check must be fast and must not allocate. explain returns upstream's messages for a
-// rejection by check.
+// filter rejects nodes. check must be fast and not allocate. explain returns upstream's messages.
 type filter struct {
 	name string
 	// prepare runs once per cycle. If it returns false, the pod skips the filter. Nil means that no pod skips it.
@@ -76,12 +75,11 @@ func reason(text string) func(*cycle, *nodeInfo) []string {
 	return func(*cycle, *nodeInfo) []string { return []string{text} }
 }
 
-// score ranks feasible nodes.
 type score struct {
 	name   string
 	weight int64
-	// prepare runs once per cycle, after the filters' prepare. If it returns false, the pod skips the score. Nil
-	// means that no pod skips it.
+	// prepare runs once per cycle, after the filters' prepare. If it returns false, the pod skips the score. May be
+	// nil.
 	prepare func(*cycle) bool
 	// of returns the node's score, from 0 to mostScore. If relative is set, it may be any number; the scores of the
 	// compared nodes are then scaled to 0..mostScore.
@@ -145,7 +143,6 @@ type preBind struct {
 	run  func(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error
 }
 
-// reserve runs the reserves for a pod on its node.
 func (s *Scheduler) reserve(p *pending, n *nodeInfo) error {
 	p.reserved = n
 	for _, r := range s.state.reserves {

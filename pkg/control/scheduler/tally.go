@@ -90,7 +90,6 @@ func (t *tally) count(p *podInfo, sign int) {
 	t.least = min(t.least, is)
 }
 
-// clone returns a copy that pod events do not update.
 func (t *tally) clone() *tally {
 	c := *t
 	c.pods, c.levels = maps.Clone(t.pods), maps.Clone(t.levels)
@@ -120,8 +119,7 @@ type termGroup struct {
 	values  map[domain]int // number of the pods by domain
 }
 
-// terms contains the affinity terms of assigned pods that affect others, grouped by equality: most pods share their
-// workload's terms.
+// terms contains the affinity terms of assigned pods that affect others. Equal terms, as in a workload, are grouped.
 type terms struct {
 	domainsOf      func(key string) *domains
 	forbid, prefer map[termKey]*termGroup
@@ -176,7 +174,6 @@ func (s *state) nodesChanged() {
 	s.terms = nil
 }
 
-// tallyPod adds or removes an assigned pod in all tallies.
 func (s *state) tallyPod(p *podInfo, sign int) {
 	for _, t := range s.tallies {
 		t.count(p, sign)

@@ -32,8 +32,7 @@ func preferring(key, v, topology string, weight int32) func(*corev1.Pod) {
 	}
 }
 
-// After any changes of pods and nodes, and after attempts to preempt, each node's verdict and scores equal the results
-// of a new state.
+// After any changes of pods and nodes, and attempts to preempt, verdicts and scores equal a new state's.
 func TestCountsThatAreKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)
@@ -135,7 +134,6 @@ func verdicts(s *state, pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// The least recently used tallies are dropped.
 func TestTalliesAreBounded(t *testing.T) {
 	s := world([]*corev1.Node{testNode("a")})
 	for i := range 3 * mostTallies {

@@ -144,7 +144,6 @@ func (s *state) explain(of *corev1.Pod) Explanation {
 	return out
 }
 
-// score adds the scores of the nodes that fit.
 func (e *Explanation) score(c *cycle, fit []*nodeInfo) {
 	if len(fit) == 0 {
 		return

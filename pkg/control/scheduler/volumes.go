@@ -16,12 +16,10 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// volumes tracks the claims of waiting pods, and the choices for them that the cache does not show yet. It is
-// guarded by the scheduler's lock.
+// volumes tracks claims of waiting pods and choices that the cache does not show yet. The scheduler's lock guards it.
 type volumes struct {
 	read ctrlclient.Reader
-	// assumed maps chosen volumes to their claims. nodes maps claims to the nodes for which they will be
-	// provisioned.
+	// assumed maps chosen volumes to claims, nodes maps claims to the nodes to provision for.
 	assumed map[string]types.NamespacedName
 	nodes   map[types.NamespacedName]assumedNode
 	// users counts, per claim, the assigned pods that use it.
@@ -48,7 +46,6 @@ func newVolumes(read ctrlclient.Reader) *volumes {
 		users: map[types.NamespacedName]int{}, chosen: map[types.UID]*choice{}}
 }
 
-// claimNames returns the names of the claims that a pod uses.
 func claimNames(p *corev1.Pod) []types.NamespacedName {
 	var out []types.NamespacedName
 	for i := range p.Spec.Volumes {
@@ -209,8 +206,7 @@ func volumesFit(c *cycle, n *nodeInfo) bool { return len(c.volumesUnfit(n, nil))
 
 func explainVolumes(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
 
-// volumesUnfit returns why a node cannot provide the pod's volumes. If it can and into is not nil, it fills into
-// with the choice.
+// volumesUnfit returns why a node cannot provide the pod's volumes. If it can and into is not nil, it fills into.
 func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 	v := c.volumes
 	if v.wrong != "" {
@@ -297,7 +293,6 @@ func zonesMatch(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// takeVolumes chooses how to bind the pod's claims on its node.
 func takeVolumes(s *state, p *podInfo, n *nodeInfo) error {
 	if len(p.claims) == 0 {
 		return nil

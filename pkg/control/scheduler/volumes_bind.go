@@ -17,8 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindWait limits how long a binding waits for the pod's claims while it occupies one of Config.Binders. If it takes
-// longer, the pod is retried when its claims are bound.
+// bindWait limits how long a binding waits for claims. Then the pod is retried when its claims are bound.
 const bindWait = time.Second
 
 // errClaimsWait means that binding the claims of a pod takes longer than bindWait.
@@ -174,7 +173,6 @@ func (h storageHandler) changed(o any) {
 	}
 }
 
-// storageKinds returns the kinds that pods with claims depend on.
 func storageKinds() []ctrlclient.Object {
 	return []ctrlclient.Object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}, &storagev1.CSINode{},

@@ -17,14 +17,12 @@ import (
 
 func now() time.Time { return time.Now() }
 
-// nodeHandler handles node events.
 type nodeHandler struct{ s *Scheduler }
 
 func (h nodeHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.add(o) }) }
 func (h nodeHandler) OnUpdate(was, o any) { h.s.handle(o, func() { h.update(was, o) }) }
 func (h nodeHandler) OnDelete(o any)      { h.s.handle(o, func() { h.remove(o) }) }
 
-// handle handles one event and recovers from a panic.
 func (s *Scheduler) handle(o any, handle func()) {
 	_ = s.guard.Do("event", handle, "object", named{o})
 }
@@ -123,7 +121,6 @@ func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 	return true
 }
 
-// podHandler handles pod events.
 type podHandler struct{ s *Scheduler }
 
 func (h podHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.take(o) }) }

@@ -22,7 +22,6 @@ func (s *Scheduler) event(p *corev1.Pod, kind, reason, format string, args ...an
 	s.events.EventBy(p.Spec.SchedulerName, p, kind, reason, format, args...)
 }
 
-// bind writes the binding.
 func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	pod := p.info.pod
 	if err := s.client.SubResource("binding").Create(ctx, reference(pod), &corev1.Binding{

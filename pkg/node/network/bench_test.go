@@ -29,8 +29,7 @@ func BenchmarkSetup(b *testing.B) {
 	}
 }
 
-// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports this process's CPU
-// time.
+// BenchmarkSetupTeardown runs pods one and sixteen at a time, and reports this process's CPU time.
 func BenchmarkSetupTeardown(b *testing.B) {
 	for _, at := range []int{1, 16} {
 		b.Run(fmt.Sprint(at), func(b *testing.B) {

@@ -105,8 +105,7 @@ func TestSpoofedSources(t *testing.T) {
 	}
 }
 
-// TestMetadata checks that link-local addresses reject pods at once, except for DNS, and accept them with
-// MetadataAccess.
+// TestMetadata checks that link-local addresses except DNS reject pods at once, unless MetadataAccess is set.
 func TestMetadata(t *testing.T) {
 	require.NoError(t, node())
 	metadata := netip.MustParseAddr("169.254.169.254")
@@ -223,7 +222,6 @@ func ping(t *testing.T, n *Net, uid string, to netip.Addr) (refused error) {
 	return refused
 }
 
-// TestHostPortsOfTheNode checks that pods cannot have ports that the node itself serves.
 func TestHostPortsOfTheNode(t *testing.T) {
 	n := newNet(t)
 	n.OwnPorts = []uint16{6443}
@@ -236,7 +234,6 @@ func TestHostPortsOfTheNode(t *testing.T) {
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})
 }
 
-// TestHostPortsInUse checks that a pod does not take a port from a process of the machine that has it already.
 func TestHostPortsInUse(t *testing.T) {
 	n := newNet(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:8070")

@@ -71,8 +71,7 @@ var parts = []struct {
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1}}},
 }
 
-// missingHere tries the features in the calling thread's network namespace. It tries all in one transaction and,
-// only if that fails, each in its own, since a transaction takes 10 ms.
+// missingHere tries all features in one transaction and, if it fails, each in its own: a transaction takes 10 ms.
 func missingHere() (missing []Need, err error) {
 	conn, err := nftables.New()
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// TestMissing checks that this machine's kernel has all modules, and that exactly a feature that the kernel rejects
-// is reported.
+// TestMissing checks that this machine has all modules, and that exactly a rejected feature is reported.
 func TestMissing(t *testing.T) {
 	missing, err := Missing()
 	require.NoError(t, err)
@@ -30,7 +29,6 @@ func TestMissing(t *testing.T) {
 	require.Equal(t, "nft_none", missing[0].Module)
 	require.Error(t, missing[0].Err)
 
-	// Nothing is left in this namespace.
 	require.NoError(t, thread.Run(func() error {
 		conn, err := nftables.New()
 		if err != nil {

@@ -74,8 +74,7 @@ func (c *Config) joinOwned(uid string, r record) error {
 	return nil
 }
 
-// unshare moves the calling thread into the pod's own namespaces. It creates and mounts the ones that do not exist
-// yet.
+// unshare moves the calling thread into the pod's own namespaces. It creates and mounts missing ones.
 func (c *Config) unshare(uid string, p Pod) error {
 	var flags int
 	var names []string
@@ -117,7 +116,6 @@ func (c *Config) unshare(uid string, p Pod) error {
 	return nil
 }
 
-// setNames sets the names in the pod's UTS namespace, which the calling thread is in.
 func setNames(p Pod) error {
 	if p.HostNetwork {
 		return nil

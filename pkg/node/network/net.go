@@ -355,7 +355,6 @@ func (n *Net) Teardown(ctx context.Context, uid string) error {
 	return n.teardown(uid, r, false)
 }
 
-// teardown releases a sandbox. With keepIP the pod keeps its address.
 func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	if r.Ready {
 		released := r
@@ -386,8 +385,7 @@ func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	return nil
 }
 
-// List implements Network. It includes sandboxes whose Setup was interrupted; call Setup to complete or Teardown to
-// release them.
+// List implements Network. It includes sandboxes whose Setup was interrupted: call Setup or Teardown for them.
 func (n *Net) List(context.Context) ([]Sandbox, error) {
 	n.mu.Lock()
 	pods := maps.Clone(n.pods)
@@ -416,8 +414,7 @@ func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 	})
 }
 
-// clusterPrefixes returns the prefixes, besides our own pod CIDR, to which pods are not masqueraded. The caller must
-// hold n.mu.
+// clusterPrefixes returns the prefixes, besides podCIDR, to which pods are not masqueraded. The caller holds n.mu.
 func (n *Net) clusterPrefixes() []netip.Prefix {
 	all := slices.Collect(maps.Keys(n.routes))
 	if n.ServiceCIDR.IsValid() {

@@ -212,7 +212,6 @@ func TestNamespaces(t *testing.T) {
 	require.Len(t, list, 3, "what failed is undone")
 }
 
-// TestCrash puts the run directory into the states that a crash can leave.
 func TestCrash(t *testing.T) {
 	n := newNet(t)
 	ready, half, empty := setup(t, n, Pod{UID: "ready"}), setup(t, n, Pod{UID: "half"}), setup(t, n, Pod{UID: "empty"})
@@ -263,8 +262,7 @@ func TestRoutes(t *testing.T) {
 	require.Len(t, left, 1, "only the route that ends the pod CIDR")
 }
 
-// TestLostRoutes checks that routes that the kernel drops with a link, or that another program removes, are
-// restored.
+// TestLostRoutes checks that routes are restored that the kernel drops with a link or another program removes.
 func TestLostRoutes(t *testing.T) {
 	n := newNet(t)
 	other, via := netip.MustParsePrefix("10.42.1.0/24"), netip.MustParseAddr("192.168.77.9")
@@ -301,7 +299,6 @@ func TestLostRoutes(t *testing.T) {
 	}
 	back()
 
-	// Removed routes are not restored.
 	require.NoError(t, n.Routes(t.Context(), nil))
 	require.NoError(t, n.repair())
 	require.NotContains(t, routes(t), "10.42.1.0/24")
@@ -361,8 +358,7 @@ func handle(t testing.TB) *netlink.Handle {
 	return h
 }
 
-// TestTwoInstallations checks that two installations in one network, even with the same ranges, never adopt or
-// remove each other's state.
+// TestTwoInstallations checks that two installations in one network never adopt or remove each other's state.
 func TestTwoInstallations(t *testing.T) {
 	require.NoError(t, node())
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))

@@ -42,8 +42,7 @@ func TestConfig(t *testing.T) {
 	require.ErrorContains(t, err, "not on any interface")
 }
 
-// TestPool checks that no address has two owners, that all are in the range, and that none is allocated twice in a
-// row.
+// TestPool checks that addresses are in the range, have one owner, and are not allocated twice in a row.
 func TestPool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(26, 30).Draw(t, "bits")

@@ -19,7 +19,6 @@ type pool struct {
 
 func newPool() *pool { return &pool{owner: map[netip.Addr]string{}, held: map[string]netip.Addr{}} }
 
-// setPrefix changes the range. Allocated addresses stay with their owners.
 func (p *pool) setPrefix(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired and again, with Ready set,
-// after everything is.
+// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and with Ready set after
+// everything.
 type record struct {
 	IP        netip.Addr `json:"ip,omitzero"`
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
@@ -54,8 +54,8 @@ func (c *Config) save(uid string, r record) error {
 	return atomicfile.WriteJSON(filepath.Join(c.dir(uid), recordFile), r)
 }
 
-// records reads all pods' records. A directory without a readable record is left from a kill early in Setup or a
-// crash of the machine. It yields an empty record, so that the pod is found and released.
+// records reads all pods' records. A kill early in Setup or a crash of the machine can leave a directory without a
+// readable record. It yields an empty record, so that the pod is found and released.
 func (c *Config) records() (map[string]record, error) {
 	entries, err := os.ReadDir(filepath.Join(c.RunDir, "ns"))
 	if errors.Is(err, fs.ErrNotExist) {

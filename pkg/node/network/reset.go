@@ -55,8 +55,7 @@ func (n *Net) Reset(ctx context.Context) error {
 // freeing is how long to wait for the kernel to remove links after their namespaces were closed.
 const freeing = 2 * time.Second
 
-// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes the remaining
-// ones, whose namespaces are still in use by a process.
+// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes links still in use.
 func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	updates, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
 	defer func() {

@@ -48,7 +48,6 @@ func localDestination() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.RTN_LOCAL, 0, 0, 0}}}
 }
 
-// lookup replaces the key in the first registers with its value in the map. Without a value the rule ends.
 func lookup(s *nftables.Set) []expr.Any {
 	return []expr.Any{
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name},
@@ -60,8 +59,7 @@ func member(s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg1, SetID: s.ID, SetName: s.Name, Invert: invert}}
 }
 
-// linkLocal is where clouds serve a machine's credentials (169.254.169.254 and others), and some also DNS on port
-// 53.
+// linkLocal is where clouds serve a machine's credentials (169.254.169.254 and others), and some also DNS.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 const portDNS = 53

@@ -39,7 +39,6 @@ func newNetWithUsers(t *testing.T) (*Net, *users) {
 	return n, u
 }
 
-// ownerOf returns the user namespace that owns a namespace.
 func ownerOf(t *testing.T, path string) (dev, ino uint64) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -57,8 +56,7 @@ func inode(t *testing.T, path string) (dev, ino uint64) {
 	return st.Dev, st.Ino
 }
 
-// TestOwnUsers checks that a pod with a user namespace has a working network, in namespaces owned by that user
-// namespace.
+// TestOwnUsers checks that a pod with a user namespace has a working network in namespaces owned by it.
 func TestOwnUsers(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	s := setup(t, n, Pod{UID: "a", OwnUsers: true, Hostname: "pod-a", Sysctls: map[string]string{
@@ -100,7 +98,6 @@ func TestOwnUsers(t *testing.T) {
 		return nil
 	}))
 
-	// Another process finds the namespaces and the allocated IDs.
 	require.NoError(t, n.Close())
 	next := &users{held: map[string]userns.Range{}}
 	config := n.Config
@@ -117,7 +114,6 @@ func TestOwnUsers(t *testing.T) {
 	require.Empty(t, next.held)
 }
 
-// TestOwnUsersRefused checks that invalid combinations with a user namespace fail and allocate no IDs.
 func TestOwnUsersRefused(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	for name, p := range map[string]Pod{"the node's network": {HostNetwork: true}, "the node's IPC": {HostIPC: true}} {

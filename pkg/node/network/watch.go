@@ -95,7 +95,6 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 	}
 }
 
-// repair adds missing routes to other nodes, and the unreachable route of the pod CIDR.
 func (n *Net) repair() error {
 	n.ranges.Lock()
 	defer n.ranges.Unlock()
@@ -133,7 +132,6 @@ func (n *Net) repair() error {
 	return errs
 }
 
-// repairPods sets the routes to this node's pods that are missing or whose source is not NodeIP.
 func (n *Net) repairPods() error {
 	n.mu.Lock()
 	want := map[netip.Addr]string{}

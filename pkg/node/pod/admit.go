@@ -92,7 +92,6 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	return m.modules.refuseAppArmor(p)
 }
 
-// others returns the other pods that use the node's resources, with their allocated resources.
 func (w *worker) others() []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, o := range w.m.all() {

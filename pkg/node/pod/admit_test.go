@@ -224,7 +224,6 @@ func (full) Setup(context.Context, volume.Pod, *volume.Volume) (volume.Mounted, 
 }
 func (full) Teardown(context.Context, *volume.Volume) error { return nil }
 
-// A pod whose volume exceeds the attach limit is rejected, so that its controller creates another one.
 func TestRejectedForAttachLimit(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.stop()

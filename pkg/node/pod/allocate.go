@@ -53,8 +53,7 @@ func (w *worker) admitAndAllocate() *allocation {
 	return w.allocate()
 }
 
-// allocate reserves the resources of an admitted pod, unless an earlier process did. A pod that was started by a
-// version of the agent without allocations has the resources in its status.
+// allocate reserves an admitted pod's resources if no earlier process did. Old agents recorded them only in the status.
 func (w *worker) allocate() *allocation {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -113,9 +113,8 @@ func podLimits(p *corev1.Pod) runtime.PodLimits {
 	return l
 }
 
-// roomFor reports whether a node that also runs others has room for a pod that changes its requests from now to
-// next. why is "" if it has. never means that the pod would not fit even alone. A resource that does not grow is
-// always granted.
+// roomFor reports whether a node with others has room for a pod whose requests change from now to next. why is "" if it
+// has; never means that the pod would not fit even alone. A resource that does not grow is always granted.
 func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, never bool) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		want, have, used := next[name], now[name], others[name]

@@ -237,8 +237,7 @@ func (c *cgroups) apply(s resizeStep) error {
 	return nil
 }
 
-// However a pod is resized, and wherever its agent is killed: the kernel refuses no required step, and in the end
-// all cgroups have the last allocation.
+// Wherever an agent is killed, the kernel refuses no required step, and all cgroups get the last allocation.
 func TestResizeStepsAreNeverRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c"}[:rapid.IntRange(0, 3).Draw(t, "containers")]

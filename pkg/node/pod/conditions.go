@@ -143,8 +143,7 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision
 	}
 }
 
-// undecided reports whether a requested resize is about to be granted or refused. A status computed now would have
-// the new generation and no condition, as if the resize were complete.
+// undecided reports whether a resize is about to be granted or refused. A status would show it as complete until then.
 func (o Observed) undecided() bool {
 	_, refused := o.Failures[allocateTarget]
 	return o.Unallocated && !refused && o.Busy[allocateTarget] == Allocate

@@ -26,8 +26,7 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures, Logger and fields that say so may be
-// nil.
+// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures and Logger are optional.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
@@ -77,8 +76,8 @@ type Config struct {
 	VolumePlugins []volume.Plugin
 	// Share makes a host path a shared mount, for volumes with mount propagation; may be nil.
 	Share func(path string) error
-	// Serves reports whether a pod may serve a plugin, such as a CSI driver, that releasing other pods needs: Drain
-	// stops it last. May be nil.
+	// Serves reports whether releasing other pods needs this pod, such as a CSI driver: Drain stops it last. May be
+	// nil.
 	Serves func(*corev1.Pod) bool
 	// StaticPods makes Sync skip the pods that LeftStatic returns: a static.Manager starts or stops them later.
 	StaticPods bool

@@ -79,7 +79,6 @@ func blockDevices(s *runtime.Spec, b build) error {
 	return nil
 }
 
-// claimed returns the CDI edits for a container that uses resource claims.
 func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
 	if !dra.Uses(p) {
 		return cdi.Edits{}, nil

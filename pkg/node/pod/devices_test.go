@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod is not admitted if other pods have its devices, even if it was bound to this node.
 func TestAdmitCountsDevices(t *testing.T) {
 	const gadget = "example.com/gadget"
 	node := nodeWith("110")

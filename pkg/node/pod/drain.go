@@ -8,10 +8,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Drain stops the containers of all pods gracefully, releases their shared resources, and returns when that is done.
-// The pods stay in the API, and no pod is started from then on. Pods that serve plugins stop last, because the
-// volumes and devices of the others cannot be released without them. report is called after each stop of a pod that
-// had a running container.
+// Drain gracefully stops all containers, releases their shared resources, and returns when that is done. The pods stay
+// in the API, and none starts from then on. Pods that serve plugins stop last, since the others' volumes and devices
+// need them. report is called after each stop of a pod that had a running container.
 func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true

@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestDrainStopsWhatServesPluginsLast checks that pods serving plugins stop after the others have been released.
 func TestDrainStopsWhatServesPluginsLast(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.c.Serves = func(p *corev1.Pod) bool { return p.Name == "driver" }

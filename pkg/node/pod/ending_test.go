@@ -26,7 +26,6 @@ func deaf(ctx context.Context, p *fake.Process) int {
 
 var deafness = fake.Config{Programs: map[string]fake.Program{"deaf": deaf}}
 
-// A pod that is deleted during its start is gone immediately, whatever the start waits for.
 func TestDeletedWhileItStarts(t *testing.T) {
 	pull := func(ctx context.Context, ref string) error {
 		if !strings.Contains(ref, "slow") {
@@ -75,7 +74,6 @@ func TestDeletedWhileItStarts(t *testing.T) {
 	}
 }
 
-// After a forced deletion from the API a pod ends within seconds and leaves nothing on the node.
 func TestForcedDeletion(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		r.create(podOf("web", "deaf"))
@@ -178,7 +176,6 @@ func TestHooksThatFail(t *testing.T) {
 	})
 }
 
-// A deletion succeeds after the API fails for a while; each step is repeated.
 func TestDeletionWhileTheAPIFails(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "1000"))

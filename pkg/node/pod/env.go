@@ -24,8 +24,7 @@ const (
 	maxStrings = 6 << 20
 )
 
-// Expand replaces $(NAME) with the variable's value. $$ is an escaped $, and unknown names stay unchanged. It
-// returns an error if the result is too long for an argument.
+// Expand replaces $(NAME) with the variable's value. $$ escapes $, unknown names stay, a too long result is an error.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -253,8 +252,7 @@ func (m *Manager) valueFrom(ctx context.Context, b build,
 	return value, false, err
 }
 
-// serviceVars returns the environment variables for the services of the pod's namespace, if enableServiceLinks is
-// set, and always for the API server.
+// serviceVars returns the variables of the API server's service and, with enableServiceLinks, of the namespace's.
 func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
 	vars := map[string]string{}
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Expanding variables that refer to each other uses bounded memory.
 func TestEnvironmentIsBounded(t *testing.T) {
 	m := &Manager{c: Config{Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }}}
 	doubling := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}

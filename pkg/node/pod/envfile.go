@@ -19,8 +19,8 @@ import (
 // maxEnvFile is how much of a file with environment variables is read, in bytes, because containers write it.
 const maxEnvFile = 1 << 20
 
-// fromFile reads a variable from a file in an emptyDir volume (KEP-3721). As in the kubelet, an empty value counts
-// as missing. skip means that the variable is missing and optional.
+// fromFile reads a variable from a file in an emptyDir volume (KEP-3721). As in the kubelet, an empty value counts as
+// missing. skip means that the variable is missing and optional.
 func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted,
 	r *corev1.FileKeySelector) (value string, skip bool, err error) {
 	at := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool {

@@ -196,7 +196,6 @@ func TestVariablesFromFiles(t *testing.T) {
 	})
 }
 
-// A value of the maximum size is accepted; a larger one is refused.
 func TestLargeVariableFromAFile(t *testing.T) {
 	for size, ok := range map[int]bool{maxString - 10: true, maxString: false} {
 		lines := make([]string, 0, 4)

@@ -9,8 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/version"
 )
 
-// honoured are the features of this package, named as in upstream's feature gates. ExtendWebSocketsToKubelet is
-// absent, so API servers translate WebSockets to SPDY for this node.
+// honoured are this package's features, named as upstream's gates. Without ExtendWebSocketsToKubelet, API servers
+// translate WebSockets to SPDY for this node.
 var honoured = types.FeatureGateMap{
 	"InPlacePodLevelResourcesVerticalScaling": true,
 	"InPlacePodVerticalScalingInitContainers": true,
@@ -27,7 +27,6 @@ func DeclaredFeatures() []string {
 	})
 }
 
-// missingFeatures returns the features that a pod needs and this node lacks, in order.
 func missingFeatures(p *corev1.Pod) []string {
 	f := nodefeatures.DefaultFramework
 	needed, err := f.InferForPodScheduling(&nodefeatures.PodInfo{Spec: &p.Spec}, release)

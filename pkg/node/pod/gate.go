@@ -27,8 +27,7 @@ const (
 	stages
 )
 
-// gatePatience is how long an operation waits at most before it runs regardless of the limit: one that hangs, such as a
-// mount from a dead server, must not block other pods for longer.
+// gatePatience is the longest wait for a slot: an operation that hangs, as on a dead mount, must not block others.
 const gatePatience = 10 * time.Second
 
 func newGate(processors int) *gate { return &gate{room: max(8, 4*processors)} }

@@ -141,7 +141,6 @@ func TestStartupProbeOfASidecar(t *testing.T) {
 	})
 }
 
-// Readiness gates are conditions that other components set.
 func TestReadinessGates(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")

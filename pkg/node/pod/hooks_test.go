@@ -13,7 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 )
 
-// An HTTP hook succeeds with any status, as in the kubelet.
 func TestHTTPHook(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	host, port, err := net.SplitHostPort(web.Listener.Addr().String())

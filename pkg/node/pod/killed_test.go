@@ -132,8 +132,7 @@ func lifeWith(t *testing.T, nth int, after bool) []string {
 	return at.calls
 }
 
-// Wherever an agent is killed, before or after a call takes effect, the next one continues: every container starts
-// once, none runs twice, and nothing is left in the end.
+// Wherever an agent is killed, the next one continues: no container starts twice, and nothing is left in the end.
 func TestKilledAtEachCall(t *testing.T) {
 	calls := lifeWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)

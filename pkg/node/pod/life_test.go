@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// creations records the names of created containers, in order.
 type creations struct {
 	runtime.Runtime
 	mu    sync.Mutex
@@ -97,8 +96,7 @@ func (j *journal) programs() map[string]fake.Program {
 	}
 }
 
-// manifold returns a pod with every kind of container: task, sidecar, task, then two servers, one with a postStart
-// hook.
+// manifold returns a pod with every kind of container: task, sidecar, task, and two servers, one with a postStart hook.
 func manifold() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := podOf("web")
@@ -147,7 +145,6 @@ func TestOrderOfAPodsLife(t *testing.T) {
 	})
 }
 
-// The effect of each restart policy on exits, and the resulting status.
 func TestRestartPolicies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy   corev1.RestartPolicy
@@ -329,7 +326,6 @@ func TestFailingSteps(t *testing.T) {
 	}
 }
 
-// The latest status of a pod reaches the API, whatever fails before.
 func TestStatusIsWrittenInTheEnd(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.api.refusing(func(verb string) error {

@@ -77,7 +77,6 @@ func (l *syncLoop) end() {
 	l.stopTimer()
 }
 
-// quiet reports whether there was no wake since the current step began.
 func (l *syncLoop) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,8 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// Manager runs the pods of one node. After Start, call Update for each pod of the first list, then Sync, then Update
-// and Delete for changes.
+// Manager runs the pods of one node. After Start, call Update for each listed pod, then Sync, then report changes.
 type Manager struct {
 	c       Config
 	log     *slog.Logger

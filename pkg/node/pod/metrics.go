@@ -151,7 +151,6 @@ func volumeDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("kubelet_volume_stats_"+name, help, []string{"namespace", "persistentvolumeclaim"}, nil)
 }
 
-// collector reads the counts at scrape time.
 type collector struct{ m *Manager }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {

@@ -122,8 +122,7 @@ type Observed struct {
 	// Draining means that the agent stops the node's pods: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
-	// Sandbox and Volumes mean that they are set up, Released that shared resources are released and a deleted pod's
-	// containers removed.
+	// Sandbox and Volumes are set up; Released: shared resources are released, and a deleted pod's containers removed.
 	Sandbox, Volumes bool
 	Released         bool
 	// Claimed means that resource claims are prepared. Until they are unprepared, the pod must not be reported as
@@ -136,11 +135,9 @@ type Observed struct {
 	Busy     map[string]Kind
 	Failures map[string]Failure
 	Health   map[string]Health // by container ID
-	// Unallocated means that the specification requests other resources than the allocated ones, which Plan and Status
-	// see.
+	// Unallocated means that the specification requests other resources than the allocated ones.
 	Unallocated bool
-	// Share was granted for Generation. Limits is what the pod's cgroup has now, Amounts what its instances have, by
-	// ID.
+	// Share was granted for Generation. Limits are the pod cgroup's current ones, Amounts the instances', by ID.
 	Share      share
 	Generation int64
 	Limits     runtime.PodLimits
@@ -181,7 +178,6 @@ func specHash(c *corev1.Container) string {
 	return strconv.FormatUint(uint64(h.Sum32()), 16)
 }
 
-// changed reports whether the container's image changed since the instance was created.
 func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
 
 // nextBackOff returns the back-off of the instance that replaces c.
@@ -210,7 +206,6 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// restarts reports whether a container is restarted after an exit with this code.
 func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	if c.RestartPolicy != nil {
 		if ruleFor(c, exit) != "" { // any action restarts the container
@@ -235,7 +230,6 @@ func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	}
 }
 
-// isTerminal reports whether the pod's phase in the API is terminal.
 func isTerminal(p *corev1.Pod) bool { return hasEnded(p.Status.Phase) }
 
 func hasEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -22,7 +22,6 @@ const (
 // ownedStarts is how long an owned pod may start before its progress is written. Failures are written at once.
 const ownedStarts = 20 * time.Second
 
-// owner returns the UID of the pod's owner object (part.Part), or "".
 func (m *Manager) owner(p *corev1.Pod) string {
 	for _, part := range m.c.Parts {
 		if uid := part.Owner(p); uid != "" {
@@ -102,7 +101,7 @@ func (o *Observed) unprepared() string {
 	return ""
 }
 
-// starter returns a function that records events of a container's start. For an owned pod it drops normal ones but
+// starter returns a function that records events of a container's start. For an owned pod it drops normal events except
 // pulls, because the owner reports when and where the container started.
 func (m *Manager) starter(p *corev1.Pod, container string) func(kind, reason, message string) {
 	owned, pulls := m.owner(p) != "", false

@@ -25,7 +25,6 @@ func taskPod(name string, command ...string) *corev1.Pod {
 	return p
 }
 
-// A short task is reported once, when it has ended. A longer one is reported as running after a moment.
 func TestBriefTasksAreReportedOnce(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

@@ -17,8 +17,7 @@ type pidNS struct {
 	close  func()
 }
 
-// pidNamespace returns the pod's PID namespace if the containers share one, or for an ephemeral container its target's
-// (kubectl debug --target).
+// pidNamespace returns the pod's shared PID namespace, or an ephemeral container's target's (kubectl debug --target).
 func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string,
 	users *runtime.Users) (ns pidNS, err error) {
 	ns.close = func() {}

@@ -22,7 +22,6 @@ func (n *namespaces) Create(ctx context.Context, s runtime.Spec) error {
 	return n.Runtime.Create(ctx, s)
 }
 
-// An ephemeral container with a target joins the target's PID namespace once the target runs.
 func TestEphemeralContainersJoinTheirTarget(t *testing.T) {
 	j, made := &journal{}, &namespaces{pid: map[string]string{}}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

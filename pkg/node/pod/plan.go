@@ -154,7 +154,6 @@ func (pl *planner) finished() bool {
 
 func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
 
-// run plans the actions that start a pod and keep it running.
 func (pl *planner) run() {
 	o := pl.o
 	if o.Waiting {
@@ -261,7 +260,6 @@ func (pl *planner) initialized() bool {
 	return false
 }
 
-// hasStarted reports whether a main container was ever created.
 func hasStarted(p *corev1.Pod, o Observed) bool {
 	for i := range p.Spec.Containers {
 		if o.latest(p.Spec.Containers[i].Name) != nil {

@@ -59,7 +59,6 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestTheNextProcessWaitsForRoom checks that a critical pod waits for its victims also after a restart of the agent.
 func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	begin := func(r *rig, isStatic bool) {
 		victim := asking(podOf("victim", "slow"), "900Mi")

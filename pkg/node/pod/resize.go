@@ -43,8 +43,7 @@ func (w *worker) limitPod(ctx context.Context) error {
 	return w.m.c.Failpoints.At("pod.limited")
 }
 
-// settleAmounts adds to s the resources that the instance may use now. The pod's cgroups do not change until settled is
-// called, which may be repeated.
+// settleAmounts adds the instance's resources to s. The pod's cgroups are locked until settled is called (repeatable).
 func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (settled func()) {
 	w.cgroups.RLock()
 	w.mu.Lock()
@@ -120,8 +119,7 @@ func (w *worker) members(p *corev1.Pod) (all []member) {
 	return all
 }
 
-// amountsGiven returns an instance's amounts: the last that were set, else those at its creation, else (instances of an
-// older agent) the allocated ones.
+// amountsGiven returns an instance's amounts: those set last, or at its creation, or (old agents) the allocated ones.
 func amountsGiven(p *corev1.Pod, i Instance, given map[string]amounts) amounts {
 	if a, has := given[i.ID]; has {
 		return a
@@ -177,8 +175,7 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 	return w.m.c.Failpoints.At("pod.container-resized")
 }
 
-// checkMemory returns an error if a memory limit would fall below the usage: the kernel would kill processes, or refuse
-// the limit after other steps were made.
+// checkMemory rejects a memory limit below the usage: the kernel would kill processes, or refuse it after other steps.
 func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, members []member, unsure bool) error {
 	var errs []error
 	check := func(id, what string, before, after int64) {

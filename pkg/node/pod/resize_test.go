@@ -165,7 +165,6 @@ func TestWhatIsNotAllocatedIsNotUsed(t *testing.T) {
 	})
 }
 
-// A resize that is withdrawn leaves no trace.
 func TestResizeTakenBack(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -178,7 +177,6 @@ func TestResizeTakenBack(t *testing.T) {
 	})
 }
 
-// A pod that is resized before its containers start begins with the new resources.
 func TestResizeBeforeTheStart(t *testing.T) {
 	var there atomic.Bool
 	with(t, fake.Config{Pull: pulls(&there)}, func(r *rig) {
@@ -342,7 +340,6 @@ func TestUnreadableAllocation(t *testing.T) {
 	})
 }
 
-// A limit that is set to 0 is removed, from a pod and from a container.
 func TestResizeToNoLimit(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))

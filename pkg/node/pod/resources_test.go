@@ -22,7 +22,6 @@ func amountOf(cpu, memory string) corev1.ResourceList {
 	return l
 }
 
-// TestPodLevelLimits checks that a container without its own limit gets the pod's.
 func TestPodLevelLimits(t *testing.T) {
 	p := &corev1.Pod{
 		Spec: corev1.PodSpec{

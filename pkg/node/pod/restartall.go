@@ -16,8 +16,8 @@ import (
 // round has ended. The number is a label of each instance, so that a new agent continues where a killed one stopped.
 
 const (
-	// resetGrace is the grace period for ending a round. As in the kubelet, the pod's own and preStop hooks do not
-	// apply.
+	// resetGrace is the grace period for ending a round. As in the kubelet, it replaces the pod's own and preStop
+	// hooks.
 	resetGrace = 2 * time.Second
 	// resetReason is the kubelet's reason for containers that such a restart ends or delays.
 	resetReason = "RestartingAllContainers"
@@ -88,7 +88,6 @@ func ruleFor(c *corev1.Container, exit int) corev1.ContainerRestartRuleAction {
 	return ""
 }
 
-// endsRound reports whether the exit of an instance restarts all containers.
 func endsRound(c *corev1.Container, i *Instance) bool {
 	return i.State == runtime.Exited && ruleFor(c, i.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }

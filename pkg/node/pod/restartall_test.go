@@ -316,7 +316,6 @@ func (j *journal) again() (programs map[string]fake.Program, ask func()) {
 	}
 }
 
-// resetting returns the manifold pod with the rule on container a.
 func resetting() *corev1.Pod {
 	p := resets(manifold(), "a")
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever

@@ -179,7 +179,6 @@ func (r *rig) status(pod, container string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// running returns the names of the running containers, in no particular order.
 func (r *rig) running() []string {
 	list, err := r.runtime.List(context.Background())
 	require.NoError(r, err)
@@ -246,7 +245,6 @@ func (n *pool) check(ctx context.Context, call string) error {
 	return refuse(call)
 }
 
-// refusing sets the function that may fail calls; nil fails none.
 func (n *pool) refusing(f func(call string) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -187,7 +187,6 @@ func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (stri
 	return path, nil
 }
 
-// localProfile returns the path of a profile below dir with all symbolic links resolved.
 func localProfile(dir, name string) (string, error) {
 	if !filepath.IsLocal(name) {
 		return "", errors.New("it must be a relative path without \"..\"")

@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Unsupported settings are rejected instead of ignored.
 func TestSecurityThatIsNotSupported(t *testing.T) {
 	unmasked, no, yes := corev1.UnmaskedProcMount, false, true
 	tests := map[string]struct {
@@ -73,7 +72,6 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 	}
 }
 
-// A localhostProfile is resolved below SeccompDir, and symbolic links cannot escape from it.
 func TestLocalSeccompProfile(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "seccomp")

@@ -127,7 +127,6 @@ func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	})
 }
 
-// TestNothingStartsDuringShutdown checks that pods and containers start only after a shutdown is cancelled.
 func TestNothingStartsDuringShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("crashes", "sleep", "10"))
@@ -178,7 +177,6 @@ func TestShutdownOfStaticPods(t *testing.T) {
 	})
 }
 
-// TestKilledInTheMiddleOfAShutdown checks that a pod that was being terminated ends after the next start.
 func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("a", "slow"))
@@ -215,7 +213,6 @@ func TestKilledInTheMiddleOfAShutdown(t *testing.T) {
 	})
 }
 
-// TestFlush checks that Flush writes only statuses that the API does not have.
 func TestFlush(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("a", "quick"))

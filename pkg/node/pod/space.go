@@ -41,8 +41,7 @@ type reading struct {
 	err  error
 }
 
-// VolumeSpaces returns the space of the claims' volumes in pods that have not ended, except volumes that cannot be
-// read.
+// VolumeSpaces returns the space of the claims' readable volumes in pods that have not ended.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
 	for _, r := range m.readVolumes() {
@@ -123,7 +122,6 @@ func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
 	return changed
 }
 
-// inKiB formats a number of bytes in whole KiB.
 func inKiB(n uint64) string {
 	return resource.NewQuantity(int64(n>>10<<10), resource.BinarySI).String()
 } //nolint:gosec // file systems are smaller

@@ -263,8 +263,7 @@ func quota(milli int64) int64 {
 	return max(milli*period/1000, 1000)
 }
 
-// resources returns a container's cgroup settings from its amounts and its limits for huge pages, and its
-// oom_score_adj from the pod's QoS class.
+// resources returns a container's cgroup settings: amounts, huge page limits, and oom_score_adj from the QoS class.
 func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int64) runtime.Resources {
 	r := runtime.Resources{CPUShares: a.Shares, CPUQuota: quota(a.CPULimit), MemoryBytes: a.MemoryLimit}
 	if r.CPUQuota > 0 {

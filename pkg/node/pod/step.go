@@ -247,8 +247,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	return time.Time{}
 }
 
-// settle delays the first status of a pod that starts normally: most pods run by then, so that one write suffices.
-// In a longer start the progress is written every settleAgain.
+// settle delays the first status of a pod, since most pods run by then. Later progress is written every settleAgain.
 const (
 	settle      = 200 * time.Millisecond
 	settleAgain = 5 * time.Second

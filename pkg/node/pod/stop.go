@@ -11,8 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// stopContainer runs the preStop hook, sends the stop signal, and SIGKILL after the grace period. It waits for the
-// exit.
+// stopContainer runs the preStop hook, sends the stop signal, then SIGKILL after the grace period, and waits.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
 	now, ok := m.containers.get(w.uid, id)

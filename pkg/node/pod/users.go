@@ -58,7 +58,6 @@ func some(id *int64) []int64 {
 	return []int64{*id}
 }
 
-// ofUsers reports whether a sysctl belongs to the user namespace.
 func ofUsers(name string) bool { return strings.HasPrefix(sysctl.NormalizeName(name), "user.") }
 
 func userSysctls(p *corev1.Pod) map[string]string {

@@ -76,8 +76,8 @@ type holdings struct {
 	limited    bool // the pod's cgroup has its limits
 }
 
-// actions holds the actions in flight and the failures of earlier ones. The sync loop adds to inFlight, and each
-// action removes itself.
+// actions holds the actions in flight and the failures of earlier ones. The sync loop adds to inFlight, and each action
+// removes itself.
 type actions struct {
 	inFlight map[string]*op
 	failures map[string]Failure
@@ -129,7 +129,6 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 	return w
 }
 
-// update handles a newer version of the pod.
 func (w *worker) update(p *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

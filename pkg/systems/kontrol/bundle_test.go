@@ -80,7 +80,7 @@ func TestKontrolBundle(t *testing.T) {
 	c.Change(&kontrol.Bundle{}, "web", fmt.Sprintf(`{"spec":{"source":{"inline":%q}}}`, bad))
 	failed := c.bundleIn("web", kontrol.BundleFailed)
 	require.Contains(t, failed.Status.Message, "on there: wave 0: ConfigMap/default/first: ")
-	require.Contains(t, failed.Status.Message, "nothing more is changed")
+	require.Contains(t, failed.Status.Message, "the rollout is stopped")
 	other.has("second", map[string]string{"a": "1", "on": "there"})
 	c.has("first", map[string]string{"a": "1"})
 

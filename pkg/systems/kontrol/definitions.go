@@ -10,11 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
-// dnsLabel is the pattern of names that are a DNS label.
+// dnsLabel is the pattern of a DNS label.
 const dnsLabel = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
-// Definitions returns definitions of Kontrol's kinds for other API servers than ours. They have the defaults, and of
-// the validation what a schema can say cheaply: the operator validates the rest, and says in a status what it refuses.
+// Definitions returns CustomResourceDefinitions of Kontrol's kinds for other API servers than Coracle's. Their schemas
+// have the defaults and the cheap part of the validation. The operator does the rest and reports errors in the status.
 func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	oneTarget := own.WithRule("has(self.clusterName) != has(self.clusterSelector)",
 		"exactly one of clusterName and clusterSelector")
@@ -66,7 +66,7 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 			own.Adjust(s, "spec.rollout.maxUnavailable", own.WithDefault(1))
 			own.Adjust(s, "spec.rollout.healthTimeout", own.WithDefault(metav1.Duration{Duration: kontrol.DefaultHealthTimeout}))
 			common(s)
-		default: // of states, each of which has one owner
+		default: // AppliedState and CurrentState, each with one writer
 			own.Adjust(s, "state", func(s *own.Schema) { s.XMapType = new("atomic") })
 			version.SelectableFields = selectable(kontrol.FieldResource, kontrol.FieldCluster)
 		}
@@ -75,7 +75,7 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	return list
 }
 
-// common adds what the specs of Resources and Bundles have in common.
+// common adjusts the fields that the specs of Resources and Bundles share.
 func common(s *own.Schema) {
 	own.Adjust(s, "spec.mode", own.OneOf(kontrol.ModeReport, kontrol.ModeCorrect, kontrol.ModeEnforce),
 		own.WithDefault(kontrol.ModeCorrect))
@@ -91,8 +91,8 @@ func selectable(fields ...string) (list []apiextensionsv1.SelectableField) {
 	return list
 }
 
-// identified gives a template the fields that identify its object, which cannot be changed. Another group or namespace
-// is found by the operator: comparing them costs more in CEL than a rule may.
+// identified requires a template's identifying fields and forbids to change them. The operator checks changes of the
+// group and namespace, since comparing them exceeds the cost limit of a CEL rule.
 func identified(s *own.Schema) {
 	yes, least, most := true, int64(1), int64(253)
 	needed := own.Schema{Type: "string", MinLength: &least, MaxLength: &most}

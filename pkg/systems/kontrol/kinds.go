@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// kinds returns the kinds of Kontrol.
+// kinds returns Kontrol's kinds. tunnels is nil if no agents can connect.
 func kinds(tunnels *pull.Hub) []own.Kind {
 	return []own.Kind{
 		{Row: tunnelled(tunnels, own.Row(own.Definition[*kontrol.Cluster]{
@@ -54,7 +54,8 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 	}
 }
 
-// resourceRow is the row of Resources. A deleted one stays until its clusters are as its deletion policy says.
+// resourceRow returns the kind Resource. Deletion adds a finalizer, which stays until the deletion policy is carried
+// out on all clusters.
 func resourceRow() *kind.Resource {
 	r := own.Row(own.Definition[*kontrol.Resource]{
 		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"},
@@ -67,7 +68,7 @@ func resourceRow() *kind.Resource {
 		Fields: kontrol.ResourceFields,
 	}, func(r *kontrol.Resource) *kontrol.ResourceStatus { return &r.Status })
 	own.Index(r, kontrol.FieldID, func(o client.Object) string { return r.Fields(o)[kontrol.FieldID] })
-	own.WholeField(r, "status") // one reconciler writes it, often
+	own.WholeField(r, "status") // has one frequent writer
 	r.BeginDelete = func(o runtime.Object) {
 		if m, ok := o.(*kontrol.Resource); ok && !slices.Contains(m.Finalizers, kontrol.FinalizerTargets) {
 			m.Finalizers = append(m.Finalizers, kontrol.FinalizerTargets)
@@ -76,7 +77,7 @@ func resourceRow() *kind.Resource {
 	return r
 }
 
-// stateRow completes the row of a kind of states: each has one writer, which owns the whole of it.
+// stateRow adds indexes to a kind of states and makes the field state atomic: it has one writer.
 func stateRow(r *kind.Resource) *kind.Resource {
 	own.WholeField(r, "state")
 	own.Index(r, kontrol.FieldResource, func(o client.Object) string {

@@ -209,7 +209,7 @@ func TestKontrolConflicts(t *testing.T) {
 	c.Make(managed("two", "here", configMapTemplate("m", "2")),
 		managed("theirs", "here", configMapTemplate("theirs", "ours")),
 		managed("foreign", "here", configMapTemplate("foreign", "ours")))
-	require.Contains(t, c.in("two", kontrol.StateConflict).Status.Message, "Resource one is about the same object")
+	require.Contains(t, c.in("two", kontrol.StateConflict).Status.Message, "Resource one already has the same object")
 	require.Contains(t, c.in("theirs", kontrol.StateConflict).Status.Message, `.data.a: conflict with "somebody"`)
 	require.Contains(t, c.in("foreign", kontrol.StateConflict).Status.Message, "belongs to the Resource with the id 42")
 	for name, want := range map[string]string{"m": "1", "theirs": "theirs", "foreign": "theirs"} {
@@ -310,7 +310,7 @@ func TestKontrolBadClusters(t *testing.T) {
 		managed("nowhere", "missing", configMapTemplate("m", "b")))
 	c.in("fine", kontrol.StateSynced)
 	require.Contains(t, c.in("lost", kontrol.StateUnreachable).Status.Message, "127.0.0.1:1")
-	require.Contains(t, c.in("nowhere", kontrol.StateUnreachable).Status.Message, "there is no cluster of that name")
+	require.Contains(t, c.in("nowhere", kontrol.StateUnreachable).Status.Message, "the cluster does not exist")
 	// Without its Secret a cluster is unreachable. It recovers with the Secret.
 	var secret corev1.Secret
 	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "there"}, &secret))

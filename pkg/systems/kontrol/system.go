@@ -1,7 +1,7 @@
-// Package kontrol is the system of desired, applied and current state: objects of many clusters, kept as they should be
-// from one hub.
+// Package kontrol assembles the system Kontrol: one hub keeps objects on many clusters in their desired state and
+// records their applied and current state.
 //
-// Its invariant: an object of a cluster is changed only in the fields that its Resource has.
+// Its invariant: Kontrol changes only those fields of an object that its Resource sets.
 package kontrol
 
 import (
@@ -53,8 +53,8 @@ const advice = "# For a Cluster with spec.local, which is this API server itself
 	"that may read " +
 	"and write the objects of your Resources.\n"
 
-// Rights returns what the reconcilers need on an API server other than ours: nothing of the clusters that Resources are
-// for, which they reach with the credentials of those clusters.
+// Rights returns the RBAC rules of the reconcilers on an API server other than Coracle's. They cover only the hub: each
+// managed cluster is reached with its own credentials.
 func Rights() []rbacv1.PolicyRule {
 	return own.Together(kontrol.ClusterRights, kontrol.ResourceRights, kontrol.StateRights, kontrol.CurrentRights,
 		kontrol.BundleRights)

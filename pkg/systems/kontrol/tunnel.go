@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those
-// clusters. A user who may create the tunnel of a Cluster acts as that Cluster.
+// tunnelled adds to Clusters the subresources tunnel, to which agents connect, and proxy, through which users reach
+// connected clusters. A user who may create the tunnel of a Cluster acts as that cluster.
 func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
 	r.Subresources = append(r.Subresources,
 		kind.Subresource{
@@ -36,12 +36,11 @@ func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
 	return r
 }
 
-// tunnels has the connections of the agents of clusters; hub is nil if this server has none.
+// tunnels serves the subresources. hub is nil if this server accepts no agents.
 type tunnels struct{ hub *pull.Hub }
 
-// proxy forwards requests for objects to the API of a cluster that has connected itself. The agent makes them with
-// its credentials, as for Resources: a user of this subresource has the agent's rights, limited to the verbs that RBAC
-// allows on the subresource.
+// proxy forwards requests for objects through the agent of a pull cluster. The agent sends them with its own
+// credentials, so a user has the agent's rights, limited to the verbs that RBAC allows on this subresource.
 func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)
@@ -50,13 +49,13 @@ func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, err
 	}
 	if !c.Spec.Pull {
 		return nil, apierrors.NewConflict(r.GR(), name,
-			errors.New("spec.pull is not true: it has no agent, and is reached with its kubeconfig"))
+			errors.New("spec.pull is not true: the hub reaches the cluster with its kubeconfig, not through an agent"))
 	}
 	if t.hub == nil {
 		return nil, apierrors.NewServiceUnavailable(pull.ErrElsewhere.Error())
 	}
 	if httpstream.IsUpgradeRequest(req) {
-		return nil, apierrors.NewBadRequest("agents pass on requests for objects alone, without upgrades")
+		return nil, apierrors.NewBadRequest("agents forward only requests for objects, without upgrades")
 	}
 	h := builtin.Forward(req, on, &url.URL{Scheme: "http", Host: "agent"}, t.hub.Transport(name))
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -71,7 +70,7 @@ func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, err
 	}), nil
 }
 
-// accept takes the connection of a cluster's agent.
+// accept upgrades the connection of a cluster's agent, and serves it until it ends.
 func (t tunnels) accept(_ *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)

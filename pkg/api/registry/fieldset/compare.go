@@ -150,7 +150,6 @@ func (w *walk) fields(n *node, l, r reflect.Value) (some bool) {
 	return some
 }
 
-// place returns the address of a struct, nil if it is absent or not addressable.
 func place(v reflect.Value) unsafe.Pointer {
 	if !v.CanAddr() {
 		return nil
@@ -178,7 +177,6 @@ func (f *field) of(in reflect.Value) reflect.Value {
 	return v
 }
 
-// entry is a key of a map with its values.
 type entry struct {
 	name string
 	l, r reflect.Value
@@ -285,7 +283,6 @@ func (w *walk) same(n *node, from, to int) {
 	}
 }
 
-// alike compares duplicates pairwise.
 func (w *walk) alike(n *node, from, split, to int) bool {
 	if split-from != to-split {
 		return false
@@ -328,7 +325,6 @@ func (w *walk) gather(n *node, list reflect.Value, right bool) bool {
 	return true
 }
 
-// identify reads the key fields of an item.
 func (n *node) identify(v reflect.Value, id *identity) bool {
 	some := false
 	for k := range n.keys {

@@ -127,7 +127,6 @@ func known(entries []metav1.ManagedFieldsEntry, version string) bool {
 	return true
 }
 
-// order is upstream's order of entries.
 func order(a, b metav1.ManagedFieldsEntry) int {
 	return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(unix(a.Time), unix(b.Time)),
 		cmp.Compare(a.Manager, b.Manager),

@@ -96,7 +96,6 @@ func Describes(obj runtime.Object) bool {
 	return ok
 }
 
-// maker builds the nodes of one plan.
 type maker struct {
 	made   map[reflect.Type]*node // of structs
 	equals equalities
@@ -190,7 +189,6 @@ const (
 	byte8
 )
 
-// directly returns the fast access to a field, if possible.
 func directly(t reflect.Type, e *value.FieldCacheEntry) direct {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -228,8 +226,7 @@ func probeOf(t reflect.Type) probe {
 	return unknown
 }
 
-// empty reports whether the field of the struct at p is omitted from JSON. It may return false although the field is
-// omitted.
+// empty reports whether the field of the struct at p is omitted from JSON. Unless d.sure, false means unknown.
 func (d direct) empty(p unsafe.Pointer) bool {
 	at := unsafe.Add(p, d.offset)
 	switch d.probe {
@@ -289,7 +286,6 @@ func (m *maker) node(t reflect.Type, r rule) *node {
 	return n
 }
 
-// identified sets the key fields of a list of structs.
 func (m *maker) identified(n *node, elem reflect.Type, r rule) {
 	n.shape = items
 	known := value.TypeReflectEntryOf(elem).Fields()

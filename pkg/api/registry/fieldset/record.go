@@ -90,7 +90,6 @@ func differ(a, b reflect.Value) (changed, ok bool) {
 
 var marshaler = reflect.TypeFor[json.Marshaler]()
 
-// empty reports whether a list, map or text is empty.
 func empty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map, reflect.String:
@@ -99,7 +98,6 @@ func empty(v reflect.Value) bool {
 	return false
 }
 
-// plain reports whether no entry has parts of the field.
 func (r *record) plain(list []metav1.ManagedFieldsEntry) bool {
 	for i := range list {
 		if bytes.Contains(list[i].FieldsV1.GetRawBytes(), r.nested) {
@@ -109,7 +107,6 @@ func (r *record) plain(list []metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// sameMeta compares the metadata that writes manage.
 func sameMeta(a, b metav1.Object) bool {
 	return a.GetGenerateName() == b.GetGenerateName() && apiequality.Semantic.DeepEqual(a.GetLabels(), b.GetLabels()) &&
 		apiequality.Semantic.DeepEqual(a.GetAnnotations(), b.GetAnnotations()) && apiequality.Semantic.DeepEqual(

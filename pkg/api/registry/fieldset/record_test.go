@@ -39,7 +39,6 @@ func (r *recorded) DeepCopyObject() runtime.Object {
 
 var recordedKind = schema.GroupVersionKind{Group: "test", Version: "v1", Kind: "Recorded"}
 
-// recordedVersion converts between the version and itself.
 type recordedVersion struct{ sameVersion }
 
 func (recordedVersion) New(schema.GroupVersionKind) (runtime.Object, error) {
@@ -49,8 +48,7 @@ func (recordedVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersio
 	return in, nil
 }
 
-// TestRecordPlansAgreeWithUpstream makes several managers write a kind with a status of one owner, with a plan and with
-// upstream's field manager.
+// TestRecordPlansAgreeWithUpstream compares a record plan with upstream's field manager.
 func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 	free := func(extensions spec.Extensions) spec.Schema {
 		extensions["x-kubernetes-preserve-unknown-fields"] = true
@@ -147,7 +145,6 @@ func texts(list []metav1.ManagedFieldsEntry) string {
 	return strings.Join(all, "\n")
 }
 
-// TestDiffer: values differ if their JSON does.
 func TestDiffer(t *testing.T) {
 	type Part struct {
 		Number int               `json:"number"`

@@ -31,7 +31,6 @@ func subtract(a []byte, sets ...[]byte) (left []byte, ok bool) {
 	return a, true
 }
 
-// union returns the fields that are in a or b.
 func union(a, b []byte) (both []byte, ok bool) {
 	if a == nil {
 		return b, true
@@ -41,7 +40,6 @@ func union(a, b []byte) (both []byte, ok bool) {
 	return m.out.text(), ok
 }
 
-// merge reads two sets in parallel.
 type merge struct {
 	out   writer
 	bad   bool
@@ -163,7 +161,6 @@ func element(key []byte) (e fieldpath.PathElement, ok bool) {
 	return e, err == nil
 }
 
-// cursor reads an encoded set.
 type cursor struct {
 	text []byte
 	at   int
@@ -175,7 +172,6 @@ func (c *cursor) fail() []byte {
 	return nil
 }
 
-// open enters an object.
 func (c *cursor) open() bool {
 	if c.at >= len(c.text) || c.text[c.at] != '{' {
 		c.fail()
@@ -223,7 +219,6 @@ func (c *cursor) next() []byte {
 	return c.text[start:c.at]
 }
 
-// quoted skips a string.
 func (c *cursor) quoted() bool {
 	if c.at >= len(c.text) || c.text[c.at] != '"' {
 		return false
@@ -240,7 +235,6 @@ func (c *cursor) quoted() bool {
 	return false
 }
 
-// value skips an object and returns it.
 func (c *cursor) value() []byte {
 	start, depth := c.at, 0
 	for c.at < len(c.text) {

@@ -66,7 +66,6 @@ func (w *writer) text() []byte {
 	return append(append(make([]byte, 0, len(w.buf)+1), w.buf...), '}')
 }
 
-// fieldKey returns the key of a field or map entry.
 func fieldKey(name string) string {
 	if plain(name) {
 		return `"f:` + name + `":`
@@ -152,7 +151,6 @@ func (s scalar) value() value.Value {
 	return value.NewValueInterface(s.text)
 }
 
-// maxKeys is the maximum number of key fields of an item.
 const maxKeys = 4
 
 // identity identifies a list item: the values of its key fields or, in a set, the item itself as the first value.

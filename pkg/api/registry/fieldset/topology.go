@@ -9,7 +9,7 @@ import (
 
 // topologyText describes where the fields of built-in kinds differ from what their Go types suggest, one rule per line:
 //
-//	kind apps/v1.Deployment                               supported by plans: all its types agree with upstream's schema
+//	kind apps/v1.Deployment                               supported by plans: its types agree with upstream's schema
 //	core/v1.PodSpec.containers keys name                  a list that is a map; "protocol=TCP" is a key with a default
 //	meta/v1.ObjectMeta.finalizers set
 //	core/v1.PodSpec.nodeSelector atomic                   for one field
@@ -60,7 +60,6 @@ var topology = sync.OnceValue(func() map[string]rule {
 	return rules
 })
 
-// typeName returns the name of a Go type in the rules.
 func typeName(t reflect.Type) string {
 	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(t.PkgPath(), "k8s.io/api/"),
 		"k8s.io/apimachinery/pkg/apis/"), "k8s.io/apimachinery/pkg/") + "." + t.Name()

@@ -147,7 +147,6 @@ func (d *deriver) structure(t reflect.Type, ref schema.TypeRef, atom schema.Atom
 	}
 }
 
-// item examines the items of a map or list, which can only have the rule of their type.
 func (d *deriver) item(t reflect.Type, ref schema.TypeRef, where string) {
 	in := deriver{schema: d.schema, rules: map[string]bool{}, seen: d.seen}
 	in.derive(t, ref, where)

@@ -44,7 +44,6 @@ type untyped struct {
 	left   int // number of values that may follow
 }
 
-// object adds the fields of a whole object.
 func (u *untyped) object(ref schema.TypeRef, content map[string]any, reset *fieldpath.Set) bool {
 	a, ok := u.schema.Resolve(ref)
 	if !ok || a.Map == nil || a.Map.ElementRelationship == schema.Atomic {
@@ -87,7 +86,6 @@ func (u *untyped) metadata(ref schema.TypeRef, content map[string]any) bool {
 	return true
 }
 
-// fieldOf returns the type of a field or entry of a map.
 func fieldOf(t *schema.Map, name string) (schema.TypeRef, bool) {
 	if f, ok := t.FindField(name); ok {
 		return f.Type, utf8.ValidString(name)
@@ -96,8 +94,7 @@ func fieldOf(t *schema.Map, name string) (schema.TypeRef, bool) {
 	return t.ElementType, t.ElementType != (schema.TypeRef{}) && utf8.ValidString(name)
 }
 
-// value adds a value and what is in it. If quiet, it only checks the value: it is part of an atomic value or not
-// managed.
+// value adds a value and its content. If quiet, it only checks them: they are atomic or not managed.
 func (u *untyped) value(ref schema.TypeRef, key string, v any, quiet bool) bool {
 	a, ok := u.schema.Resolve(ref)
 	if u.left--; !ok || u.left < 0 {
@@ -161,7 +158,6 @@ func (u *untyped) entries(t *schema.Map, key string, v map[string]any, quiet boo
 	return true
 }
 
-// listed is an item of a list that is a map or a set.
 type listed struct {
 	identity
 	v any
@@ -214,8 +210,7 @@ func (u *untyped) list(t *schema.List, key string, v []any, quiet bool) bool {
 	return true
 }
 
-// identify sets the identity of an item: the values of the fields in names, which are sorted, or else its own
-// value.
+// identify sets an item's identity: the values of the fields in names, which are sorted, or its own value.
 func (u *untyped) identify(t *schema.List, names []string, item any, id *identity) bool {
 	if len(names) == 0 {
 		return id[0].is(item)

@@ -79,7 +79,6 @@ func gizmoTypes(t testing.TB, preserve bool) (managedfields.TypeConverter, *spec
 	return types, &whole
 }
 
-// untypedVersion converts between a version and itself.
 type untypedVersion struct{}
 
 func (untypedVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
@@ -151,7 +150,6 @@ func (g gizmoMaker) value(s *spec.Schema, depth int) any {
 	return out
 }
 
-// any returns a value of any form.
 func (g gizmoMaker) any(depth int) any {
 	switch n := g.IntN(7); {
 	case n == 0 && depth < 3:

@@ -29,7 +29,6 @@ import (
 
 var typeConverter = applyconfigurations.NewTypeConverter(scheme.Scheme)
 
-// sameVersion converts between a version and itself.
 type sameVersion struct{ gvk schema.GroupVersionKind }
 
 func (v sameVersion) New(schema.GroupVersionKind) (runtime.Object, error) {
@@ -78,8 +77,7 @@ type part struct {
 
 var longAgo = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestPlansAgreeWithUpstream makes several managers write random objects of all kinds, with plans and with upstream's
-// field manager.
+// TestPlansAgreeWithUpstream compares plans with upstream's field manager on random objects of all kinds.
 func TestPlansAgreeWithUpstream(t *testing.T) {
 	var kinds []schema.GroupVersionKind
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
@@ -215,7 +213,6 @@ func (g generator) word() string {
 	return g.pick("", "a", "a", "b", "c", "TCP", "UDP", "a b", `q"<&>\`, "ü\u2028", "a.b/c", "a{}", "\x01\u007f")
 }
 
-// change assigns new values to some fields.
 func (g generator) change(v reflect.Value) {
 	for range 1 + g.IntN(3) {
 		in := v

@@ -44,8 +44,7 @@ func (k Kernel) Read() map[config.Signal]Reading {
 	return all
 }
 
-// memory returns the memory available to pods: the machine's, capped by the rest of the pods cgroup's limit (like the
-// kubelet's allocatableMemory.available).
+// memory returns the memory available to pods, capped by the pods cgroup's limit as in the kubelet.
 func (k Kernel) memory() (Reading, error) {
 	r, err := memory()
 	if err != nil || k.PodsCgroup == "" {
@@ -57,7 +56,6 @@ func (k Kernel) memory() (Reading, error) {
 	return r, nil
 }
 
-// leftOf returns a cgroup's memory limit minus its working set.
 func leftOf(cgroup string) (int64, bool) {
 	v1 := "/sys/fs/cgroup/memory" + cgroup
 	dir, files, inactive := v1, [2]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}, "total_inactive_file "
@@ -87,7 +85,6 @@ func leftOf(cgroup string) (int64, bool) {
 	return max(limit-used, 0), true
 }
 
-// memory returns the machine's available and total memory (proc(5), MemAvailable).
 func memory() (Reading, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -120,7 +117,6 @@ func fileSystem(dir string) (space, nodes Reading, ok bool) {
 	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
 }
 
-// processes returns the free and the maximum number of process IDs.
 func processes() (Reading, error) {
 	limit, err := pids.Limit()
 	if err != nil {
@@ -228,8 +224,7 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 	}
 }
 
-// threshold returns a file that becomes readable when a cgroup's usage crosses at bytes, up or down (kernel
-// documentation: cgroup-v1/memory, section 9).
+// threshold returns a file that becomes readable when a cgroup's usage crosses at bytes (cgroup-v1/memory, section 9).
 func threshold(dir string, at int64) (*os.File, error) {
 	usage, err := os.Open(dir + "/memory.usage_in_bytes")
 	if err != nil {

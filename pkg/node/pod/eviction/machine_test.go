@@ -72,7 +72,6 @@ func TestPriorityEvents(t *testing.T) {
 	<-done
 }
 
-// The kernel reports that a cgroup crosses a threshold, and cancelling the context ends the wait.
 func TestMemoryThreshold(t *testing.T) {
 	const root = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(root + "/cgroup.event_control"); err != nil {

@@ -30,8 +30,7 @@ const (
 type Machine interface {
 	// Read returns the signals that can be read. It is called every 10 s and must be cheap.
 	Read() map[config.Signal]Reading
-	// Watch calls wake when fewer than below bytes of memory may be available, until ctx is done. It may call too
-	// often.
+	// Watch calls wake when fewer than below bytes may be available, possibly too often, until ctx is done.
 	Watch(ctx context.Context, below int64, wake func())
 }
 
@@ -41,8 +40,7 @@ type Pods interface {
 	Active() []Pod
 	// Measure walks a pod's files and reads its memory usage.
 	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
-	// Evict terminates a pod immediately. The channel is closed when its resources are released; nil if the pod is
-	// gone.
+	// Evict terminates a pod at once. The channel is closed when its resources are released; nil if the pod is gone.
 	Evict(uid types.UID, e Eviction) <-chan struct{}
 	// Reclaim removes unused resources: exited containers and images.
 	Reclaim(ctx context.Context) error
@@ -80,7 +78,6 @@ type Manager struct {
 	helpless bool // the last attempt found no pod to evict; owned by Run
 }
 
-// measured is a pod's usage at the last walk.
 type measured struct {
 	usage *Usage
 	next  time.Time
@@ -318,7 +315,6 @@ func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 	return u
 }
 
-// evict evicts pods and waits up to endTime until they have ended.
 func (m *Manager) evict(ctx context.Context, list []Eviction) {
 	var ends []<-chan struct{}
 	for _, e := range list {

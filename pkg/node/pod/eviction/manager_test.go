@@ -109,7 +109,6 @@ func (n *node) set(s config.Signal, r Reading) {
 	n.signals = signals(map[config.Signal]Reading{s: r})
 }
 
-// took returns the actions since the last call.
 func (n *node) took() []string {
 	synctest.Wait()
 	n.mu.Lock()
@@ -119,7 +118,6 @@ func (n *node) took() []string {
 	return done
 }
 
-// looks returns how often the machine was read.
 func (n *node) looks() int {
 	synctest.Wait()
 	n.mu.Lock()
@@ -127,7 +125,6 @@ func (n *node) looks() int {
 	return n.reads
 }
 
-// call is a notification of the kernel.
 func (n *node) call() {
 	n.mu.Lock()
 	wake := n.wake

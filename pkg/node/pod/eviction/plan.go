@@ -93,8 +93,7 @@ type Eviction struct {
 	Disrupted bool
 }
 
-// Decision is Plan's result. At most one of Reclaim, Measure and Evict is set; after the first two, observe and plan
-// again.
+// Decision is Plan's result. At most one of Reclaim, Measure and Evict is set; after the first two, plan again.
 type Decision struct {
 	// Pressures are the node's conditions that are True.
 	Pressures map[corev1.NodeConditionType]Pressure
@@ -244,7 +243,6 @@ func exceeds(p Pod) string {
 	return ""
 }
 
-// containers returns the main containers and the sidecars.
 func containers(p *corev1.Pod) []corev1.Container {
 	all := slices.Clone(p.Spec.Containers)
 	for _, c := range p.Spec.InitContainers {
@@ -382,7 +380,6 @@ func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
 			(t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
 }
 
-// bestEffort reports whether a pod requests neither CPU nor memory.
 func bestEffort(p *corev1.Pod) bool {
 	if p.Status.QOSClass != "" {
 		return p.Status.QOSClass == corev1.PodQOSBestEffort

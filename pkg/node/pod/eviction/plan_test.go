@@ -23,7 +23,6 @@ var (
 
 const gi = 1 << 30
 
-// kubelets returns the kubelet's thresholds.
 func kubelets() map[config.Signal]config.Threshold {
 	t := config.DefaultThresholds()
 	t[config.NodeFsAvailable], t[config.ImageFsAvailable] = config.Threshold{Percent: 10}, config.Threshold{Percent: 15}

@@ -70,7 +70,6 @@ func TestRead(t *testing.T) {
 	require.Equal(t, "six\n", Tail(path, 80, 4))
 }
 
-// pipe signals each write.
 type pipe struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -123,7 +122,6 @@ func TestFollowAcrossRotationUntilTheEnd(t *testing.T) {
 	require.Equal(t, "one\ntwo\nthree\nfour\n", out.buf.String())
 }
 
-// rotate renames the files as the runtime does.
 func rotate(t *testing.T, path string) {
 	t.Helper()
 	for n := 4; n > 0; n-- {
@@ -137,7 +135,6 @@ func rotate(t *testing.T, path string) {
 	}
 }
 
-// A follower that is several rotations behind reads all files in order.
 func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, line(0, "stdout", "F", "0"))
@@ -174,7 +171,6 @@ func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	require.NoError(t, lost.Close())
 }
 
-// Tail returns the same lines as reading everything.
 func TestTailIsTheEndOfAll(t *testing.T) {
 	top := t.TempDir()
 	n := 0
@@ -214,7 +210,6 @@ func TestTailIsTheEndOfAll(t *testing.T) {
 	})
 }
 
-// Huge files and huge lines are read in constant memory.
 func TestHugeFilesAndLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	part := line(1, "stdout", "P", strings.Repeat("x", 16<<10))
@@ -247,7 +242,6 @@ func TestHugeFilesAndLines(t *testing.T) {
 	}), uint64(4<<20))
 }
 
-// Logs are not read through symbolic links.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

@@ -64,7 +64,6 @@ func NewClient(g Guard) *Client {
 	return c
 }
 
-// to returns the connector for a probe or hook that names a host, or "" for the pod itself.
 func (c *Client) to(host string, t Target) connector {
 	if host == "" || t.HostNetwork {
 		return c.pods

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestHostsOfProbes checks that a pod does not reach through the node what serves only the machine itself.
 func TestHostsOfProbes(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer web.Close()

@@ -98,7 +98,6 @@ func TestReadinessIsEagerAtFirst(t *testing.T) {
 	})
 }
 
-// TestEager checks how often a container is probed before its failures count.
 func TestEager(t *testing.T) {
 	tcp := func(period int32) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}, PeriodSeconds: period}
@@ -186,7 +185,6 @@ func TestStartupGivesUp(t *testing.T) {
 	})
 }
 
-// While a container ends, only its readiness probe runs, as in the kubelet.
 func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
 		target.Container.ReadinessProbe, target.Container.LivenessProbe = probe(2, 1), probe(1, 1)

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSavingInVim checks that saving by way of a backup does not affect the pod unless the manifest changed.
 func TestSavingInVim(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -69,8 +69,7 @@ type manifest struct {
 	at   []string    // of a link: the subfolders that it leads through
 }
 
-// unusable reports whether the file was never read and parsed by this process. A pod of an earlier process keeps
-// running.
+// unusable reports whether this process has never read and parsed the file. Pods of earlier processes keep running.
 func (m *manifest) unusable() bool {
 	return m.pod == nil && (m.open || m.err != nil && !errors.Is(m.err, errNotFile) && !errors.Is(m.err, errNowhere))
 }
@@ -81,7 +80,6 @@ type source struct {
 	file string
 }
 
-// refusal is why a file, or its present content, is not used.
 type refusal struct {
 	file string
 	err  error
@@ -186,7 +184,6 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 	return pods
 }
 
-// news returns the refusals that were not reported before.
 func (f *folder) news(wrong map[string]error) (out []refusal) {
 	reported := map[string]string{}
 	for path, err := range wrong {
@@ -205,7 +202,6 @@ var (
 	errEntries = fmt.Errorf("more than %d entries: the folder is not read until there are fewer", maxEntries)
 )
 
-// names returns the names of the manifests, sorted.
 func (f *folder) names() ([]string, error) {
 	dir, err := os.Open(f.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -280,7 +276,6 @@ func (f *folder) readFile(name string) (written bool) {
 	return false
 }
 
-// maxLinks limits a chain of links.
 const maxLinks = 16
 
 // resolve watches and returns the subfolders that a link leads through, before their files are read. It fails if the

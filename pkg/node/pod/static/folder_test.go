@@ -15,8 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhatIsInTheFolder checks that each manifest is a pod, and an invalid one is refused once without affecting
-// others.
+// TestWhatIsInTheFolder checks that each manifest is a pod, and that an invalid one is refused once, alone.
 func TestWhatIsInTheFolder(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
@@ -80,7 +79,6 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	})
 }
 
-// TestCopies checks that a copy of a manifest does not affect the running pod, in this or the next process.
 func TestCopies(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -109,7 +107,6 @@ func TestCopies(t *testing.T) {
 	r.until("it runs", func() bool { p := r.named("web-node"); return p != nil && p.UID != uid })
 }
 
-// TestTooManyFiles checks that files beyond the limit are not used, and that the others are.
 func TestTooManyFiles(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
@@ -128,7 +125,6 @@ func TestTooManyFiles(t *testing.T) {
 	require.Len(t, r.stops(), 1, "the pods that run go on")
 }
 
-// TestFolderThatCannotBeRead checks that pods of an earlier process keep running until the folder is readable.
 func TestFolderThatCannotBeRead(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file takes the folder's place
@@ -143,7 +139,6 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	r.until("it is followed", func() bool { return r.named("b-node") != nil })
 }
 
-// TestFailedReadingsAreRepeated checks that a failed read of the folder is repeated without an event.
 func TestFailedReadingsAreRepeated(t *testing.T) {
 	f := folder{dir: t.TempDir(), failed: true}
 	w, err := f.open()
@@ -202,7 +197,6 @@ func TestLinks(t *testing.T) {
 	r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 }
 
-// TestLinksIntoFolders checks that a change of a target in a subfolder, or of a link on the way to it, is noticed.
 func TestLinksIntoFolders(t *testing.T) {
 	r := newRig(t)
 	at := func(name string) string { return filepath.Join(r.dir, name) }
@@ -342,8 +336,7 @@ func TestFolderThatGoes(t *testing.T) {
 	}
 }
 
-// TestNextProcess checks that pods with unchanged manifests are resumed, and others end before their replacements
-// start.
+// TestNextProcess checks that unchanged pods are resumed, and that others end before their replacements start.
 func TestNextProcess(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -367,7 +360,6 @@ func TestNextProcess(t *testing.T) {
 	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
 }
 
-// TestNextProcessWithAFileThatCannotBeUsed checks that a pod runs on until its file is readable or gone.
 func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 	for name, spoil := range map[string]func(*testing.T, *rig){
 		"a mistake": func(_ *testing.T, r *rig) { r.write("web.yaml", "kind: [") },

@@ -64,7 +64,6 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start starts a Manager, which stop or the end of the test stops.
 func (r *rig) start() (stop func()) {
 	r.m = New(Config{
 		Dir: r.dir, NodeName: "node", Decode: decode, Pods: r, Client: api{rig: r}, Node: func() *corev1.Node {
@@ -103,7 +102,6 @@ func (r *rig) change(f func()) {
 	r.changed = make(chan struct{})
 }
 
-// until waits for a condition over the rig's fields.
 func (r *rig) until(what string, f func() bool) {
 	r.Helper()
 	late := time.After(patience)

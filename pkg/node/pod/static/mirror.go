@@ -223,7 +223,6 @@ func (m *mirrors) show(s State) {
 	m.shown = shown
 }
 
-// apply carries out one change. It may be repeated: it depends only on the state in the API.
 func (m *mirrors) apply(ctx context.Context, c Change) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()

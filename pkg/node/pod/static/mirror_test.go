@@ -155,7 +155,6 @@ func TestMirrors(t *testing.T) {
 	r.until("its mirror is gone", func() bool { return of() == nil })
 }
 
-// TestRefusedMirrors checks that a pod runs without its mirror, which is reported and retried.
 func TestRefusedMirrors(t *testing.T) {
 	r := newRig(t)
 	r.refuse = errors.New("quota exceeded")
@@ -179,7 +178,6 @@ func TestRefusedMirrors(t *testing.T) {
 	require.Equal(t, other, r.api[nameOf(other)])
 }
 
-// TestMirrorOfAPodThatComesBack checks that a pod that restarts while the API does not answer gets its mirror.
 func TestMirrorOfAPodThatComesBack(t *testing.T) {
 	r := newRig(t)
 	r.start()

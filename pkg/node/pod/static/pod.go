@@ -30,8 +30,7 @@ const (
 // sources is the common prefix of these annotations.
 const sources = "kubernetes.io/config."
 
-// IsStatic reports whether a pod comes from a file of the node, and so must start without an API server. For a pod
-// of the API, pass the result of WithoutSource.
+// IsStatic reports whether a pod comes from a file of the node. For a pod of the API, pass WithoutSource's result.
 func IsStatic(p *corev1.Pod) bool {
 	source := p.Annotations[SourceAnnotation]
 	return source != "" && source != fromAPI
@@ -141,7 +140,6 @@ func doubtful(p *corev1.Pod) string {
 	return ""
 }
 
-// mirrorOf returns the mirror to create in the API for a static pod.
 func mirrorOf(p *corev1.Pod, node string, uid types.UID) *corev1.Pod {
 	m := p.DeepCopy()
 	controller := true
@@ -153,7 +151,6 @@ func mirrorOf(p *corev1.Pod, node string, uid types.UID) *corev1.Pod {
 	return m
 }
 
-// isMirrorOf reports whether m is the mirror of p on the node with the given UID.
 func isMirrorOf(m, p *corev1.Pod, node types.UID) bool {
 	return m.Annotations[corev1.MirrorPodAnnotationKey] == p.Annotations[hashAnnotation] &&
 		(node == "" || len(m.OwnerReferences) == 1 && m.OwnerReferences[0].UID == node)

@@ -72,7 +72,6 @@ type Manager struct {
 	acting bool
 }
 
-// running is a pod that still has something on the node.
 type running struct {
 	uid      types.UID
 	pod      *corev1.Pod // nil for a pod of an earlier process without a usable manifest
@@ -127,7 +126,6 @@ func (m *Manager) Run(ctx context.Context) {
 	m.guard.Loop(ctx, "manifests", func(ctx context.Context) { m.folder.follow(ctx, m.c.Logger, m.read) })
 }
 
-// read reads changed manifests, reports refused ones, and starts and stops pods accordingly.
 func (m *Manager) read() {
 	pods, refused, ok := m.folder.read()
 	for _, r := range refused {

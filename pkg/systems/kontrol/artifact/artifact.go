@@ -1,7 +1,7 @@
 // Package artifact reads and writes Bundles as OCI artifacts in registries.
 //
-// Its invariants: nothing of a registry is read beyond its bound or waited for without one; what is read has the
-// digest that was asked for; credentials go to the registry and its https token server alone.
+// Its invariants: answers of a registry are limited in size and time; blobs are checked against their digest; and
+// credentials are sent only to the registry and its https token server.
 package artifact
 
 import (
@@ -31,32 +31,32 @@ import (
 )
 
 const (
-	// Type is the type of the artifacts that Push makes.
+	// Type is the artifactType of the manifests that Push writes.
 	Type = "application/vnd.coracle.kontrol.bundle.v1"
 
 	maxManifest = 1 << 20
 	maxLayer    = bundle.MaxBytes // compressed
 	maxLayers   = 32
 	maxHeader   = 64 << 10
-	maxConfig   = 64 << 10 // of a docker configuration
-	// silence is how long a registry may send nothing.
+	maxConfig   = 64 << 10 // bytes of a docker configuration
+	// silence is the timeout for the header of an answer. The whole answer may take four times that.
 	silence      = 15 * time.Second
 	maxRedirects = 5
 )
 
-// Credentials are a user's of a registry; the zero value is anonymous.
+// Credentials authenticate a user to a registry. The zero value is anonymous.
 type Credentials struct{ Username, Password string }
 
-// CredentialsOf returns the credentials that a docker configuration has for the registry of a reference.
+// CredentialsOf returns the credentials in a docker configuration for the registry of a reference.
 func CredentialsOf(config []byte, reference string) (Credentials, error) {
 	if len(config) > maxConfig {
-		return Credentials{}, fmt.Errorf("it has more than %d bytes", maxConfig)
+		return Credentials{}, fmt.Errorf("larger than %d bytes", maxConfig)
 	}
 	var c struct {
 		Auths map[string]struct{ Username, Password, Auth string }
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
-		return Credentials{}, errors.New("it is no docker configuration")
+		return Credentials{}, errors.New("not a docker configuration")
 	}
 	host, _, _ := strings.Cut(reference, "/")
 	for name, a := range c.Auths {
@@ -70,14 +70,14 @@ func CredentialsOf(config []byte, reference string) (Credentials, error) {
 		text, err := base64.StdEncoding.DecodeString(a.Auth)
 		user, password, ok := strings.Cut(string(text), ":")
 		if err != nil || !ok {
-			return Credentials{}, fmt.Errorf("its credentials for %s cannot be parsed", host)
+			return Credentials{}, fmt.Errorf("the credentials for %s cannot be parsed", host)
 		}
 		return Credentials{user, password}, nil
 	}
-	return Credentials{}, fmt.Errorf("it has no credentials for %s", host)
+	return Credentials{}, fmt.Errorf("no credentials for %s", host)
 }
 
-// resolver returns a resolver for the registry of one artifact. Registries on this machine may lack TLS.
+// resolver returns a resolver for the registry of one artifact. Registries on localhost may use plain HTTP.
 func resolver(c Credentials) remotes.Resolver {
 	client := &http.Client{Transport: newTransport(), CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= maxRedirects {
@@ -101,7 +101,7 @@ func resolver(c Credentials) remotes.Resolver {
 	}})
 }
 
-// authorizer answers the challenges of one registry, and of no host to which it redirects.
+// authorizer answers the challenges of one registry, but not of hosts to which it redirects.
 type authorizer struct {
 	docker.Authorizer
 	scheme, host string
@@ -146,7 +146,7 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 		if err != nil || realm.User != nil || realm.Host == "" ||
 			realm.Scheme != "https" &&
 				!(realm.Scheme == "http" && a.scheme == "http" && local && realm.Hostname() == hostname(a.host)) {
-			return fmt.Errorf("%s wants tokens of %.200q, which is no https URL: %w", a.host, c.Parameters["realm"],
+			return fmt.Errorf("%s names the token server %.200q, which is not an https URL: %w", a.host, c.Parameters["realm"],
 				docker.ErrInvalidAuthorization)
 		}
 	}
@@ -166,7 +166,7 @@ func newTransport() http.RoundTripper {
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
-	timer := time.AfterFunc(4*silence, cancel) // an answer of the greatest size takes less
+	timer := time.AfterFunc(4*silence, cancel) // enough for an answer of the maximum size
 	res, err := t.RoundTripper.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		timer.Stop()
@@ -189,7 +189,7 @@ func (b *body) Close() error {
 	return b.from.Close()
 }
 
-// Resolve returns the digest that a reference has now.
+// Resolve returns the current digest of a reference.
 func Resolve(ctx context.Context, reference string, c Credentials) (string, error) {
 	_, d, err := resolver(c).Resolve(quiet(ctx), reference)
 	if err != nil {
@@ -198,7 +198,7 @@ func Resolve(ctx context.Context, reference string, c Credentials) (string, erro
 	return d.Digest.String(), nil
 }
 
-// quiet keeps the library from logging what is returned as an error.
+// quiet stops the library from logging errors that it also returns.
 func quiet(ctx context.Context) context.Context {
 	return log.WithLogger(ctx, &log.Entry{Logger: zero(log.L.Logger)}) // a new Logger logs only panics
 }
@@ -212,7 +212,7 @@ func explain(reference string, err error) error {
 	return fmt.Errorf("artifact %s: %w", reference, err)
 }
 
-// Fetch returns the files with documents of an artifact, those in a directory if dir is not empty, and its digest.
+// Fetch returns an artifact's files with documents, only those in dir if that is not empty, and the artifact's digest.
 func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []bundle.File, dig string, err error) {
 	ctx = quiet(ctx)
 	r := resolver(c)
@@ -230,10 +230,10 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(raw, &m); err != nil || len(m.Layers) == 0 {
-		return nil, "", fmt.Errorf("artifact %s: it is no manifest with layers: is it an index of platforms?", reference)
+		return nil, "", fmt.Errorf("artifact %s is not a manifest with layers: is it an index of platforms?", reference)
 	}
 	if len(m.Layers) > maxLayers {
-		return nil, "", fmt.Errorf("artifact %s: it has more than %d layers", reference, maxLayers)
+		return nil, "", fmt.Errorf("artifact %s has more than %d layers", reference, maxLayers)
 	}
 	left := bundle.MaxBytes
 	for i, l := range m.Layers {
@@ -243,7 +243,7 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 		}
 		for _, f := range got {
 			if left -= len(f.Data); left < 0 || len(files) == bundle.MaxFiles {
-				return nil, "", fmt.Errorf("artifact %s: it has more than %d bytes or %d files", reference, bundle.MaxBytes,
+				return nil, "", fmt.Errorf("artifact %s has more than %d bytes or %d files", reference, bundle.MaxBytes,
 					bundle.MaxFiles)
 			}
 			files = append(files, f)
@@ -252,7 +252,7 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 	return files, d.Digest.String(), nil
 }
 
-// layer returns the files of a layer.
+// layer returns the files of a layer: an archive, or a single document named by its title annotation.
 func layer(ctx context.Context, from remotes.Fetcher, l ocispec.Descriptor, number int,
 	dir string) ([]bundle.File, error) {
 	isTar, isGzip := strings.HasSuffix(l.MediaType, "tar"), strings.HasSuffix(l.MediaType, "tar+gzip") ||
@@ -279,13 +279,13 @@ func layer(ctx context.Context, from remotes.Fetcher, l ocispec.Descriptor, numb
 	return bundle.Untar(bytes.NewReader(raw), isGzip, dir)
 }
 
-// blob returns a blob, which has its digest.
+// blob reads a blob of at most most bytes and verifies its digest.
 func blob(ctx context.Context, from remotes.Fetcher, d ocispec.Descriptor, most int64) ([]byte, error) {
 	if d.Size < 0 || d.Size > most {
-		return nil, fmt.Errorf("it has %d bytes, %d are possible", d.Size, most)
+		return nil, fmt.Errorf("%d bytes, at most %d are allowed", d.Size, most)
 	}
 	if err := d.Digest.Validate(); err != nil {
-		return nil, fmt.Errorf("its digest is invalid: %w", err)
+		return nil, fmt.Errorf("invalid digest: %w", err)
 	}
 	d.URLs = nil
 	body, err := from.Fetch(ctx, d)
@@ -298,12 +298,12 @@ func blob(ctx context.Context, from remotes.Fetcher, d ocispec.Descriptor, most 
 		return nil, err
 	}
 	if got := d.Digest.Algorithm().FromBytes(raw); got != d.Digest {
-		return nil, fmt.Errorf("it has the digest %s, not %s", got, d.Digest)
+		return nil, fmt.Errorf("the content has the digest %s, not %s", got, d.Digest)
 	}
 	return raw, nil
 }
 
-// Push writes files as an artifact, and returns its digest. The same files give the same artifact.
+// Push writes files as an artifact and returns its digest. Equal files give equal artifacts.
 func Push(ctx context.Context, reference string, files []bundle.File, c Credentials) (string, error) {
 	var archive bytes.Buffer
 	if err := bundle.Tar(&archive, files); err != nil {

@@ -81,10 +81,10 @@ func TestCredentials(t *testing.T) {
 	_, _, err = Fetch(t.Context(), ref, "", Credentials{"me", "wrong"})
 	require.Error(t, err)
 	for want, config := range map[string]string{
-		"has no credentials for":  `{"auths":{}}`,
-		"no docker configuration": `[]`,
-		"cannot be parsed":        `{"auths":{"` + host + `":{"auth":"!"}}}`,
-		"has more than":           strings.Repeat(" ", maxConfig+1),
+		"no credentials for":         `{"auths":{}}`,
+		"not a docker configuration": `[]`,
+		"cannot be parsed":           `{"auths":{"` + host + `":{"auth":"!"}}}`,
+		"larger than":                strings.Repeat(" ", maxConfig+1),
 	} {
 		_, err := CredentialsOf([]byte(config), ref)
 		require.ErrorContains(t, err, want)
@@ -121,10 +121,10 @@ func TestHostileRegistries(t *testing.T) {
 		blob     func(w http.ResponseWriter)
 		want     string
 	}{
-		"a huge layer":    {manifest(layer(map[string]any{"size": int64(1) << 60})), nil, "are possible"},
-		"a negative size": {manifest(layer(map[string]any{"size": -1})), nil, "are possible"},
+		"a huge layer":    {manifest(layer(map[string]any{"size": int64(1) << 60})), nil, "are allowed"},
+		"a negative size": {manifest(layer(map[string]any{"size": -1})), nil, "are allowed"},
 		"another digest": {
-			manifest(layer(nil)), func(w http.ResponseWriter) { _, _ = w.Write([]byte("b: 2")) }, "it has the digest",
+			manifest(layer(nil)), func(w http.ResponseWriter) { _, _ = w.Write([]byte("b: 2")) }, "the content has the digest",
 		},
 		"endless": {
 			manifest(layer(map[string]any{"size": 4})), func(w http.ResponseWriter) { _, _ = io.CopyN(w, endless{}, 64<<20) },
@@ -134,7 +134,7 @@ func TestHostileRegistries(t *testing.T) {
 			manifest(layer(map[string]any{"mediaType": "application/x"})), nil, "tar, tar+gzip, yaml and json are read",
 		},
 		"many layers":      {manifest(many...), nil, "more than 32 layers"},
-		"no layers":        {manifest(), nil, "no manifest with layers"},
+		"no layers":        {manifest(), nil, "not a manifest with layers"},
 		"no manifest":      {[]byte(`"x"`), nil, ""},
 		"a large manifest": {append(manifest(layer(nil)), make([]byte, maxManifest)...), nil, ""},
 		"an evil digest":   {manifest(layer(map[string]any{"digest": "../../etc"})), nil, ""},
@@ -172,7 +172,7 @@ func TestHostileRegistries(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	_, _, err := Fetch(t.Context(), host+"/shop:v1", "", Credentials{"me", "secret"})
-	require.ErrorContains(t, err, "no https URL")
+	require.ErrorContains(t, err, "not an https URL")
 }
 
 type endless struct{}

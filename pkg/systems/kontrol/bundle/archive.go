@@ -14,13 +14,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// IsFile reports whether a file of that name has documents.
+// IsFile reports whether a file of that name is read: *.yaml, *.yml and *.json, unless hidden.
 func IsFile(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) && !strings.HasPrefix(path.Base(name), ".")
 }
 
-// Untar returns the files with documents of a tar archive, or one compressed by gzip, that are in a directory of it;
-// all if that is empty. Links are passed over. An archive with a name outside of itself is refused.
+// Untar returns the files with documents in a directory of a tar archive, or in all of it if dir is empty. compressed
+// means gzip. Links are skipped. An entry name outside the archive is an error.
 func Untar(r io.Reader, compressed bool, dir string) (files []File, err error) {
 	if compressed {
 		z, err := gzip.NewReader(r)
@@ -29,7 +29,7 @@ func Untar(r io.Reader, compressed bool, dir string) (files []File, err error) {
 		}
 		r = z
 	}
-	// What is passed over is decompressed, too.
+	// Skipped entries are decompressed too, so limit the whole archive.
 	t := tar.NewReader(bounded.Reader(r, 8*MaxBytes))
 	left := MaxBytes
 	for entries := 0; ; entries++ {
@@ -66,20 +66,20 @@ func Untar(r io.Reader, compressed bool, dir string) (files []File, err error) {
 	}
 }
 
-// inside returns the clean form of a name in an archive.
+// inside returns the clean form of an entry's name, or an error if it is outside the archive.
 func inside(name string) (string, error) {
 	if len(name) > maxName {
 		return "", fmt.Errorf("the archive has a name of more than %d bytes", maxName)
 	}
 	clean := path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(name, "\x00\\") {
-		return "", fmt.Errorf("the archive has a name outside of it: %q", name)
+		return "", fmt.Errorf("the archive has an entry outside its root: %q", name)
 	}
 	return clean, nil
 }
 
-// ReadDir returns the files with documents of a directory and those below it. Links and hidden directories are passed
-// over.
+// ReadDir returns the files with documents of a directory and its subdirectories. Links and hidden directories are
+// skipped.
 func ReadDir(dir fs.FS) (files []File, err error) {
 	left, entries := MaxBytes, 0
 	err = fs.WalkDir(dir, ".", func(name string, d fs.DirEntry, err error) error {
@@ -117,7 +117,7 @@ func ReadDir(dir fs.FS) (files []File, err error) {
 	return files, err
 }
 
-// Tar writes files as a tar archive compressed by gzip. The same files give the same bytes.
+// Tar writes files as a gzipped tar archive. Equal files give equal bytes.
 func Tar(w io.Writer, files []File) error {
 	z := gzip.NewWriter(w)
 	t := tar.NewWriter(z)
@@ -138,7 +138,7 @@ func Tar(w io.Writer, files []File) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
-// Inline returns files as documents for spec.source.inline, with a comment that names each.
+// Inline joins files into one text for spec.source.inline, each with a comment that names it.
 func Inline(files []File) string {
 	var out strings.Builder
 	for _, f := range files {

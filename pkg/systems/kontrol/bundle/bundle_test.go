@@ -77,7 +77,7 @@ func TestBadDocumentsAreNamed(t *testing.T) {
 	for want, text := range map[string]string{
 		"there are no objects":              "# nothing\n",
 		"document 2: yaml:":                 configMap("a", "") + "---\na: [\n",
-		"it is no object":                   "- 1\n",
+		"the document is not an object":     "- 1\n",
 		"is in f.yaml already":              configMap("a", "") + "---\n" + configMap("a", ""),
 		"must be a kind":                    "apiVersion: v1\nmetadata: {name: x}\n",
 		"kustomizations are not built here": "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
@@ -152,9 +152,9 @@ func TestHostileArchives(t *testing.T) {
 			[]string{"a/c.yml", "b.yaml"},
 		},
 		"of a folder": {archive(t, file("./b.yaml"), file("a/c.yml"), file("ab/c.yml")), "a", "", []string{"a/c.yml"}},
-		"upwards":     {archive(t, file("a/../../b.yaml")), "", "a name outside of it", nil},
-		"absolute":    {archive(t, file("/etc/b.yaml")), "", "a name outside of it", nil},
-		"backslash":   {archive(t, file(`..\b.yaml`)), "", "a name outside of it", nil},
+		"upwards":     {archive(t, file("a/../../b.yaml")), "", "an entry outside its root", nil},
+		"absolute":    {archive(t, file("/etc/b.yaml")), "", "an entry outside its root", nil},
+		"backslash":   {archive(t, file(`..\b.yaml`)), "", "an entry outside its root", nil},
 		"long":        {archive(t, file(strings.Repeat("a/", 300)+"b.yaml")), "", "a name of more than", nil},
 		"a link": {
 			archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "b.yaml", Linkname: "/etc/passwd"}), "", "", nil,

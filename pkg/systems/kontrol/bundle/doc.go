@@ -1,7 +1,6 @@
-// Package bundle reads the objects of a Bundle: from documents, archives and directories, within bounds.
+// Package bundle reads the objects of a Bundle from documents, archives and directories.
 //
-// Its invariant: whatever the input is, the time and memory to read it are limited by its bounds, and nothing outside
-// of a directory that is read, or of an archive, is touched.
+// Its invariant: time and memory are limited for any input, and no file outside the directory or archive is read.
 package bundle
 
 import (
@@ -16,18 +15,18 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// Bounds of what is read.
+// Limits of the input.
 const (
-	// MaxBytes limits all documents together, MaxFiles their number, MaxEntries the entries of archives and directories
-	// that are looked at.
+	// MaxBytes limits the size of all files with documents together, and MaxFiles their number. MaxEntries limits the
+	// entries of an archive or directory, with or without documents.
 	MaxBytes   = 8 << 20
 	MaxFiles   = 1000
 	MaxEntries = 10_000
-	// maxName is the longest name of a file, in bytes.
+	// maxName limits the name of a file in an archive, in bytes.
 	maxName = 512
 )
 
-// File is a file with documents.
+// File is a file with YAML or JSON documents.
 type File struct {
 	Name string
 	Data []byte
@@ -39,11 +38,11 @@ type Object struct {
 	Wave int
 	// JSON is the object without status.
 	JSON []byte
-	// From is the file that has it.
+	// From is the name of its file.
 	From string
 }
 
-// Key identifies an object in a Bundle, whatever its version.
+// Key identifies an object in a Bundle by its group, kind, namespace and name, without the version.
 func (o *Object) Key() string {
 	group, _, found := strings.Cut(o.APIVersion, "/")
 	if !found {
@@ -69,8 +68,8 @@ func rank(kind string) int {
 	return 2
 }
 
-// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields, deletion policy
-// and windows.
+// Digest returns a hash of everything that determines a Bundle's Resources: the objects, overrides, mode, ignored
+// fields, deletion policy and windows.
 func Digest(list []Object, s *kontrol.BundleSpec) string {
 	h := sha256.New()
 	for i := range list {

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// Parse returns the objects of files in the order of Sort. Lists are taken apart. The error names the file and the
-// object.
+// Parse returns the objects of files in the order of Sort. Lists are expanded. The error names the file and the
+// document or object.
 func Parse(files []File) ([]Object, error) {
 	var out []Object
 	seen := map[string]string{}
@@ -59,12 +59,11 @@ func Parse(files []File) ([]Object, error) {
 		}
 	}
 	if waves > kontrol.MaxBundleWaves {
-		return nil, fmt.Errorf("the objects have %d waves, %d are possible", waves, kontrol.MaxBundleWaves)
+		return nil, fmt.Errorf("the objects have %d waves, at most %d are allowed", waves, kontrol.MaxBundleWaves)
 	}
 	return out, nil
 }
 
-// documents calls f with each object of YAML or JSON documents.
 func documents(data []byte, f func(map[string]any) error) error {
 	all := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {
@@ -94,12 +93,11 @@ func document(text []byte, f func(map[string]any) error) error {
 	}
 	var o map[string]any
 	if utiljson.Unmarshal(raw, &o) != nil {
-		return errors.New("it is no object")
+		return errors.New("the document is not an object")
 	}
 	return each(o, f, 0)
 }
 
-// each calls f with an object, or with each object of a list.
 func each(o map[string]any, f func(map[string]any) error, depth int) error {
 	kind, _ := o["kind"].(string)
 	items, isList := o["items"].([]any)
@@ -112,7 +110,7 @@ func each(o map[string]any, f func(map[string]any) error, depth int) error {
 	for i, v := range items {
 		item, ok := v.(map[string]any)
 		if !ok {
-			return fmt.Errorf("item %d of %s is no object", i, kind)
+			return fmt.Errorf("item %d of %s is not an object", i, kind)
 		}
 		if err := each(item, f, depth+1); err != nil {
 			return fmt.Errorf("item %d: %w", i, err)
@@ -121,7 +119,6 @@ func each(o map[string]any, f func(map[string]any) error, depth int) error {
 	return nil
 }
 
-// object validates an object as the template of a Resource.
 func object(o map[string]any) (Object, error) {
 	if version, _ := o["apiVersion"].(string); strings.HasPrefix(version, "kustomize.config.k8s.io/") {
 		return Object{}, errors.New("kustomizations are not built here: push the output of `kubectl kustomize`")

@@ -13,32 +13,33 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
 )
 
-// Observed is what Plan goes by.
+// Observed is the input of Plan.
 type Observed struct {
 	Bundle *kontrol.Bundle
-	// Objects are the content's objects in order, and Content identifies them.
+	// Objects are the content's objects in order of their waves. Content is bundle.Digest of them.
 	Objects []bundle.Object
 	Content string
-	// Clusters are all clusters, Resources all Resources of the Bundle.
+	// Clusters are all clusters of the hub. Resources are the Bundle's.
 	Clusters  []*kontrol.Cluster
 	Resources []*kontrol.Resource
-	// Failed has the Resources, by name, that their cluster has refused, and its error.
+	// Failed has the error of each Resource that its cluster refused, by the Resource's name.
 	Failed map[string]string
 }
 
-// Step is what to do.
+// Step is the result of Plan.
 type Step struct {
-	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be
-	// written before.
+	// Write are the Resources to create, or to update if they have a UID. Status must be stored before Write and
+	// Delete are carried out.
 	Write  []*kontrol.Resource
 	Delete []*kontrol.Resource
 	Status kontrol.BundleStatus
-	// Again is when to look again; 0 for when something changes.
+	// Again is the time until the next Plan; 0 if only an event requires one.
 	Again time.Duration
 }
 
-// Plan returns what to do about a Bundle whose content is known. It is pure but for the time of conditions. A cluster
-// is recorded as begun before anything is written for it, so that no crash makes more clusters unavailable than may be.
+// Plan returns the next step of a Bundle's rollout. It is pure except for the transition times of conditions. The step
+// that begins a cluster writes none of its Resources: the status must be stored first, so that a crash cannot make
+// more than maxUnavailable clusters unavailable.
 func Plan(o Observed, now time.Time) Step {
 	b := o.Bundle
 	targets, gone := targetsOf(o)
@@ -85,7 +86,7 @@ func Plan(o Observed, now time.Time) Step {
 				step.Again = soonest(step.Again, b.Spec.Rollout.HealthTimeout.Duration)
 			}
 		case t.begun(o.Content) && !t.done():
-			if !open.Open { // it has time to become healthy in windows alone
+			if !open.Open { // the health timeout runs only in windows
 				rec.Since = nil
 				break
 			}
@@ -98,7 +99,7 @@ func Plan(o Observed, now time.Time) Step {
 			}
 			if changes && !stopped {
 				t.proceed(&step)
-				if t.writes() { // the time to become healthy begins now, however long this process was away
+				if t.writes() { // the health timeout begins with the write, however long this process was down
 					rec.Wave, rec.Since = t.waveNumber(), moment(now)
 					left = b.Spec.Rollout.HealthTimeout.Duration
 				}
@@ -116,7 +117,7 @@ func Plan(o Observed, now time.Time) Step {
 	return step
 }
 
-// proceed adds what a cluster needs next: its wave, or after the last what is no longer in the content.
+// proceed adds the writes of the cluster's current wave, or after the last wave the deletions.
 func (t *target) proceed(step *Step) {
 	if t.next < len(t.waves) {
 		step.Write = append(step.Write, t.waves[t.next].write...)
@@ -125,10 +126,8 @@ func (t *target) proceed(step *Step) {
 	step.Delete = append(step.Delete, t.extra...)
 }
 
-// writes reports whether a part of the cluster's wave is not written yet.
 func (t *target) writes() bool { return t.next < len(t.waves) && len(t.waves[t.next].write) > 0 }
 
-// write returns all that is to be written for the cluster.
 func (t *target) write() (list []*kontrol.Resource) {
 	for i := range t.waves {
 		list = append(list, t.waves[i].write...)
@@ -144,7 +143,7 @@ func (t *target) waveNumber() *int32 {
 	return &n
 }
 
-// left returns how long the cluster's wave may still take.
+// left returns the rest of the current wave's health timeout.
 func (t *target) left(b *kontrol.Bundle, now time.Time) time.Duration {
 	if t.was.Since == nil || t.next == len(t.waves) {
 		return 0
@@ -152,12 +151,12 @@ func (t *target) left(b *kontrol.Bundle, now time.Time) time.Duration {
 	return t.was.Since.Add(b.Spec.Rollout.HealthTimeout.Duration).Sub(now)
 }
 
-// unavailable reports whether the cluster counts as one that is under way or not healthy.
+// unavailable reports whether the cluster counts towards maxUnavailable: its rollout is not done, or it is unhealthy.
 func (t *target) unavailable(content string) bool {
 	return t.begun(content) && !t.done() || t.unhealthy()
 }
 
-// judge sets whether the cluster is reachable, and whether it has failed.
+// judge sets whether the cluster is reachable, and why its current wave has failed if it has.
 func (t *target) judge(o Observed, now time.Time) {
 	t.reachable, t.why = state.Reachable(t.cluster)
 	if !t.begun(o.Content) || t.next == len(t.waves) {
@@ -174,13 +173,12 @@ func (t *target) judge(o Observed, now time.Time) {
 	}
 }
 
-// report sets phase and message.
 func (t *target) report(rec *kontrol.BundleTarget, content string, stopped bool) {
 	switch {
 	case t.failure != "":
 		rec.Phase, rec.Message = kontrol.TargetFailed, t.failure
 	case rec.Content != content:
-		rec.Phase, rec.Message = kontrol.TargetWaiting, "its turn has not come"
+		rec.Phase, rec.Message = kontrol.TargetWaiting, "waiting for other clusters"
 		if stopped {
 			rec.Message = "another cluster has failed"
 		}
@@ -216,15 +214,16 @@ func maxUnavailable(m *intstr.IntOrString, total int) int {
 func tooMany(clusters, objects int) string {
 	switch {
 	case clusters > kontrol.MaxTargets:
-		return fmt.Sprintf("it selects %d clusters, %d are possible: make several bundles", clusters, kontrol.MaxTargets)
+		return fmt.Sprintf("the bundle selects %d clusters, at most %d are allowed: make several bundles", clusters,
+			kontrol.MaxTargets)
 	case clusters*objects > kontrol.MaxBundleResources:
-		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects,
-			clusters, clusters*objects, kontrol.MaxBundleResources)
+		return fmt.Sprintf("%d objects on %d clusters are %d Resources, at most %d are allowed: make several bundles",
+			objects, clusters, clusters*objects, kontrol.MaxBundleResources)
 	}
 	return ""
 }
 
-// moment is a time as objects have it: of whole seconds, rounded up, so that it is never before what it records.
+// moment rounds a time up to whole seconds, the precision of metav1.Time, so that it is never before the event.
 func moment(now time.Time) *metav1.Time {
 	t := metav1.NewTime(now.Add(time.Second - time.Nanosecond).Truncate(time.Second))
 	return &t

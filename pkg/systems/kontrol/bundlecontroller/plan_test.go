@@ -35,7 +35,7 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 		s = w.step()
 	}
 	require.Empty(t, w.wrote(), "the wave is not healthy")
-	require.Contains(t, s.Message, "on canary: ConfigMap/shop/x: it is not applied yet")
+	require.Contains(t, s.Message, "on canary: ConfigMap/shop/x: not applied yet")
 	w.heal()
 	w.step()
 	require.Equal(t, []string{"canary/y", "canary/z"}, w.wrote())
@@ -161,7 +161,7 @@ func TestTooManyResourcesAreRefused(t *testing.T) {
 	w.content("1", names...)
 	s := w.step()
 	require.Equal(t, kontrol.BundleInvalid, s.Phase)
-	require.Contains(t, s.Message, "are 12000 Resources, 10000 are possible")
+	require.Contains(t, s.Message, "are 12000 Resources, at most 10000 are allowed")
 }
 
 func TestNamesAreUniqueAndValid(t *testing.T) {
@@ -277,7 +277,6 @@ func TestAHubThatWasAwayGoesOn(t *testing.T) {
 	require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
 }
 
-// TestWindows checks that outside its windows nothing is rolled out and the health timeout does not run.
 func TestWindows(t *testing.T) {
 	w := newWorld("a", "b")
 	night := []kontrol.SyncWindow{

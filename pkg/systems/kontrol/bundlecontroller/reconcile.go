@@ -1,8 +1,8 @@
-// Package bundlecontroller brings the objects of Bundles to clusters: cluster by cluster and wave by wave, as
-// Resources, which pkg/systems/kontrol/controller applies.
+// Package bundlecontroller rolls the objects of Bundles out to clusters, cluster by cluster and wave by wave. It
+// writes Resources, which pkg/systems/kontrol/controller applies.
 //
-// Its invariant: a cluster is recorded in a Bundle's status before anything is written for it, so that after a crash
-// at any line no more clusters are under way than the Bundle allows; and what cannot be read changes nothing.
+// Its invariant: a Bundle's status records that a cluster has begun before any of its Resources is written. So a
+// crash never makes more clusters change at once than the Bundle allows. A source that cannot be read changes nothing.
 package bundlecontroller
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
-// New declares the reconciler. fetch reads artifacts; ConfigMaps and Secrets are read in the namespaces alone.
+// New declares the reconciler. fetch reads artifacts. ConfigMaps and Secrets are read only in the namespaces.
 func New(fetch Fetcher, namespaces readable.Namespaces) *engine.Reconciler {
 	owner := engine.Controller(kontrol.GroupVersion.WithKind("Bundle").GroupKind())
 	return &engine.Reconciler{
@@ -51,13 +51,13 @@ func New(fetch Fetcher, namespaces readable.Namespaces) *engine.Reconciler {
 	}
 }
 
-// bundleChanged reports whether a Bundle's change matters: its spec, or what was approved.
+// bundleChanged ignores changes of a Bundle's status other than an approval.
 func bundleChanged(was, is client.Object) bool {
 	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() ||
 		was.(*kontrol.Bundle).Status.Approved != is.(*kontrol.Bundle).Status.Approved
 }
 
-// bundleOf names the Bundle of a Resource, for bursts.
+// bundleOf returns the UID of a Resource's Bundle, so that a burst of changes to its Resources is one request.
 func bundleOf(o client.Object) string {
 	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
 		return string(ref.UID)
@@ -73,7 +73,6 @@ func clusterChanged(was, is client.Object) bool {
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }
 
-// all maps a cluster to all Bundles.
 func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
 	return which(ctx, env, func(*kontrol.BundleSource) bool { return true })
 }
@@ -111,10 +110,10 @@ func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if cached.DeletionTimestamp != nil {
-		return engine.Result{}, nil // its Resources go with it
+		return engine.Result{}, nil // the garbage collector deletes its Resources
 	}
 	b := *cached.DeepCopy()
-	// API servers that have the kind by a definition know neither all defaults nor the validation
+	// A CustomResourceDefinition has neither all defaults nor the full validation.
 	kontrol.DefaultBundle(&b)
 	if errs := kontrol.ValidateBundle(&b); len(errs) > 0 {
 		step := Step{Status: b.Status}
@@ -137,13 +136,13 @@ func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		step = Plan(o, r.Now())
 		if step.Status.Artifact = got.digest; got.err != nil {
 			condition(&step.Status, kontrol.ConditionContentReady, true, "Stale",
-				cut("what was read last is used: "+got.err.Error()))
+				cut("using the content that was read last: "+got.err.Error()))
 		}
 	}
 	return r.carryOut(ctx, &b, step)
 }
 
-// observe returns what Plan goes by.
+// observe reads Plan's input from the cache.
 func (r *bundles) observe(ctx context.Context, b *kontrol.Bundle, got result) (Observed, error) {
 	o := Observed{Bundle: b, Objects: got.objects, Content: got.content, Failed: map[string]string{}}
 	var clusters kontrol.ClusterList
@@ -172,7 +171,7 @@ func (r *bundles) observe(ctx context.Context, b *kontrol.Bundle, got result) (O
 	return o, nil
 }
 
-// carryOut writes the status first, and then the rest.
+// carryOut writes the status first. If that fails, it changes no Resource.
 func (r *bundles) carryOut(ctx context.Context, b *kontrol.Bundle, step Step) (engine.Result, error) {
 	result := engine.Result{RequeueAfter: step.Again}
 	if !equality.Semantic.DeepEqual(step.Status, b.Status) {
@@ -201,7 +200,7 @@ func (r *bundles) carryOut(ctx context.Context, b *kontrol.Bundle, step Step) (e
 	return result, nil
 }
 
-// began reports whether a cluster has begun that had not.
+// began reports whether the step begins the content on another cluster.
 func began(was, is *kontrol.BundleStatus) bool {
 	before := map[string]string{}
 	for _, t := range was.Targets {
@@ -225,10 +224,10 @@ func (r *bundles) write(ctx context.Context, b *kontrol.Bundle, res *kontrol.Res
 	}
 	var has kontrol.Resource
 	if r.Cache.Get(ctx, client.ObjectKey{Name: res.Name}, &has) == nil && metav1.IsControlledBy(&has, b) {
-		return nil // this cache shows it by now
+		return nil // this Bundle's own Resource, which the cache did not show before
 	}
 	next := b.DeepCopy()
 	next.Status = invalid(Step{Status: next.Status},
-		fmt.Sprintf("Resource %s exists and is not of this Bundle: delete it", res.Name)).Status
+		fmt.Sprintf("Resource %s exists and does not belong to this Bundle: delete it", res.Name)).Status
 	return r.Client.Status().Update(ctx, next)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 )
 
-// longestName limits the name of a Resource. Names of its states also contain the cluster's name.
+// longestName limits the name of a Resource: the names of its states also contain the cluster's name.
 const longestName = 150
 
-// nameOf returns the name of the Resource of an object on a cluster: readable, and unique by a hash.
+// nameOf returns a readable name for an object's Resource on a cluster. A hash makes it unique.
 func nameOf(b *kontrol.Bundle, cluster string, o *bundle.Object) string {
 	sum := sha256.Sum256([]byte(b.Name + "\x00" + cluster + "\x00" + o.Key()))
 	hash := "-" + hex.EncodeToString(sum[:5])
@@ -30,7 +30,6 @@ func nameOf(b *kontrol.Bundle, cluster string, o *bundle.Object) string {
 	return strings.TrimRight(text[:min(len(text), longestName-len(hash))], "-") + hash
 }
 
-// resource returns the Resource of an object on a cluster.
 func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Resource {
 	r := &kontrol.Resource{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(b, cluster, o), Labels: map[string]string{kontrol.LabelBundle: b.Name},
@@ -54,7 +53,7 @@ func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Reso
 	return r
 }
 
-// same reports whether a Resource is as it should be. What only people set, such as spec.suspend, is theirs.
+// same reports whether a Resource is as desired. It ignores fields that only users set, such as spec.suspend.
 func same(has, want *kontrol.Resource) bool {
 	a, b := &has.Spec, &want.Spec
 	return object.Same(a.Template.Raw, b.Template.Raw) && equality.Semantic.DeepEqual(a.Windows, b.Windows) &&
@@ -65,7 +64,7 @@ func same(has, want *kontrol.Resource) bool {
 		want.Labels[kontrol.LabelBundle]
 }
 
-// merged returns the Resource to write: has, or nil, with what it should be.
+// merged returns want, or a copy of has, if that is not nil, with the fields that same compares.
 func merged(has, want *kontrol.Resource) *kontrol.Resource {
 	if has == nil {
 		return want

@@ -25,21 +25,22 @@ import (
 )
 
 const (
-	// patience is how long an artifact may take, fetches how many are read at a time.
+	// patience is the timeout of one fetch. fetches limits concurrent fetches.
 	patience = time.Minute
 	fetches  = 4
-	// The pause after a failure grows from failFirst to failMost.
+	// The pause after a failure grows from failFirst to failMost, give or take half.
 	failFirst = 5 * time.Second
 	failMost  = 5 * time.Minute
-	// budget limits the kept objects of all Bundles, in bytes. The objects of other Bundles are read again.
+	// budget limits the cached objects of all Bundles, in bytes. The least recently used are dropped, and read again
+	// when needed.
 	budget = 64 << 20
 )
 
-// Fetcher reads artifacts: pkg/systems/kontrol/artifact.
+// Fetcher reads artifacts as package artifact does.
 type Fetcher interface {
 	// Resolve returns the digest of a reference.
 	Resolve(ctx context.Context, reference string, c artifact.Credentials) (string, error)
-	// Fetch returns the files of an artifact, and its digest.
+	// Fetch returns the files in dir of an artifact (all if dir is empty), and the artifact's digest.
 	Fetch(ctx context.Context, reference, dir string, c artifact.Credentials) ([]bundle.File, string, error)
 }
 
@@ -55,8 +56,8 @@ func (Registries) Fetch(ctx context.Context, reference, dir string,
 	return artifact.Fetch(ctx, reference, dir, c)
 }
 
-// result is what is known of a Bundle's content: nothing while it is fetched for the first time. With objects, an error
-// means that they may be old.
+// result is a Bundle's content. objects and err are nil during the first fetch. With objects, an error means that they
+// may be outdated.
 type result struct {
 	objects []bundle.Object
 	content string
@@ -64,7 +65,6 @@ type result struct {
 	err     error
 }
 
-// sources reads contents, and keeps them.
 type sources struct {
 	engine.Env
 	fetch Fetcher
@@ -72,15 +72,15 @@ type sources struct {
 	in    readable.Namespaces
 
 	mu sync.Mutex
-	of map[string]*source
+	of map[string]*source // by Bundle
 }
 
 type source struct {
-	key string // what it was read from
+	key string // identifies the source and its version
 	result
 	size     int
 	used     time.Time
-	next     time.Time // of the next look at the registry
+	next     time.Time // of the next registry request; zero if there is none
 	failures int
 	running  bool
 }
@@ -95,7 +95,7 @@ func (s *sources) forget(name string) {
 	delete(s.of, name)
 }
 
-// look returns what is known of a Bundle's content, and begins to fetch what is not.
+// look returns a Bundle's content as far as it is known. It starts a fetch if one is due, but does not wait for it.
 func (s *sources) look(ctx context.Context, b *kontrol.Bundle) result {
 	src := &b.Spec.Source
 	var got result
@@ -124,7 +124,7 @@ func (s *sources) look(ctx context.Context, b *kontrol.Bundle) result {
 	return stamped(got, b)
 }
 
-// stamped returns a content with what identifies it.
+// stamped returns a result with the digest of its content.
 func stamped(r result, b *kontrol.Bundle) result {
 	if r.objects != nil {
 		r.content = bundle.Digest(r.objects, &b.Spec)
@@ -139,7 +139,7 @@ func filesOf(m *corev1.ConfigMap) (files []bundle.File) {
 	return files
 }
 
-// parsed returns the content of files that are at hand, parsed once.
+// parsed returns the objects of files. It calls files and parses them only if the key has changed.
 func (s *sources) parsed(b *kontrol.Bundle, key string, files func() []bundle.File) result {
 	s.mu.Lock()
 	is := s.of[b.Name]
@@ -153,7 +153,7 @@ func (s *sources) parsed(b *kontrol.Bundle, key string, files func() []bundle.Fi
 	return next.result
 }
 
-// keep remembers a content, and forgets objects of others beyond the budget.
+// keep caches a content, and drops the least recently used objects of other Bundles beyond the budget.
 func (s *sources) keep(name string, next *source) {
 	for i := range next.objects {
 		next.size += len(next.objects[i].JSON)
@@ -181,7 +181,7 @@ func (s *sources) keep(name string, next *source) {
 	}
 }
 
-// artifact returns what is known of an artifact, and looks again at its registry if it is time.
+// artifact returns the known content of an artifact, and starts to read its registry again if that is due.
 func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
 	a := b.Spec.Source.Artifact
 	credentials, version, err := s.credentials(ctx, a)
@@ -207,7 +207,6 @@ func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
 	return stamped(is.result, b)
 }
 
-// credentials returns the pull secret's credentials, and its resourceVersion.
 func (s *sources) credentials(ctx context.Context,
 	a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
 	ref := a.PullSecret
@@ -231,7 +230,7 @@ func (s *sources) credentials(ctx context.Context,
 	return c, secret.ResourceVersion, nil
 }
 
-// read looks at the registry, and reads the artifact unless it has the digest that is known.
+// read resolves the artifact's digest, and fetches the artifact if the digest has changed.
 func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact, c artifact.Credentials, was result) {
 	select {
 	case s.slots <- struct{}{}:
@@ -243,7 +242,7 @@ func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact
 	defer cancel()
 	next := was
 	recorded := false
-	defer func() { // what panics is not read for ever
+	defer func() { // a panic counts as a failure, so that the next read waits
 		if !recorded {
 			next.err = errors.New("the artifact could not be read: see the server's log")
 			s.fetched(name, key, &a, next)
@@ -267,13 +266,13 @@ func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact
 	}
 	if next.err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		recorded = true
-		return // this process ends
+		return // the process is stopping
 	}
 	recorded = true
 	s.fetched(name, key, &a, next)
 }
 
-// fetched records what was read, and when to look again.
+// fetched records the result of a fetch and schedules the next one. References with a digest are fetched once.
 func (s *sources) fetched(name, key string, a *kontrol.Artifact, got result) {
 	s.mu.Lock()
 	is := s.of[name]

@@ -13,7 +13,7 @@ import (
 
 func cut(text string) string { return bounded.Text(text, kontrol.MaxError) }
 
-// sum sets what the status says of all clusters together.
+// sum sets the fields of the status that summarize all clusters.
 func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved, stopped bool, open window.State) {
 	s.Clusters = kontrol.BundleCounts{Total: int32(len(targets))}
 	first := map[kontrol.TargetPhase]string{}
@@ -33,7 +33,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	case c.Failed > 0:
 		s.Phase, s.Message = kontrol.BundleFailed, first[kontrol.TargetFailed]
 		if stopped {
-			s.Message += ": nothing more is changed until it has recovered, or the content changes"
+			s.Message += ": the rollout is stopped until the cluster recovers or the content changes"
 		}
 	case b.Spec.Rollout.Paused:
 		s.Phase, s.Message = kontrol.BundlePaused, "spec.rollout.paused is true: set it to false to go on"
@@ -57,7 +57,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	condition(s, kontrol.ConditionReady, s.Phase == kontrol.BundleSynced, string(s.Phase), s.Message)
 }
 
-// waves counts the clusters that have each wave of the content.
+// waves counts, for each wave, the clusters that have completed it.
 func waves(content string, targets []*target) (list []kontrol.BundleWave) {
 	for n, t := range targets {
 		for i := range t.waves {
@@ -87,7 +87,7 @@ func condition(s *kontrol.BundleStatus, kind string, is bool, reason, message st
 	meta.SetStatusCondition(&s.Conditions, c)
 }
 
-// invalid says that content cannot be used. What clusters have stays.
+// invalid returns a step that only reports why the content cannot be used. Objects on the clusters stay as they are.
 func invalid(step Step, text string) Step {
 	s := &step.Status
 	s.Phase, s.Message = kontrol.BundleInvalid, cut(text)

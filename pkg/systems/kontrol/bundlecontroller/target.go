@@ -14,28 +14,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 )
 
-// target is a cluster of the Bundle.
+// target is a cluster of the Bundle, with the state of its rollout.
 type target struct {
 	cluster *kontrol.Cluster
 	name    string
-	was     kontrol.BundleTarget // as it is recorded
-	has     map[string]*kontrol.Resource
+	was     kontrol.BundleTarget         // from the Bundle's status
+	has     map[string]*kontrol.Resource // by bundle.Object.Key
 	waves   []wave
-	extra   []*kontrol.Resource // that are no longer in the content
-	leaving string              // one that is being deleted
-	next    int                 // the first wave that is not done, of waves
+	extra   []*kontrol.Resource // to delete: the content no longer has their objects
+	leaving string              // describes a Resource that is being deleted
+	next    int                 // index in waves of the first one that is not done
 
 	reachable bool
 	why       string
 	failure   string
 }
 
-// wave is a wave on a cluster.
 type wave struct {
 	number  int
 	objects int
-	write   []*kontrol.Resource // that are not there, or otherwise
-	pending string              // what is not healthy yet
+	write   []*kontrol.Resource // to create or update
+	pending string              // describes an object that is not healthy yet
 	failed  string
 }
 
@@ -44,7 +43,7 @@ func (w *wave) done() bool { return len(w.write) == 0 && w.pending == "" }
 func (t *target) begun(content string) bool { return t.was.Content == content }
 func (t *target) done() bool                { return t.next == len(t.waves) && len(t.extra) == 0 && t.leaving == "" }
 
-// unhealthy reports whether what the cluster has does not work.
+// unhealthy reports whether the cluster has Resources of the Bundle and it is unreachable or one is not healthy.
 func (t *target) unhealthy() bool {
 	return len(t.has) > 0 &&
 		(!t.reachable ||
@@ -53,8 +52,8 @@ func (t *target) unhealthy() bool {
 			}))
 }
 
-// targetsOf returns the clusters of the Bundle in the order of its rollout, and the Resources of clusters that are none
-// of it.
+// targetsOf returns the Bundle's clusters in rollout order, and the Resources to delete because the Bundle no longer
+// selects their cluster.
 func targetsOf(o Observed) (list []*target, gone []*kontrol.Resource) {
 	b := o.Bundle
 	byCluster := map[string]map[string]*kontrol.Resource{}
@@ -93,7 +92,6 @@ func targetsOf(o Observed) (list []*target, gone []*kontrol.Resource) {
 	return list, gone
 }
 
-// living returns the Resources that are not being deleted, by name.
 func living(all map[string]*kontrol.Resource) (list []*kontrol.Resource) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if all[key].DeletionTimestamp == nil {
@@ -103,7 +101,8 @@ func living(all map[string]*kontrol.Resource) (list []*kontrol.Resource) {
 	return list
 }
 
-// ordered returns the clusters that the Bundle selects in the order of its rollout.
+// ordered returns the clusters that the Bundle selects, by the first selector of spec.rollout.order that matches, then
+// by name.
 func ordered(b *kontrol.Bundle, all []*kontrol.Cluster) (list []*kontrol.Cluster) {
 	place := map[string]int{}
 	for _, c := range all {
@@ -126,7 +125,7 @@ func ordered(b *kontrol.Bundle, all []*kontrol.Cluster) (list []*kontrol.Cluster
 	return list
 }
 
-// fill compares what the cluster's Resources are with what they should be, wave by wave.
+// fill compares the cluster's Resources with the desired ones, wave by wave.
 func (t *target) fill(o Observed) {
 	kept := map[string]bool{}
 	for i := range o.Objects {
@@ -171,25 +170,26 @@ func (t *target) fill(o Observed) {
 	}
 }
 
-// notHealthy says why a Resource is not in sync or its object does not work; empty if it does. Drift holds up nothing.
+// notHealthy returns why a Resource is not applied or its object is not healthy; empty if it is. Drift does not hold
+// up a rollout.
 func notHealthy(r *kontrol.Resource) string {
 	s := &r.Status
 	switch {
 	case s.ObservedGeneration != r.Generation:
-		return "it is not applied yet"
+		return "not applied yet"
 	case s.State != kontrol.StateSynced && s.State != kontrol.StateDrifted:
 		return s.Message
 	case !meta.IsStatusConditionTrue(s.Conditions, kontrol.ConditionHealthy):
 		c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy)
 		if c == nil || c.Message == "" {
-			return "it is not healthy yet"
+			return "not healthy yet"
 		}
 		return c.Message
 	}
 	return ""
 }
 
-// failedOf says why a Resource has failed; empty if it has not.
+// failedOf returns why a Resource has failed; empty if it has not. refused has the errors of clusters, by Resource.
 func failedOf(r *kontrol.Resource, refused map[string]string) string {
 	s := &r.Status
 	if s.ObservedGeneration != r.Generation {

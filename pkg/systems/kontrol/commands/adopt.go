@@ -67,7 +67,6 @@ func (c *cluster) Adopt(ctx context.Context, o AdoptOptions, t command.Terminal)
 	return err
 }
 
-// adoption builds the Resource from the object.
 func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resource, error) {
 	kind, name, ok := strings.Cut(o.Object, "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
@@ -218,7 +217,6 @@ func automatic(manager string) bool {
 		manager == kontrol.FieldManager || strings.HasSuffix(manager, "-controller") || strings.HasPrefix(manager, "system:")
 }
 
-// union adds the fields of from to the set to.
 func union(to, from fieldSet) {
 	for k, v := range from {
 		sub, _ := v.(fieldSet)

@@ -129,7 +129,6 @@ status: {replicas: 3}`), &o.Object))
 	}
 }
 
-// TestDefaultsAreNotAdopted checks that fields with default values are left out.
 func TestDefaultsAreNotAdopted(t *testing.T) {
 	asked := 0
 	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{

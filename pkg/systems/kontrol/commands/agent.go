@@ -31,7 +31,8 @@ The token is made on the hub: coracle kontrol clusters add NAME --pull --token-f
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster to connect (default this machine's)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *file == "" {
-			return errors.New("--token-file is required: it is made by `coracle kontrol clusters add NAME --pull` on the hub")
+			return errors.New("--token-file is required: create the file with `coracle kontrol clusters add NAME --pull` " +
+				"on the hub")
 		}
 		c, err := command.Connector{}.Connect(*kubeconfig, "")
 		if err != nil {

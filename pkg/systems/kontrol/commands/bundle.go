@@ -20,7 +20,6 @@ import (
 // bundlePrefix marks the names of Bundles in commands that also accept Resources.
 const bundlePrefix = "bundle/"
 
-// splitBundles separates the names of Bundles from the names of Resources.
 func splitBundles(names []string) (resources, bundles []string) {
 	for _, n := range names {
 		if b, ok := strings.CutPrefix(n, bundlePrefix); ok {
@@ -164,7 +163,6 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 	})
 }
 
-// bundlePhases are the values that a wait for a Bundle accepts.
 var bundlePhases = []string{
 	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
 	string(kontrol.BundlePaused), string(kontrol.BundleFailed), string(kontrol.BundleInvalid), deleted,
@@ -196,7 +194,7 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 	}
 	if known == "" {
 		return answered(false,
-			fmt.Errorf("%q is no phase of a bundle: use one of %s", phase, strings.Join(bundlePhases, ", ")))
+			fmt.Errorf("%q is not a phase of a bundle: use one of %s", phase, strings.Join(bundlePhases, ", ")))
 	}
 	limited, cancel := context.WithTimeout(ctx, max(timeout, time.Millisecond))
 	defer cancel()

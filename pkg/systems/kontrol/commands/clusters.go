@@ -237,7 +237,7 @@ func portable(file, context string) ([]byte, error) {
 		cfg.CurrentContext = context
 	}
 	if cfg.Contexts[cfg.CurrentContext] == nil {
-		return nil, fmt.Errorf("it has no context %q", cfg.CurrentContext)
+		return nil, fmt.Errorf("no context %q", cfg.CurrentContext)
 	}
 	if err := clientcmdapi.MinifyConfig(cfg); err != nil {
 		return nil, err
@@ -252,7 +252,6 @@ func portable(file, context string) ([]byte, error) {
 	return data, err
 }
 
-// connectTo returns a client of a registered cluster.
 func (c *cluster) connectTo(ctx context.Context, name string) (ctrl.Client, error) {
 	k, err := c.getCluster(ctx, name)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands builds the commands below `coracle kontrol`.
 type commands struct{ command.Connector }
 
 // New returns `coracle kontrol`. kinds are Kontrol's API resources.
@@ -73,7 +72,6 @@ func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*clus
 	}
 }
 
-// hub adds the --kubeconfig flag of the hub.
 func (k commands) hub(cmd *cobra.Command) func() (*cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "",
 		"kubeconfig of the cluster that has the resources (default this machine's)")

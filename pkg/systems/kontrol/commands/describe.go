@@ -114,7 +114,6 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	return driftTable(out, drifts, now)
 }
 
-// describeSpec returns the rows for a Resource's spec.
 func describeSpec(r *kontrol.Resource) [][2]string {
 	target := r.Spec.ClusterName
 	if r.Spec.ClusterSelector != nil {
@@ -151,7 +150,6 @@ func describeSpec(r *kontrol.Resource) [][2]string {
 	return rows
 }
 
-// windowText describes a sync window: kind and schedule.
 func windowText(w *kontrol.SyncWindow) string {
 	return strings.ToLower(string(w.Kind)) + " " + w.String()
 }

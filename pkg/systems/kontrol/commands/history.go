@@ -48,7 +48,6 @@ func (v *Revision) content() map[string]any {
 	return o
 }
 
-// revisions returns the current and former contents of a Resource, newest first.
 func revisions(r *kontrol.Resource) []Revision {
 	list := []Revision{
 		{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides},

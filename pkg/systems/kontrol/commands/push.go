@@ -82,7 +82,6 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 	return err
 }
 
-// pushed reads and parses the directory's files.
 func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
@@ -107,7 +106,6 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	return files, objects, nil
 }
 
-// getBundleOrNew returns the named Bundle or a new one, with the clusters from the options.
 func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.Bundle, error) {
 	if o.Cluster != "" && o.Selector != "" {
 		return nil, errors.New("give either --cluster or --selector")
@@ -119,7 +117,7 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 	}
 	if apierrors.IsNotFound(err) {
 		if o.Cluster == "" && o.Selector == "" {
-			return nil, fmt.Errorf("there is no bundle %s yet: say for which clusters with --cluster NAME or --selector "+
+			return nil, fmt.Errorf("there is no bundle %s yet: choose its clusters with --cluster NAME or --selector "+
 				"KEY=VALUE", o.Name)
 		}
 		b = &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
@@ -141,7 +139,7 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bundle.File, b *kontrol.Bundle,
 	t command.Terminal) error {
 	if strings.Contains(o.Artifact, "@") {
-		return errors.New("--artifact needs a tag: the digest is what the push makes")
+		return errors.New("--artifact needs a tag: the push computes the digest")
 	}
 	var credentials artifact.Credentials
 	if o.Credentials != "" {

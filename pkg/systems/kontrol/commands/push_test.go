@@ -36,7 +36,7 @@ func TestKontrolPush(t *testing.T) {
 		return ran(t, func(at command.Terminal) error { return c.Push(t.Context(), o, at) })
 	}
 	_, text, _ := push(PushOptions{})
-	require.Contains(t, text, "there is no bundle shop yet: say for which clusters")
+	require.Contains(t, text, "there is no bundle shop yet: choose its clusters")
 	_, text, _ = push(PushOptions{Cluster: "a", Selector: "b=c"})
 	require.Contains(t, text, "give either --cluster or --selector")
 	out, text, code := push(PushOptions{Selector: "env=prod", DryRun: true})
@@ -124,5 +124,5 @@ func TestKontrolBundles(t *testing.T) {
 		return c.Wait(t.Context(), KontrolOptions{Names: []string{"bundle/shop"}}, "nonsense", 1, at)
 	})
 	require.Equal(t, 2, code)
-	require.Contains(t, text, "is no phase of a bundle")
+	require.Contains(t, text, "is not a phase of a bundle")
 }

@@ -37,21 +37,19 @@ type KontrolOptions struct {
 	Output string
 }
 
-// kontrolStates are the states that a user may give.
 var kontrolStates = []string{
 	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
 	string(kontrol.StateDrifted),
 	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded),
 }
 
-// parseState returns the canonical spelling of a state.
 func parseState(text string) (string, error) {
 	for _, s := range kontrolStates {
 		if strings.EqualFold(s, text) {
 			return s, nil
 		}
 	}
-	return "", fmt.Errorf("%q is no state: use one of %s", text, strings.Join(kontrolStates, ", "))
+	return "", fmt.Errorf("%q is not a state: use one of %s", text, strings.Join(kontrolStates, ", "))
 }
 
 func (c *cluster) getResource(ctx context.Context, name string) (*kontrol.Resource, error) {
@@ -127,7 +125,6 @@ func stateOf(r *kontrol.Resource) string {
 	return string(r.Status.State)
 }
 
-// clustersOf returns the names of the clusters that a Resource targets.
 func (c *cluster) clustersOf(ctx context.Context, r *kontrol.Resource) ([]string, error) {
 	if r.Spec.ClusterSelector == nil {
 		return []string{r.Spec.ClusterName}, nil

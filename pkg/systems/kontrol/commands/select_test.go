@@ -171,7 +171,7 @@ func TestKontrolGet(t *testing.T) {
 	require.Contains(t, out, `"kind": "ResourceList"`)
 	_, wrong, code := get(KontrolOptions{State: "fine"})
 	require.Equal(t, 1, code)
-	require.Contains(t, wrong, `"fine" is no state: use one of Synced`)
+	require.Contains(t, wrong, `"fine" is not a state: use one of Synced`)
 	_, wrong, _ = get(KontrolOptions{Names: []string{"nothing"}})
 	require.Contains(t, wrong, "there is no resource nothing")
 	_, wrong, _ = get(KontrolOptions{Output: "xml"})

@@ -214,7 +214,6 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 	return o, nil
 }
 
-// hasApplied reports whether a Resource was ever applied to the cluster of the state.
 func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
 	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
 }
@@ -366,7 +365,6 @@ func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
 	r.tries[p] = t
 }
 
-// ready reports whether a cluster answers.
 func (r *applied) ready(cluster string) bool {
 	t := r.pool.Get(cluster)
 	return t != nil && t.Status().Ready

@@ -82,7 +82,7 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 		}
 		if live != nil && live.GetDeletionTimestamp() != nil {
 			return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource},
-				t.Name, errors.New("it is being deleted"))
+				t.Name, errors.New("the object is being deleted"))
 		}
 		if live == nil || ignored.None() {
 			if made, err = patch(ctx, c, t, full, o, kontrol.FieldManager); err != nil {
@@ -244,7 +244,6 @@ func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[s
 	return out, nil
 }
 
-// conflicts returns the field manager conflicts in an error.
 func conflicts(err error) (list []metav1.StatusCause) {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -294,7 +293,6 @@ func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Obs
 		owned.Has(generationField)
 }
 
-// explain converts the error of a failed attempt to its record.
 func explain(err error) kontrol.Applied {
 	var claimed *claimedError
 	switch list := conflicts(err); {
@@ -311,7 +309,7 @@ func explain(err error) kontrol.Applied {
 		return kontrol.Applied{
 			Status: kontrol.ApplyWaiting,
 			Reason: kontrol.ReasonNoKind,
-			Error:  "the cluster lacks the kind, and it is applied once there is one: " + err.Error(),
+			Error:  "the cluster does not serve the kind yet; the object is applied once it does: " + err.Error(),
 		}
 	}
 	reason := string(apierrors.ReasonForError(err))

@@ -48,7 +48,6 @@ func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub,
 	}
 }
 
-// clustersWithSecret maps a Secret to the Clusters that take their kubeconfig from it.
 func clustersWithSecret(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	var all kontrol.ClusterList
 	if env.Cache.List(ctx, &all) != nil {

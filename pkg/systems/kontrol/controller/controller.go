@@ -100,7 +100,6 @@ func objectKey(t kontrol.Target) string {
 	return strings.Join([]string{gv.Group, t.Kind, t.Namespace, t.Name}, "/")
 }
 
-// provided returns the kind that a CustomResourceDefinition defines.
 func provided(r *kontrol.Resource) []string {
 	t := kontrol.TargetOf(r)
 	if t.Kind != "CustomResourceDefinition" || !strings.HasPrefix(t.APIVersion, "apiextensions.k8s.io/") {
@@ -196,13 +195,11 @@ func pairsOfCluster(ctx context.Context, env engine.Env, o client.Object) (out [
 	return out
 }
 
-// pairOfState maps an AppliedState or a CurrentState to its pair.
 func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	resource, cluster := kontrol.SplitStateName(o.GetName())
 	return []engine.Request{pairRequest(resource, cluster)}
 }
 
-// desiredChanged reports whether a Resource's change affects its pairs.
 func desiredChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
 	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved ||

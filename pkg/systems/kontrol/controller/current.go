@@ -219,7 +219,6 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 	return next
 }
 
-// removed reports whether the record says that another client deleted the object.
 func removed(c *kontrol.Current) bool { return len(c.Drift) == 1 && c.Drift[0].Path == "" }
 
 var generationPath = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)

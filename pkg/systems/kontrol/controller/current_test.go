@@ -59,7 +59,6 @@ func TestARecordDependsOnNothingElse(t *testing.T) {
 	}
 }
 
-// TestTheWatchHasTimeToShowWhatWasApplied checks the delay before an applied object is read.
 func TestTheWatchHasTimeToShowWhatWasApplied(t *testing.T) {
 	a, c := observed(nil).Applied, &kontrol.CurrentState{}
 	c.State.Generation = 1

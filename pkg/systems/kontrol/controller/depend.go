@@ -25,21 +25,24 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 			return wait{}, err
 		case dep == nil:
 			return wait{
-				kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), name,
+				kontrol.ReasonDependency,
+				fmt.Sprintf("the Resource depends on Resource %s, which does not exist: create it", name), name,
 			}, nil
 		case !targets(dep, c.Name, c):
 			return wait{
-				kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), name,
+				kontrol.ReasonDependency,
+				fmt.Sprintf("the Resource depends on Resource %s, which is not for cluster %s", name, c.Name), name,
 			}, nil
 		}
 		if cycle, err := r.reaches(ctx, dep, res.Name); cycle || err != nil {
 			return wait{
 				kontrol.ReasonDependencyCycle,
-				fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), name,
+				fmt.Sprintf("the Resource depends on Resource %s, which depends on this one: remove one of the dependencies",
+					name), name,
 			}, err
 		}
 		if synced, err := r.synced(ctx, dep, c); !synced || err != nil {
-			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s to be in sync", name), name}, err
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("waiting for Resource %s to be in sync", name), name}, err
 		}
 	}
 	first, err := r.implied(ctx, res)
@@ -53,7 +56,7 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 		}
 		if synced, err := r.synced(ctx, f, c); !synced || err != nil {
 			return wait{
-				kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name),
+				kontrol.ReasonDependency, fmt.Sprintf("waiting for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name),
 				f.Name,
 			}, err
 		}
@@ -95,7 +98,7 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 		if synced, err := r.synced(ctx, o, c); !synced || err != nil {
 			return wait{
 				kontrol.ReasonDependency,
-				fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name,
+				fmt.Sprintf("waiting for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name,
 			}, err
 		}
 	}
@@ -121,7 +124,6 @@ func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.
 		cur.State.Health != kontrol.HealthProgressing, nil
 }
 
-// reaches reports whether a Resource depends, directly or indirectly, on the named one.
 func (r *applied) reaches(ctx context.Context, from *kontrol.Resource, name string) (bool, error) {
 	seen := map[string]bool{}
 	next := []*kontrol.Resource{from}

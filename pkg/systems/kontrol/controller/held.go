@@ -49,7 +49,6 @@ func (h *held) set(p watch.Pair, on string) {
 	sets[on][p] = true
 }
 
-// waiting returns the pairs that wait for something on a cluster.
 func (h *held) waiting(cluster, on string) (list []watch.Pair) {
 	for p := range h.by[cluster][on] {
 		list = append(list, p)
@@ -57,7 +56,6 @@ func (h *held) waiting(cluster, on string) (list []watch.Pair) {
 	return list
 }
 
-// all returns the pairs that wait for anything on a cluster.
 func (h *held) all(cluster string) (list []watch.Pair) {
 	for on := range h.by[cluster] {
 		list = append(list, h.waiting(cluster, on)...)
@@ -65,7 +63,6 @@ func (h *held) all(cluster string) (list []watch.Pair) {
 	return list
 }
 
-// forget drops the pairs for which keep returns false.
 func (h *held) forget(keep func(watch.Pair) bool) {
 	for p := range h.on {
 		if !keep(p) {
@@ -74,7 +71,6 @@ func (h *held) forget(keep func(watch.Pair) bool) {
 	}
 }
 
-// hold records what a pair waits for; empty for nothing.
 func (r *applied) hold(p watch.Pair, on string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

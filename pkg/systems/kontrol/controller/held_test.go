@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// TestOnlyThoseWhoWaitForItAreWoken checks that a change of one Resource wakes only the pairs that wait for it.
 func TestOnlyThoseWhoWaitForItAreWoken(t *testing.T) {
 	h := newHeld()
 	a, b, c := watch.Pair{Resource: "a", Cluster: "x"}, watch.Pair{Resource: "b", Cluster: "x"}, watch.Pair{

@@ -41,7 +41,6 @@ type Tries struct {
 	Corrected   time.Time // last correction
 }
 
-// seenOf identifies a version of the object's record.
 func seenOf(c *kontrol.Current) string {
 	if c == nil || c.Time == nil {
 		return ""
@@ -98,11 +97,11 @@ func Plan(o Observed, now time.Time) Step {
 		return Step{Status: kontrol.ApplyWaiting, Reason: reason, Error: text}
 	}
 	if o.Cluster == nil {
-		return waiting(kontrol.ReasonNoCluster, "there is no cluster of that name: create it, or change the Resource")
+		return waiting(kontrol.ReasonNoCluster, "the cluster does not exist: create it, or change the Resource")
 	}
 	if o.Other != "" {
 		return Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject,
-			Error: fmt.Sprintf("Resource %s is about the same object, and had it first: delete one of them", o.Other)}
+			Error: fmt.Sprintf("Resource %s already has the same object: delete one of them", o.Other)}
 	}
 	if due && o.Invalid != "" {
 		return Step{Status: kontrol.ApplyFailed, Reason: kontrol.ReasonOverride, Error: o.Invalid}
@@ -153,7 +152,6 @@ func Plan(o Observed, now time.Time) Step {
 	return Step{}
 }
 
-// group returns the API group of an object.
 func group(t kontrol.Target) string {
 	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return gv.Group

@@ -216,7 +216,9 @@ func TestExplain(t *testing.T) {
 
 func TestClusterStatus(t *testing.T) {
 	var s kontrol.ClusterStatus
-	up := target.Status{Ready: true, Reason: kontrol.ReasonConnected, Message: "it answers", Version: "v1", Seen: now}
+	up := target.Status{
+		Ready: true, Reason: kontrol.ReasonConnected, Message: "the cluster answers", Version: "v1", Seen: now,
+	}
 	require.Equal(t, seenInterval, clusterStatus(&s, 3, up, now))
 	require.Equal(t, now, s.LastSeen.Time)
 	was := *s.DeepCopy()

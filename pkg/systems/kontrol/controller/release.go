@@ -40,7 +40,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 			return engine.Result{}, nil
 		case err != nil && remove:
 			failure := explain(err)
-			failure.Error = "its object cannot be deleted there: " + failure.Error +
+			failure.Error = "the object cannot be deleted: " + failure.Error +
 				": set spec.deletionPolicy to Orphan to leave it"
 			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)

@@ -131,7 +131,7 @@ func leaving(states []kontrol.AppliedState) string {
 			return bounded.Text("on "+s.Cluster+": "+s.Error, kontrol.MaxError)
 		}
 	}
-	return fmt.Sprintf("it is being removed from %d clusters", len(states))
+	return fmt.Sprintf("the object is being removed from %d clusters", len(states))
 }
 
 func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state.Input, err error) {
@@ -221,7 +221,6 @@ func setSynced(s *kontrol.ResourceStatus, message string) {
 	setCondition(s, synced)
 }
 
-// outOfSync sets the state of a Resource that is invalid.
 func outOfSync(s *kontrol.ResourceStatus, message string) {
 	s.State = kontrol.StateOutOfSync
 	setSynced(s, message)

@@ -1,8 +1,8 @@
-// Package object reads, compares and cuts objects of any kind by the paths of their fields: what Kontrol records of
-// them, which fields other clients changed, which fields it leaves to others, and whether they work.
+// Package object computes, for objects of any kind: the part that Kontrol records, the fields that other clients have
+// changed, the template without ignored fields, and the health.
 //
-// It contains only pure functions, which do not change their arguments unless they say so. Its invariant: fields are
-// compared by who owns them and as the cluster answered, never with what was sent, so that defaults, conversions,
+// It contains only pure functions, which do not change their arguments. Its invariant: drift is found from field
+// ownership and by comparison with the cluster's answer to the apply, never with the request. So defaults, conversions,
 // quantities and the order of lists are no drift.
 package object
 
@@ -23,13 +23,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// recordedMeta is the metadata that is recorded: what people write.
+// recordedMeta lists the recorded fields of metadata: those that clients write.
 var recordedMeta = []string{
 	"name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp",
 }
 
-// Record returns what is recorded of an object: without status and what servers set in metadata, and with the values of
-// Secrets replaced by hashes. It shares memory with the object.
+// Record returns the part of an object that is recorded: without status and the metadata that servers set, and with
+// hashes in place of a Secret's values. It shares memory with the object.
 func Record(o map[string]any) map[string]any {
 	out := make(map[string]any, len(o))
 	for k, v := range o {
@@ -58,13 +58,13 @@ func Record(o map[string]any) map[string]any {
 	return out
 }
 
-// lastApplied is the annotation in which kubectl repeats the whole object.
+// lastApplied is the annotation in which kubectl stores the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // IsSecret reports whether an object is a Secret.
 func IsSecret(o map[string]any) bool { return o["kind"] == "Secret" && o["apiVersion"] == "v1" }
 
-// hashed replaces the values of the keys, or of all if there are none.
+// hashed returns a copy of values with hashes in place of the value of the key, or of all values without a key.
 func hashed(values map[string]any, keys ...string) map[string]any {
 	out := make(map[string]any, len(values))
 	for k, v := range values {
@@ -77,7 +77,7 @@ func hashed(values map[string]any, keys ...string) map[string]any {
 	return out
 }
 
-// JSON returns the JSON of a recorded object; what is too large to be recorded becomes a note that says so.
+// JSON returns the JSON of a recorded object, or a note in its place if it is larger than kontrol.MaxObject.
 func JSON(o map[string]any) []byte {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -88,7 +88,7 @@ func JSON(o map[string]any) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// Parse parses JSON as the Kubernetes libraries do: integers are int64.
+// Parse parses a JSON object as the Kubernetes libraries do: integers are int64. It returns nil if raw is invalid.
 func Parse(raw []byte) map[string]any {
 	var o map[string]any
 	if len(raw) == 0 || utiljson.Unmarshal(raw, &o) != nil {
@@ -97,7 +97,7 @@ func Parse(raw []byte) map[string]any {
 	return o
 }
 
-// Same reports whether two JSON objects are the same, however they are written: API servers differ in what they escape.
+// Same reports whether two JSON objects are equal after parsing: API servers differ in the characters they escape.
 func Same(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -106,7 +106,7 @@ func Same(a, b []byte) bool {
 	return x != nil && y != nil && reflect.DeepEqual(x, y)
 }
 
-// Owned returns the fields that Kontrol applied, by the managed fields of an object, and their JSON.
+// Owned returns the fields that Kontrol applied, according to an object's managed fields, and their JSON.
 func Owned(managed []metav1.ManagedFieldsEntry) (*fieldpath.Set, []byte) {
 	text := OwnedText(managed)
 	return Fields(text), text
@@ -122,13 +122,13 @@ func OwnedText(managed []metav1.ManagedFieldsEntry) []byte {
 	return nil
 }
 
-// ours reports whether an entry has the fields that Kontrol applied.
+// ours reports whether an entry lists the fields that Kontrol applied.
 func ours(m *metav1.ManagedFieldsEntry) bool {
 	return m.Manager == kontrol.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
 }
 
-// maxFields limits the sum of the squared numbers of keys of managed fields, which clusters send: parsing inserts each
-// key into a sorted list.
+// maxFields limits the sum of the squared numbers of keys per map. Clusters send managed fields, and parsing them takes
+// quadratic time: it inserts each key into a sorted list.
 const maxFields = 12_000 * 12_000
 
 // Fields parses the JSON of managed fields. The result is empty if raw is invalid or has more keys than maxFields
@@ -144,10 +144,10 @@ func Fields(raw []byte) *fieldpath.Set {
 	return set
 }
 
-// IDs returns what Kontrol's annotations on an object say; 0 for what is missing.
+// IDs returns the values of Kontrol's annotations on an object; 0 if one is missing or not a number.
 func IDs(o *unstructured.Unstructured) (id, generation, revision int64) {
 	number := func(key string) (n int64) {
-		_, _ = fmt.Sscan(o.GetAnnotations()[key], &n) // 0 if it is no number
+		_, _ = fmt.Sscan(o.GetAnnotations()[key], &n)
 		return n
 	}
 	return number(kontrol.AnnotationID), number(kontrol.AnnotationGeneration), number(kontrol.AnnotationRevision)

@@ -21,9 +21,8 @@ type Change struct {
 	kontrol.Drift
 }
 
-// Drifted returns the fields of a live object that others changed since it was applied, first those that were applied,
-// then those that others added. applied is what the cluster answered to the apply, as Record returns it, and fields
-// what was applied.
+// Drifted returns the fields of a live object that other clients changed since it was applied: first the applied
+// fields, then added ones. applied is Record of the cluster's answer to the apply, and fields are the applied fields.
 func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fieldpath.Set,
 	ignored Ignored) (changed, added []Change) {
 	managed := live.GetManagedFields()
@@ -60,8 +59,8 @@ func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fi
 	return changed, additions(owners, now, fields.Union(owned), ignored, secret)
 }
 
-// Untouched reports, at little cost, that Drifted would find nothing: Kontrol owns what it applied, whose JSON is
-// fields, and no other manager owns a field that counts as drift. It may be false without any drift.
+// Untouched is a cheap check that Drifted would find nothing: Kontrol still owns the applied fields, given as JSON, and
+// no other manager owns fields that count as drift. It may return false without drift.
 func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignored) bool {
 	if len(fields) == 0 || !bytes.Equal(OwnedText(managed), fields) {
 		return false
@@ -74,16 +73,16 @@ func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignor
 	return true
 }
 
-// adds reports whether the fields that only this manager owns are additions of others.
+// adds reports whether fields that only this manager owns are additions of another client.
 func adds(m *metav1.ManagedFieldsEntry, ignored Ignored) bool {
 	return m.Subresource == "" && m.Manager != kontrol.FieldManager &&
 		!strings.HasPrefix(m.Manager, kontrol.FieldManager+"-initial") &&
 		!ignored.Manager(m.Manager) && !system(m.Manager)
 }
 
-// additions returns the fields that others added to those in ours.
+// additions returns the fields that other clients added. ours are Kontrol's.
 func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored Ignored, secret bool) (added []Change) {
-	inside := map[string]bool{} // what contains any of ours
+	inside := map[string]bool{} // ours and the fields that contain them
 	ours.Iterate(func(p fieldpath.Path) {
 		for i := range p {
 			inside[p[:i+1].String()] = true
@@ -117,7 +116,6 @@ func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored 
 	return added
 }
 
-// owner is an entry of the managed fields.
 type owner struct {
 	metav1.ManagedFieldsEntry
 	set *fieldpath.Set
@@ -132,7 +130,8 @@ func ownersOf(managed []metav1.ManagedFieldsEntry) (list []owner) {
 	return list
 }
 
-// ownerOf returns who owns a field, or the latest writer of what contains it.
+// ownerOf returns the latest manager other than Kontrol that owns the field or, if none does, the closest field that
+// contains it.
 func ownerOf(owners []owner, p fieldpath.Path) *owner {
 	for n := len(p); n > 0; n-- {
 		var last *owner
@@ -152,7 +151,8 @@ func ownerOf(owners []owner, p fieldpath.Path) *owner {
 	return nil
 }
 
-// system reports whether a field manager is a part of Kubernetes, which adds fields to objects of others by design.
+// system reports whether a field manager is a component of Kubernetes, which adds fields to other clients' objects by
+// design.
 func system(manager string) bool {
 	return slices.Contains([]string{
 		"kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kube-apiserver", "cloud-controller-manager",
@@ -161,8 +161,8 @@ func system(manager string) bool {
 		strings.HasSuffix(manager, "-controller") && !strings.Contains(manager, "kontrol")
 }
 
-// peoples reports whether people write a field: everything but the object's identity, status, and metadata other than
-// labels and annotations.
+// peoples reports whether users write a field: any except status, the object's identity, and metadata other than labels
+// and annotations.
 func peoples(p fieldpath.Path) bool {
 	first := p[0].FieldName
 	switch {
@@ -174,7 +174,6 @@ func peoples(p fieldpath.Path) bool {
 	return true
 }
 
-// within reports whether p is the field g, or in it.
 func within(p, g fieldpath.Path) bool {
 	return len(p) >= len(g) && p[:len(g)].Equals(g)
 }
@@ -187,7 +186,7 @@ func container(v any) bool {
 	return false
 }
 
-// text returns a value as JSON, cut to what is recorded of it.
+// text returns a value as JSON of at most kontrol.MaxValue bytes.
 func text(v any, has bool) string {
 	if !has {
 		return ""

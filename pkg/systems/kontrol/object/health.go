@@ -10,11 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// HealthOf returns whether an object works, by the rules of kstatus (sigs.k8s.io/cli-utils): kinds of Kubernetes by
-// their own status, others by observedGeneration and the conditions Reconciling, Stalled and Ready.
+// HealthOf returns an object's health and the reason, by the rules of kstatus (sigs.k8s.io/cli-utils): built-in kinds
+// by their own status, others by observedGeneration and the conditions Reconciling, Stalled and Ready.
 func HealthOf(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if o.GetDeletionTimestamp() != nil {
-		return kontrol.HealthProgressing, "it is being deleted"
+		return kontrol.HealthProgressing, "the object is being deleted"
 	}
 	if seen, ok, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); ok && seen < o.GetGeneration() {
 		return kontrol.HealthProgressing, fmt.Sprintf("generation %d is not observed yet", o.GetGeneration())
@@ -60,7 +60,7 @@ func deployment(o *unstructured.Unstructured) (kontrol.Health, string) {
 	case updated < want:
 		return progress(updated, want, "updated")
 	case all > updated:
-		return kontrol.HealthProgressing, fmt.Sprintf("%d former replicas have not ended", all-updated)
+		return kontrol.HealthProgressing, fmt.Sprintf("%d old replicas are still running", all-updated)
 	case available < want:
 		return progress(available, want, "available")
 	}
@@ -85,7 +85,7 @@ func statefulSet(o *unstructured.Unstructured) (kontrol.Health, string) {
 
 func daemonSet(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if _, ok, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); !ok {
-		return kontrol.HealthProgressing, "it is not observed yet"
+		return kontrol.HealthProgressing, "the controller has not observed the object yet"
 	}
 	want := number(o, 0, "status", "desiredNumberScheduled")
 	if kind, _, _ := unstructured.NestedString(o.Object, "spec", "updateStrategy", "type"); kind != "OnDelete" {
@@ -119,7 +119,7 @@ func job(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if number(o, 0, "status", "active") == 0 && number(o, 0, "status", "ready") == 0 {
 		return kontrol.HealthProgressing, "no pod has started"
 	}
-	return kontrol.HealthHealthy, "it is running"
+	return kontrol.HealthHealthy, "the job is running"
 }
 
 func pod(o *unstructured.Unstructured) (kontrol.Health, string) {
@@ -153,15 +153,15 @@ func claim(o *unstructured.Unstructured) (kontrol.Health, string) {
 	case "Bound":
 		return kontrol.HealthHealthy, ""
 	case "Lost":
-		return kontrol.HealthDegraded, "its volume is lost"
+		return kontrol.HealthDegraded, "the volume is lost"
 	}
-	return kontrol.HealthProgressing, "it has no volume yet"
+	return kontrol.HealthProgressing, "the claim has no volume yet"
 }
 
 func service(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if kind, _, _ := unstructured.NestedString(o.Object, "spec", "type"); kind == "LoadBalancer" {
 		if in, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); len(in) == 0 {
-			return kontrol.HealthProgressing, "it has no address of a load balancer yet"
+			return kontrol.HealthProgressing, "the load balancer has no address yet"
 		}
 	}
 	return kontrol.HealthHealthy, ""
@@ -172,7 +172,7 @@ func definition(o *unstructured.Unstructured) (kontrol.Health, string) {
 		return kontrol.HealthDegraded, message
 	}
 	if status, _, _ := condition(o, "Established"); status != "True" {
-		return kontrol.HealthProgressing, "it is not served yet"
+		return kontrol.HealthProgressing, "the kind is not served yet"
 	}
 	return kontrol.HealthHealthy, ""
 }
@@ -188,7 +188,6 @@ func number(o *unstructured.Unstructured, otherwise int64, path ...string) int64
 	return otherwise
 }
 
-// condition returns the status of a condition, and its message or reason.
 func condition(o *unstructured.Unstructured, kind string) (status, message string, ok bool) {
 	list, _, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "conditions")
 	all, _ := list.([]any)

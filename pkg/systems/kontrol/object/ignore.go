@@ -9,13 +9,13 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// Ignored is what a Resource leaves to others.
+// Ignored holds the fields and field managers that a Resource ignores.
 type Ignored struct {
 	fields   [][]kontrol.PathStep
 	managers []string
 }
 
-// NewIgnored returns what a validated spec.ignore says.
+// NewIgnored parses a validated spec.ignore.
 func NewIgnored(i *kontrol.Ignore) Ignored {
 	if i == nil {
 		return Ignored{}
@@ -29,7 +29,7 @@ func NewIgnored(i *kontrol.Ignore) Ignored {
 	return out
 }
 
-// None reports whether nothing is ignored.
+// None reports whether i is empty.
 func (i Ignored) None() bool { return len(i.fields) == 0 && len(i.managers) == 0 }
 
 // Field reports whether a field is ignored for every manager.
@@ -37,10 +37,11 @@ func (i Ignored) Field(p fieldpath.Path) bool {
 	return slices.ContainsFunc(i.fields, func(s []kontrol.PathStep) bool { return Matches(s, p) })
 }
 
-// Manager reports whether fields of a manager are ignored.
+// Manager reports whether the fields of a manager are ignored.
 func (i Ignored) Manager(name string) bool { return slices.Contains(i.managers, name) }
 
-// Cut returns a template without what is ignored, by the managed fields of the object on the cluster.
+// Cut returns a template without the ignored fields and the fields of ignored managers. managed are the managed fields
+// of the object on the cluster.
 func (i Ignored) Cut(template map[string]any, managed []metav1.ManagedFieldsEntry) map[string]any {
 	out := template
 	for _, steps := range i.fields {
@@ -59,7 +60,8 @@ func (i Ignored) Cut(template map[string]any, managed []metav1.ManagedFieldsEntr
 	return out
 }
 
-// Parts returns the part of a template for each ignored field that it has, as objects that can be applied.
+// Parts returns, for each ignored field that a template has, an object that contains only this field and can be
+// applied.
 func (i Ignored) Parts(template map[string]any) (list []map[string]any) {
 	meta, _ := template["metadata"].(map[string]any)
 	for _, steps := range i.fields {
@@ -82,8 +84,7 @@ func (i Ignored) Parts(template map[string]any) (list []map[string]any) {
 	return list
 }
 
-// identifies reports whether a field identifies an object, or an element of a list: without it nothing else can be
-// applied.
+// identifies reports whether a field identifies an object or a list element. Without it nothing else can be applied.
 func identifies(p fieldpath.Path) bool {
 	if len(p) == 0 {
 		return true

@@ -26,7 +26,7 @@ func Lookup(o any, p fieldpath.Path) (any, bool) {
 	return o, true
 }
 
-// find reports whether a map or list has an element, and at which index of a list.
+// find reports whether a map or list has an element, and returns its index in the list.
 func find(o any, e fieldpath.PathElement) (int, bool) {
 	switch c := o.(type) {
 	case map[string]any:
@@ -45,7 +45,6 @@ func find(o any, e fieldpath.PathElement) (int, bool) {
 	return 0, false
 }
 
-// element reports whether the element of a list at an index is the one that e means.
 func element(o any, i int, e fieldpath.PathElement) bool {
 	switch {
 	case e.Index != nil:
@@ -68,7 +67,7 @@ func element(o any, i int, e fieldpath.PathElement) bool {
 	return false
 }
 
-// Remove returns a copy of the object without a field, or the object itself if it does not have it.
+// Remove returns a copy of the object without a field, or the object itself if it has no such field.
 func Remove(o map[string]any, p fieldpath.Path) map[string]any {
 	out, _ := remove(o, p).(map[string]any)
 	return out
@@ -102,7 +101,7 @@ func remove(o any, p fieldpath.Path) any {
 	return o
 }
 
-// Strip returns a copy of the object without the fields that steps mean, or the object itself if it has none of them.
+// Strip returns a copy of the object without the fields that steps select.
 func Strip(o map[string]any, steps []kontrol.PathStep) map[string]any {
 	out, _ := strip(o, steps).(map[string]any)
 	return out
@@ -139,8 +138,8 @@ func strip(o any, steps []kontrol.PathStep) any {
 	return o
 }
 
-// Only returns the part of an object that steps mean, with what identifies the elements of lists around it; nil if it
-// has none of it.
+// Only returns the part of an object that steps select, with the keys of the list elements around it; nil if there is
+// none.
 func Only(o any, steps []kontrol.PathStep) any {
 	if len(steps) == 0 {
 		return o
@@ -184,7 +183,6 @@ func Only(o any, steps []kontrol.PathStep) any {
 	return nil
 }
 
-// stepIs reports whether a step means the element of a list.
 func stepIs(s kontrol.PathStep, o any, i int) bool {
 	switch {
 	case s.Any:
@@ -205,7 +203,7 @@ func stepIs(s kontrol.PathStep, o any, i int) bool {
 	return false
 }
 
-// same compares scalars; numbers by their value.
+// same compares scalars, and int64 with float64 by value.
 func same(a, b any) bool {
 	number := func(v any) any {
 		if n, ok := v.(int64); ok {
@@ -216,7 +214,7 @@ func same(a, b any) bool {
 	return reflect.DeepEqual(number(a), number(b))
 }
 
-// Matches reports whether steps mean a field or one that contains it.
+// Matches reports whether steps select a field or one that contains it.
 func Matches(steps []kontrol.PathStep, p fieldpath.Path) bool {
 	if len(steps) > len(p) {
 		return false

@@ -1,7 +1,7 @@
-// Package placement says which clusters a Resource is for, and makes the object that each of them should have.
+// Package placement decides which clusters a Resource selects, and renders the object for each of them.
 //
-// It contains only pure functions. Its invariant: whatever overrides say, the object of a cluster is the one that the
-// Resource is about, within the bounds of a template.
+// It contains only pure functions. Its invariant: overrides change neither which object it is nor the limits of a
+// template.
 package placement
 
 import (
@@ -20,7 +20,8 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// Matches reports whether a validated name or selector, or neither, selects a cluster.
+// Matches reports whether a name or, if that is empty, a selector selects a cluster. Both must be validated; without
+// both every cluster matches.
 func Matches(name string, selector *metav1.LabelSelector, c *kontrol.Cluster) bool {
 	if name != "" {
 		return name == c.Name
@@ -32,7 +33,7 @@ func Matches(name string, selector *metav1.LabelSelector, c *kontrol.Cluster) bo
 	return err == nil && s.Matches(labels.Set(c.Labels))
 }
 
-// operation is an operation of a JSON patch as RFC 6902 has it.
+// operation is an operation of a JSON patch (RFC 6902).
 type operation struct {
 	Op    string          `json:"op"`
 	Path  string          `json:"path"`
@@ -40,7 +41,8 @@ type operation struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// resolve returns the operations of all overrides that are for a cluster, with the values that it has; nil for none.
+// resolve returns the operations of all overrides that match a cluster, with the cluster's values; nil if there are
+// none.
 func resolve(r *kontrol.Resource, c *kontrol.Cluster) (ops []operation, err error) {
 	for i := range r.Spec.Overrides {
 		o := &r.Spec.Overrides[i]
@@ -64,7 +66,7 @@ func resolve(r *kontrol.Resource, c *kontrol.Cluster) (ops []operation, err erro
 	return ops, nil
 }
 
-// value returns the JSON of what a cluster has.
+// value returns the JSON of the cluster's name or label, converted to v.Type.
 func value(v *kontrol.ValueSource, c *kontrol.Cluster) (json.RawMessage, error) {
 	text, ok := c.Name, true
 	if v.Label != "" {
@@ -81,21 +83,21 @@ func value(v *kontrol.ValueSource, c *kontrol.Cluster) (json.RawMessage, error) 
 	case kontrol.ValueInteger:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q of cluster %s is no integer", text, c.Name)
+			return nil, fmt.Errorf("%q of cluster %s is not an integer", text, c.Name)
 		}
 		return json.RawMessage(strconv.FormatInt(n, 10)), nil
 	case kontrol.ValueBoolean:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q of cluster %s is no boolean", text, c.Name)
+			return nil, fmt.Errorf("%q of cluster %s is not a boolean", text, c.Name)
 		}
 		return json.RawMessage(strconv.FormatBool(b)), nil
 	}
 	return json.Marshal(text)
 }
 
-// Variant identifies what overrides make of a Resource's object for a cluster: it changes when that does. It is empty
-// without overrides for the cluster, and without a cluster.
+// Variant returns a hash of the overrides for a cluster and the cluster's values in them: if it changes, the object
+// must be applied again. It is empty without overrides for the cluster or if c is nil.
 func Variant(r *kontrol.Resource, c *kontrol.Cluster) string {
 	if len(r.Spec.Overrides) == 0 || c == nil {
 		return ""
@@ -112,8 +114,7 @@ func Variant(r *kontrol.Resource, c *kontrol.Cluster) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Render returns the JSON of the object that a cluster should have. The error says which override cannot be made, and
-// why.
+// Render returns the JSON of a cluster's object. The error names the override that cannot be applied.
 func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 	if len(r.Spec.Overrides) == 0 || c == nil {
 		return r.Spec.Template.Raw, nil
@@ -136,7 +137,7 @@ func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("operation %d for cluster %s, %s %s: %w", i, c.Name, op.Op, op.Path, err)
 		}
-		if len(raw) > kontrol.MaxTemplate { // the next may copy it
+		if len(raw) > kontrol.MaxTemplate { // checked each time, since the next operation may double it
 			return nil, fmt.Errorf("operation %d for cluster %s, %s %s: the object has more than %d bytes", i, c.Name, op.Op,
 				op.Path, kontrol.MaxTemplate)
 		}
@@ -146,7 +147,7 @@ func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 		return nil, fmt.Errorf("overrides for cluster %s: %w", c.Name, errs.ToAggregate())
 	}
 	if kontrol.TargetOf(made) != kontrol.TargetOf(r) {
-		return nil, errors.New("overrides cannot change which object it is")
+		return nil, errors.New("overrides must not change the object's apiVersion, kind, namespace or name")
 	}
 	return raw, nil
 }

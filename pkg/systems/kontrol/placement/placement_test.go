@@ -98,7 +98,7 @@ func TestRender(t *testing.T) {
 		},
 		"no integer": {
 			with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger}))),
-			edge("size", "big"), "", `"big" of cluster edge is no integer`,
+			edge("size", "big"), "", `"big" of cluster edge is not an integer`,
 		},
 		"no such path":  {with(patch(set("replace", "/spec/none/x", "1"))), edge(), "", "replace /spec/none/x"},
 		"a failed test": {with(patch(set("test", "/spec/replicas", "2"))), edge(), "", "test"},
@@ -113,7 +113,7 @@ func TestRender(t *testing.T) {
 		},
 		"another name": {
 			with(patch(kontrol.PatchOperation{Op: "copy", From: "/kind", Path: "/metadata/name"})), edge(), "",
-			"cannot change which object it is",
+			"must not change the object",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

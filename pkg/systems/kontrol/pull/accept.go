@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Accept upgrades an agent's request, and calls use with its connection. What cannot be upgraded is refused.
+// Accept upgrades an agent's request and calls use with its connection, or answers with an error. It returns when use
+// does, and closes the connection.
 func Accept(w http.ResponseWriter, req *http.Request, use func(net.Conn)) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok || req.ProtoMajor != 1 || req.Header.Get("Upgrade") != Protocol {

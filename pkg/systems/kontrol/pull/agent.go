@@ -24,14 +24,13 @@ import (
 )
 
 const (
-	// Account begins the names of the service accounts, in kube-system, whose tokens connect agents: the rest is the
-	// cluster's name.
+	// Account is the prefix of the agents' service accounts in kube-system. The cluster's name follows it.
 	Account = "kontrol-pull-"
 	subject = "system:serviceaccount:kube-system:" + Account
 
-	maxToken     = 256 << 10 // of the file, with authorities
+	maxToken     = 256 << 10 // bytes of the token file, with certificates
 	dialPatience = 15 * time.Second
-	// retryFirst to retryMost is the pause after a connection.
+	// The pause after a failed connection grows from retryFirst to retryMost, give or take half.
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 )
@@ -40,24 +39,24 @@ const (
 type Agent struct {
 	// Hubs are the https URLs of the hub's API servers, tried in turn.
 	Hubs []string
-	// TokenFile has the token, and after it certificates in PEM of the authorities that sign the hub's; without any, those
-	// of the system do. It is read for each connection.
+	// TokenFile has the token in its first line. PEM certificates of the hub's authorities may follow; without them the
+	// system's authorities are trusted. The file is read for each connection.
 	TokenFile string
-	// Target is the cluster's API, and Transport, which authenticates, reaches it.
+	// Target is the URL of the cluster's API. Transport adds the agent's credentials.
 	Target    *url.URL
 	Transport http.RoundTripper
-	// Log says what happens.
-	Log *slog.Logger
+	Log       *slog.Logger
 }
 
-// Run keeps a connection until ctx ends. It fails only on what does not mend itself.
+// Run keeps a connection open until ctx ends, and then returns nil. It returns an error at the start if the hubs or
+// the token file are invalid; later errors are logged and retried.
 func (a *Agent) Run(ctx context.Context) error {
 	var hubs []*url.URL
 	for _, h := range a.Hubs {
 		u, err := url.Parse(h)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 			u.RawQuery != "" {
-			return fmt.Errorf("--hub %q is no URL such as https://hub.example.com:6443", h)
+			return fmt.Errorf("--hub %q is not a URL such as https://hub.example.com:6443", h)
 		}
 		hubs = append(hubs, u)
 	}
@@ -94,13 +93,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// credentials are what a token file has.
 type credentials struct {
 	token, cluster string
 	roots          *x509.CertPool
 }
 
-// readToken reads a token file.
 func readToken(file string) (c credentials, err error) {
 	data, err := bounded.Configured(file, maxToken)
 	if err != nil {
@@ -119,20 +116,20 @@ func readToken(file string) (c credentials, err error) {
 	}
 	name, ok := strings.CutPrefix(claims.Sub, subject)
 	if err != nil || !ok || name == "" || strings.ContainsAny(name, "/?#%") {
-		return c, fmt.Errorf("%s has a token that names no cluster: make one with `coracle kontrol clusters add NAME --pull`",
+		return c, fmt.Errorf("the token in %s names no cluster: create one with `coracle kontrol clusters add NAME --pull`",
 			file)
 	}
 	c.cluster = name
 	if rest = strings.TrimSpace(rest); rest != "" {
 		c.roots = x509.NewCertPool()
 		if !c.roots.AppendCertsFromPEM([]byte(rest)) {
-			return c, fmt.Errorf("%s has something after the token that is no certificate in PEM", file)
+			return c, fmt.Errorf("%s has data after the token that is not a PEM certificate", file)
 		}
 	}
 	return c, nil
 }
 
-// connect opens one connection, and serves the hub's requests until it ends.
+// connect opens one connection and serves the hub's requests until it ends. The error is never nil.
 func (a *Agent) connect(ctx context.Context, hub *url.URL, h http.Handler) error {
 	c, err := readToken(a.TokenFile)
 	if err != nil {
@@ -168,7 +165,7 @@ func (a *Agent) connect(ctx context.Context, hub *url.URL, h http.Handler) error
 	return errors.New("the connection has ended")
 }
 
-// upgrade asks the hub to send its requests through the connection.
+// upgrade asks the hub to use the connection for its requests. The caller must use the returned connection.
 func upgrade(ctx context.Context, conn net.Conn, host string, c credentials) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
@@ -207,7 +204,7 @@ func upgrade(ctx context.Context, conn net.Conn, host string, c credentials) (ne
 	return &buffered{Conn: conn, first: bytes.NewReader(bytes.Clone(early))}, nil
 }
 
-// buffered is a connection of which some bytes were read already.
+// buffered is a connection whose first bytes were already read into a buffer.
 type buffered struct {
 	net.Conn
 	first *bytes.Reader
@@ -220,7 +217,7 @@ func (b *buffered) Read(p []byte) (int, error) {
 	return b.Conn.Read(p)
 }
 
-// serve answers the requests that come through a connection until it ends.
+// serve answers the requests on a connection until it ends.
 func serve(conn net.Conn, h http.Handler) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
@@ -234,7 +231,7 @@ func serve(conn net.Conn, h http.Handler) {
 	_ = s.Close()
 }
 
-// once is a listener with one connection, which ends with it.
+// once is a listener for one connection. Its second Accept returns when the connection is closed.
 type once struct {
 	conn  *watched
 	given bool
@@ -251,7 +248,7 @@ func (o *once) Accept() (net.Conn, error) {
 func (o *once) Close() error   { return nil }
 func (o *once) Addr() net.Addr { return o.conn.LocalAddr() }
 
-// handler passes the hub's requests on to the cluster's API, with the agent's credentials and not the hub's.
+// handler forwards the hub's requests to the cluster's API with the agent's credentials in place of the hub's.
 func (a *Agent) handler() http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -278,7 +275,7 @@ func (a *Agent) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := r.URL.Path; p != "/version" && p != "/api" && p != "/apis" && !strings.HasPrefix(p, "/api/") &&
 			!strings.HasPrefix(p, "/apis/") || strings.Contains(p, "/../") || strings.Contains(p, "//") {
-			http.Error(w, "the agent passes on requests for objects alone", http.StatusForbidden)
+			http.Error(w, "the agent forwards only requests for objects", http.StatusForbidden)
 			return
 		}
 		proxy.ServeHTTP(w, r)

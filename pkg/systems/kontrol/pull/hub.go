@@ -1,9 +1,9 @@
-// Package pull connects clusters that cannot be reached from the hub: an agent in the cluster opens one connection to
-// the hub, and the hub sends its requests through it, the other way round, as HTTP/2.
+// Package pull connects clusters that the hub cannot reach. An agent in the cluster opens one connection to the hub and
+// serves HTTP/2 on it; the hub is the client.
 //
-// Its invariants: a connection serves the one cluster that its credentials name; the hub gets from it what the agent's
-// kubeconfig may do, and no more; of two agents of a cluster the last one serves; and nothing is queued for a cluster
-// without an agent.
+// Its invariants: a connection serves only the cluster that its token names; the hub gets exactly the rights of the
+// agent's kubeconfig; a new connection of a cluster replaces the old one; and requests for a cluster without a
+// connection fail at once.
 package pull
 
 import (
@@ -17,51 +17,50 @@ import (
 )
 
 const (
-	// Protocol is the protocol to which a connection is upgraded.
+	// Protocol is the value of the Upgrade header.
 	Protocol = "coracle-kontrol-tunnel-v1"
-	// MaxTunnels is how many clusters may be connected.
+	// MaxTunnels limits the connected clusters.
 	MaxTunnels = 1000
 
-	// silence is how long a connection may be silent until it is asked whether it lives, and answer how long that may
-	// take.
+	// After silence without data, each side sends a ping. Without a reply within answer it closes the connection.
 	silence = 15 * time.Second
 	answer  = 10 * time.Second
-	// maxStreams limits the requests, with watches, of a connection at a time.
+	// maxStreams limits the concurrent requests, including watches, of a connection.
 	maxStreams = 1000
-	maxHeader  = 64 << 10
+	maxHeader  = 64 << 10 // bytes
 )
 
-// NotConnectedError means that a cluster has no agent now. It is a net.Error.
+// NotConnectedError means that no agent of a cluster is connected. It is a net.Error.
 type NotConnectedError struct{ Cluster string }
 
 func (e *NotConnectedError) Error() string {
 	return fmt.Sprintf("no agent of cluster %s is connected: run `coracle agent kontrol` there", e.Cluster)
 }
 
-// Timeout and Temporary make it a net.Error: the cluster is lost.
+// Timeout and Temporary make it a net.Error, which target.Lost recognizes.
 func (*NotConnectedError) Timeout() bool   { return false }
 func (*NotConnectedError) Temporary() bool { return true }
 
 var _ net.Error = (*NotConnectedError)(nil)
 
-// ErrElsewhere means that this server does not run the reconcilers, so that a connection to it would have no use.
+// ErrElsewhere means that this server does not run Kontrol's reconcilers, so a connection to it would be useless.
 var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, or not at all: give the agent the " +
 	"addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
 
-// ErrFull means that there are as many connections as there may be.
-var ErrFull = fmt.Errorf("there are %d clusters connected, no more are possible", MaxTunnels)
+// ErrFull means that MaxTunnels clusters are connected.
+var ErrFull = fmt.Errorf("%d clusters are connected, the maximum", MaxTunnels)
 
-// Hub has the connections of agents. It is safe for concurrent use.
+// Hub holds the connections of agents. It is safe for concurrent use.
 type Hub struct {
 	mu      sync.Mutex
 	tunnels map[string]*tunnel
 	changed func(cluster string) // nil until Use
 }
 
-// NewHub returns a hub without connections, which accepts none until Use.
+// NewHub returns a hub that accepts no connections until Use is called.
 func NewHub() *Hub { return &Hub{tunnels: map[string]*tunnel{}} }
 
-// Use accepts connections until ctx ends, and calls changed, without locks, when a cluster is connected or no longer.
+// Use accepts connections until ctx ends. It calls changed, without locks, when a cluster connects or disconnects.
 func (h *Hub) Use(ctx context.Context, changed func(cluster string)) {
 	h.mu.Lock()
 	h.changed = changed
@@ -77,7 +76,7 @@ func (h *Hub) Use(ctx context.Context, changed func(cluster string)) {
 	}
 }
 
-// Ready returns an error if a connection of a cluster would not be accepted.
+// Ready returns the error that Serve would return at once for a connection of a cluster, or nil.
 func (h *Hub) Ready(cluster string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +89,7 @@ func (h *Hub) Ready(cluster string) error {
 	return nil
 }
 
-// Serve sends requests for a cluster through a connection until that ends, is replaced, or ctx ends. It closes the
+// Serve uses a connection for the requests to a cluster until it ends, is replaced, or ctx ends. It closes the
 // connection.
 func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 	t := newTunnel(conn)
@@ -128,7 +127,7 @@ func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 	return ctx.Err()
 }
 
-// Transport sends requests to a cluster through whatever connection it has at the time.
+// Transport returns a transport that sends each request through the cluster's current connection.
 func (h *Hub) Transport(cluster string) http.RoundTripper { return transport{h, cluster} }
 
 type transport struct {
@@ -155,10 +154,9 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// host is the name of what is at the other end of a connection.
+// host is the host name in the URLs of requests to an agent; it is not resolved.
 const host = "agent"
 
-// tunnel is a connection.
 type tunnel struct {
 	conn      *watched
 	transport *http.Transport
@@ -191,7 +189,6 @@ func (t *tunnel) close() {
 	t.transport.CloseIdleConnections()
 }
 
-// watched is a connection that reports when it is closed.
 type watched struct {
 	net.Conn
 	once   sync.Once

@@ -230,13 +230,13 @@ func TestWhoMayNotConnect(t *testing.T) {
 	require.ErrorContains(t, connect(write("hello")), "does not begin with a token")
 	require.ErrorContains(t, connect(write("a.b.c")), "names no cluster")
 	require.ErrorContains(t, connect(write(token("a/../b"))), "names no cluster")
-	require.ErrorContains(t, connect(write(token("edge")+"\nrubbish")), "no certificate in PEM")
+	require.ErrorContains(t, connect(write(token("edge")+"\nrubbish")), "not a PEM certificate")
 	require.Error(t, connect(write(strings.Repeat("x", maxToken+1))))
 	w.refuse = func() error { return errors.New("not here") }
 	require.ErrorContains(t, connect(w.file), "the hub answers 503 Service Unavailable: not here")
 	require.ErrorIs(t, NewHub().Ready("edge"), ErrElsewhere)
 	for _, hub := range []string{"http://a", "https://u:p@a", "https://a/path", "x", ""} {
-		require.ErrorContains(t, (&Agent{Hubs: []string{hub}, TokenFile: w.file}).Run(t.Context()), "is no URL")
+		require.ErrorContains(t, (&Agent{Hubs: []string{hub}, TokenFile: w.file}).Run(t.Context()), "is not a URL")
 	}
 	require.ErrorContains(t, (&Agent{TokenFile: w.file}).Run(t.Context()), "--hub is required")
 }

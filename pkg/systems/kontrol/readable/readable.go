@@ -1,6 +1,6 @@
-// Package readable says in which namespaces the Secrets and ConfigMaps are read that Clusters and Bundles name.
+// Package readable limits the namespaces from which Clusters and Bundles may read Secrets and ConfigMaps.
 //
-// Its invariant: what is not read is refused with what to do.
+// Its invariant: a refusal names the remedy.
 package readable
 
 import (
@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// Namespaces are those whose Secrets and ConfigMaps are read; without any all are.
+// Namespaces lists the namespaces whose Secrets and ConfigMaps are read. If it is empty, all are.
 type Namespaces []string
 
-// Check returns an error if an object of a kind is in a namespace that is not read.
+// Check returns an error if the namespace is not read. kind and name are for its text.
 func (n Namespaces) Check(kind, namespace, name string) error {
 	if len(n) == 0 || slices.Contains(n, namespace) {
 		return nil
 	}
-	return fmt.Errorf("%s %s in namespace %s is not read: this operator reads those of %s alone. Move it there, or add "+
-		"the namespace to --source-namespaces",
-		kind, name, namespace, strings.Join(n, ", "))
+	return fmt.Errorf("%s %s is in namespace %s, but this operator reads only from %s: move it there, or add the "+
+		"namespace to --source-namespaces", kind, name, namespace, strings.Join(n, ", "))
 }

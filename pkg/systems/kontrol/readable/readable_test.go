@@ -10,6 +10,6 @@ func TestOnlyTheNamespacesAreRead(t *testing.T) {
 	require.NoError(t, Namespaces(nil).Check("Secret", "a", "s"))
 	require.NoError(t, Namespaces{"a", "b"}.Check("Secret", "b", "s"))
 	require.EqualError(t, Namespaces{"a", "b"}.Check("Secret", "c", "s"),
-		"Secret s in namespace c is not read: this operator reads those of a, b alone. Move it there, or add the namespace "+
-			"to --source-namespaces")
+		"Secret s is in namespace c, but this operator reads only from a, b: move it there, or add the namespace to "+
+			"--source-namespaces")
 }

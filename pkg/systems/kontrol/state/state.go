@@ -1,7 +1,7 @@
-// Package state compares what is desired, what was applied and what is there.
+// Package state computes the state of a Resource from its desired, applied and current state.
 //
-// It contains only pure functions. Its invariant: a state is never better than what is known: what was not seen is not
-// in sync.
+// It contains only pure functions. Its invariant: a state is never better than the evidence. An object that was not
+// seen since the last apply is not Synced.
 package state
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 )
 
-// Input is what is known of a Resource on one cluster.
+// Input describes a Resource on one cluster.
 type Input struct {
 	Resource *kontrol.Resource
-	// Cluster is nil if there is none of that name.
+	// Cluster is nil if it does not exist.
 	Cluster *kontrol.Cluster
-	// Applied and Current are nil if there are none.
+	// Applied and Current are nil if they are not recorded yet.
 	Applied *kontrol.Applied
 	Current *kontrol.Current
 }
 
-// Of returns the state of a Resource on one cluster, and a message that says what, where and what to do; empty if it is
-// synced.
+// Of returns the state of a Resource on one cluster. The message names the cluster, the problem and, where there is
+// one, the remedy. It is empty if the state is Synced.
 func Of(in Input) (kontrol.State, string) {
 	r, a, c := in.Resource, in.Applied, in.Current
 	if ready, why := Reachable(in.Cluster); !ready {
@@ -32,7 +32,7 @@ func Of(in Input) (kontrol.State, string) {
 	}
 	at := "on " + in.Cluster.Name + ": "
 	if a != nil && a.ResourceUID != string(r.UID) {
-		a = nil // of an earlier Resource of the name
+		a = nil // recorded for a deleted Resource of the same name
 	}
 	if c != nil && c.ResourceUID != string(r.UID) {
 		c = nil
@@ -49,7 +49,7 @@ func Of(in Input) (kontrol.State, string) {
 		}
 		return kontrol.StateOutOfSync, fmt.Sprintf("%sgeneration %d is not applied yet", at, r.Generation)
 	case c == nil:
-		return kontrol.StatePendingApplied, at + "what is there was not seen yet"
+		return kontrol.StatePendingApplied, at + "the object on the cluster was not seen yet"
 	case c.Reason != "":
 		return kontrol.StatePendingApplied, at + c.Error
 	case c.DriftCount > 0:
@@ -60,7 +60,7 @@ func Of(in Input) (kontrol.State, string) {
 		return kontrol.StatePendingApplied, fmt.Sprintf("%sgeneration %d was applied, %d was seen last", at, a.Generation,
 			c.Generation)
 	case older(c.ResourceVersion, a.ResourceVersion) && !bytes.Equal(c.Object.Raw, a.Object.Raw):
-		// An apply that was killed before it was recorded, and then drift: the apply since then has reverted it.
+		// Kontrol was killed between an apply and its record, the object drifted, and the next apply reverted that.
 		return kontrol.StatePendingApplied, at + "the object was applied again, but not seen since"
 	case a.Status == kontrol.ApplyFailed && a.AttemptedGeneration == r.Generation:
 		return kontrol.StateOutOfSync, at + a.Error
@@ -70,15 +70,14 @@ func Of(in Input) (kontrol.State, string) {
 	return kontrol.StateSynced, ""
 }
 
-// older reports whether one resourceVersion precedes another (KEP-5504). It returns false for versions that are not
-// numbers, and for records of earlier versions of Kontrol, which have none.
+// older reports whether resourceVersion a precedes b (KEP-5504). It returns false if either is not a number, or is
+// missing because an earlier release of Kontrol wrote the record.
 func older(a, b string) bool {
 	x, err := strconv.ParseUint(a, 10, 64)
 	y, err2 := strconv.ParseUint(b, 10, 64)
 	return err == nil && err2 == nil && x < y
 }
 
-// describe says what the first drift is, and who made it.
 func describe(c *kontrol.Current) string {
 	if len(c.Drift) == 0 {
 		return fmt.Sprintf("%d fields were changed", c.DriftCount)
@@ -102,10 +101,10 @@ func describe(c *kontrol.Current) string {
 	return text
 }
 
-// Reachable reports whether a cluster answers; why says what is wrong.
+// Reachable reports whether a cluster is Ready; why gives the reason if it is not.
 func Reachable(c *kontrol.Cluster) (ok bool, why string) {
 	if c == nil {
-		return false, "there is no cluster of that name: create it, or change the Resource"
+		return false, "the cluster does not exist: create it, or change the Resource"
 	}
 	for i := range c.Status.Conditions {
 		if r := &c.Status.Conditions[i]; r.Type == kontrol.ConditionReady {
@@ -115,7 +114,7 @@ func Reachable(c *kontrol.Cluster) (ok bool, why string) {
 	return false, "cluster " + c.Name + " is not connected yet"
 }
 
-// severity orders states: the highest of all clusters is the Resource's.
+// severity orders states. A Resource has the state of its cluster with the highest severity.
 var severity = map[kontrol.State]int{
 	kontrol.StateSynced: 0, kontrol.StatePendingApplied: 1, kontrol.StateOutOfSync: 2, kontrol.StateDegraded: 3,
 	kontrol.StateDrifted:     4,
@@ -125,7 +124,7 @@ var severity = map[kontrol.State]int{
 // Worse reports whether a state is worse than another.
 func Worse(a, b kontrol.State) bool { return severity[a] > severity[b] }
 
-// Sum counts states, and finds the worst one with its message. Without any the Resource is out of sync.
+// Sum counts the states of clusters and keeps the worst one with its message. State is empty without clusters.
 type Sum struct {
 	Counts  kontrol.ClusterCounts
 	State   kontrol.State

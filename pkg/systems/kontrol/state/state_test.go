@@ -45,7 +45,7 @@ func TestOf(t *testing.T) {
 	}{
 		"synced": {nil, kontrol.StateSynced, ""},
 		"no cluster": {
-			func(in *Input) { in.Cluster = nil }, kontrol.StateUnreachable, "there is no cluster of that name",
+			func(in *Input) { in.Cluster = nil }, kontrol.StateUnreachable, "the cluster does not exist",
 		},
 		"no answer": {
 			func(in *Input) { in.Cluster = cluster(metav1.ConditionFalse) }, kontrol.StateUnreachable, "cluster c: no answer",

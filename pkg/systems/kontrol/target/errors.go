@@ -17,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// explain returns the reason of a cluster's condition for an error, and a message that says what to do.
+// explain maps an error to the reason of a Cluster's condition and a message with the remedy.
 func explain(err error, server string) (reason, message string) {
-	reason, message = kontrol.ReasonUnreachable, "it does not answer: check that the server runs and can be reached "+
-		"from here"
+	reason, message = kontrol.ReasonUnreachable, "the server does not answer: check that it runs and can "+
+		"be reached from here"
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
 	var hostname x509.HostnameError
@@ -33,7 +33,7 @@ func explain(err error, server string) (reason, message string) {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate has expired: renew it there"
 	case errors.As(err, &unknown):
-		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not of the authority in the "+
+		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not signed by the authority in the "+
 			"kubeconfig: update certificate-authority-data"
 	case errors.As(err, &invalid), errors.As(err, &hostname):
 		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not for this address"
@@ -42,17 +42,17 @@ func explain(err error, server string) (reason, message string) {
 	case apierrors.IsUnauthorized(err):
 		reason, message = kontrol.ReasonUnauthorized, "the server does not accept the kubeconfig's credentials: renew them"
 	case apierrors.IsForbidden(err):
-		reason, message = kontrol.ReasonUnauthorized, "the kubeconfig's user may not do this: give it the rights"
+		reason, message = kontrol.ReasonUnauthorized, "the kubeconfig's user lacks a permission: grant it"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
 	case errors.As(err, new(*bounded.TooLargeError)), errors.As(err, &syntax), errors.Is(err, errNoVersion),
 		apierrors.IsNotFound(err), strings.Contains(err.Error(), "invalid character"),
 		strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "couldn't get version"):
-		reason, message = kontrol.ReasonInvalidAnswer, "what answers is no Kubernetes API server: check the address"
+		reason, message = kontrol.ReasonInvalidAnswer, "the server is not a Kubernetes API server: check the address"
 	}
 	return reason, bounded.Text(fmt.Sprintf("%s: %s (%v)", server, message, err), kontrol.MaxError)
 }
 
-// Lost reports whether an error means that a cluster cannot be used at all, rather than that it refuses one request.
+// Lost reports whether an error may mean that the whole cluster is unusable, rather than that it refuses one request.
 func Lost(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

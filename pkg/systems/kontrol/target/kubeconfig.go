@@ -11,29 +11,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// maxKubeconfig is the largest kubeconfig, in bytes.
+// maxKubeconfig is the maximum size of a kubeconfig, in bytes.
 const maxKubeconfig = 1 << 20
 
-// ParseKubeconfig returns how to reach the cluster of a kubeconfig's current context. Whatever would run a command or
-// read a file of this machine is refused.
+// ParseKubeconfig returns the client configuration of a kubeconfig's current context. It rejects fields that would run
+// a command or read a file on this machine: the writer of the Secret must not act on the hub.
 func ParseKubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) > maxKubeconfig {
-		return nil, fmt.Errorf("it has more than %d bytes", maxKubeconfig)
+		return nil, fmt.Errorf("larger than %d bytes", maxKubeconfig)
 	}
 	if err := payload.CheckYAML(data); err != nil { // aliases may expand to gigabytes
 		return nil, err
 	}
 	cfg, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, fmt.Errorf("it cannot be parsed: %w", err)
+		return nil, fmt.Errorf("cannot be parsed: %w", err)
 	}
 	context := cfg.Contexts[cfg.CurrentContext]
 	if context == nil {
-		return nil, fmt.Errorf("it has no context %q: set current-context", cfg.CurrentContext)
+		return nil, fmt.Errorf("no context %q: set current-context", cfg.CurrentContext)
 	}
 	cluster, user := cfg.Clusters[context.Cluster], cfg.AuthInfos[context.AuthInfo]
 	if cluster == nil {
-		return nil, fmt.Errorf("it has no cluster %q", context.Cluster)
+		return nil, fmt.Errorf("no cluster %q", context.Cluster)
 	}
 	if cluster.Server == "" {
 		return nil, fmt.Errorf("cluster %q has no server", context.Cluster)
@@ -48,7 +48,7 @@ func ParseKubeconfig(data []byte) (*rest.Config, error) {
 			"client-certificate is a file: use client-certificate-data":         user.ClientCertificate != "",
 			"client-key is a file: use client-key-data":                         user.ClientKey != "",
 			"tokenFile is a file: use token":                                    user.TokenFile != "",
-			"it has a username or a password, which Kubernetes no longer accepts: use a token": user.Username != "" ||
+			"Kubernetes no longer accepts username and password: use a token": user.Username != "" ||
 				user.Password != "",
 		} {
 			if set {

@@ -7,16 +7,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// waiter is notified once a request may be made.
 type waiter struct {
 	key    string
 	notify func()
 }
 
-// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise
-// it returns ErrBusy, and calls again, once for each key, when it may be retried. A notified caller must call Next when
-// done, whether it called Do or not. After an error that may mean an outage, Do returns ErrBusy until a probe has
-// decided.
+// Do calls f with the cluster's client and a timeout of patience. It returns an UnreachableError if the cluster does
+// not answer, and after a request that was lost: then a probe decides whether it is an outage. If maxRequests calls are
+// running, it returns ErrBusy and calls again later, once for each key, when the caller may retry. A notified caller
+// must call Next when done, even if it did not call Do.
 func (t *Target) Do(ctx context.Context, key string, again func(),
 	f func(context.Context, client.WithWatch) error) error {
 	t.mu.Lock()
@@ -36,7 +35,7 @@ func (t *Target) Do(ctx context.Context, key string, again func(),
 	defer cancel()
 	err := f(ctx, t.client)
 	if err != nil && ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return err // this process ends
+		return err // the process is stopping
 	}
 	if err != nil && t.config.Local == nil && Lost(err) {
 		t.doubt(err)
@@ -46,8 +45,8 @@ func (t *Target) Do(ctx context.Context, key string, again func(),
 	return err
 }
 
-// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: callers with much to prepare for a
-// request ask first.
+// Busy reports whether Do would return ErrBusy now. If so, it calls again later as Do does. Callers use it before they
+// prepare an expensive request.
 func (t *Target) Busy(key string, again func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +57,7 @@ func (t *Target) Busy(key string, again func()) bool {
 	return true
 }
 
-// wait adds a waiter, once for each key. The target is locked.
+// wait adds a waiter, once for each key. The caller holds the lock.
 func (t *Target) wait(key string, again func()) {
 	if !t.waits[key] {
 		t.waits[key] = true
@@ -73,7 +72,8 @@ func (t *Target) release() {
 	t.Next()
 }
 
-// Next notifies the next waiter, if there may be another request: the one before may not have made any.
+// Next notifies the next waiter if fewer than maxRequests calls are running. Without it the queue would stop at a
+// notified caller that sends no request.
 func (t *Target) Next() {
 	t.mu.Lock()
 	if len(t.waiting) == 0 || t.running >= maxRequests {
@@ -83,7 +83,7 @@ func (t *Target) Next() {
 	next := t.waiting[0]
 	t.waiting[0] = waiter{}
 	t.waiting = t.waiting[1:]
-	if delete(t.waits, next.key); len(t.waiting) == 0 { // they would keep the memory of the longest backlog
+	if delete(t.waits, next.key); len(t.waiting) == 0 { // free the memory of the longest backlog
 		t.waiting, t.waits = nil, map[string]bool{}
 	}
 	t.mu.Unlock()
@@ -106,8 +106,7 @@ func (t *Target) end() {
 // UnreachableError means that a cluster does not answer.
 type UnreachableError struct {
 	Reason, Message string
-	// Asked is set if it was this request that was lost, perhaps because of what it asks; otherwise the cluster was not
-	// asked.
+	// Asked means that this request was sent and lost, perhaps because of its content. Otherwise it was not sent.
 	Asked bool
 }
 

@@ -1,8 +1,8 @@
-// Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its
-// own goroutine, back-off and bounds, so that a cluster that fails does no harm to others.
+// Package target connects Kontrol to its clusters: through a kubeconfig, through an agent, or in process. Each cluster
+// has its own prober, back-off and limits, so that a failing cluster does not affect others.
 //
-// Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is read beyond its
-// bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
+// Its invariants: nothing in a kubeconfig runs a command or reads a file; answers of clusters are limited in size;
+// and requests to an unreachable cluster fail at once until a probe has succeeded.
 package target
 
 import (
@@ -28,58 +28,56 @@ import (
 )
 
 const (
-	// patience is how long a cluster may take to answer a request other than a watch.
+	// patience is the timeout of requests other than watches.
 	patience = 10 * time.Second
-	// interval is the time between two probes of a cluster that answers. Probes of a cluster that does not answer are
-	// retryFirst to retryMost apart, give or take half: no event reports that it answers again.
+	// interval is the time between probes of a reachable cluster. An unreachable one is probed after retryFirst,
+	// growing to retryMost, give or take half, since no event reports its return.
 	interval   = 30 * time.Second
 	retryFirst = time.Second
 	retryMost  = 10 * time.Second
-	// maxAnswer limits an answer other than a watch, in bytes.
+	// maxAnswer limits the answer to a request other than a watch, in bytes.
 	maxAnswer = 64 << 20
 	// maxValues limits the JSON values of such an answer: decoded, each takes some 100 bytes. A page of 250 pods has
 	// 250,000.
 	maxValues = 1_000_000
-	// maxRequests limits the writes to one cluster at a time.
+	// maxRequests limits the concurrent calls of Do for one cluster.
 	maxRequests = 32
 )
 
-// errNoVersion means that what answers is no API server.
 var errNoVersion = errors.New("the answer has no version")
 
-// ErrBusy means that a cluster has as many requests as it may: the caller's key is notified once one ends.
+// ErrBusy means that maxRequests calls are running for the cluster. The caller is notified when it may retry.
 var ErrBusy = errors.New("the cluster is busy")
 
 // Config says how to reach a cluster.
 type Config struct {
-	// Local is the client of the cluster that serves this API; otherwise Kubeconfig is used.
+	// Local is the client of the cluster that serves this API. It takes precedence over Kubeconfig.
 	Local      client.WithWatch
 	Kubeconfig []byte
-	// Pull, if not nil, sends requests through the connection of the cluster's agent; Kubeconfig is not used then.
+	// Pull, if not nil, sends requests through the connection of the cluster's agent. Kubeconfig is ignored then.
 	Pull http.RoundTripper
-	// Problem, if not empty, is why the cluster cannot be reached: its reason and message.
+	// Problem, if not empty, says why no connection can be attempted, and Reason is its condition's reason.
 	Reason, Problem string
 }
 
-// equal compares all but which local client it is: there is one.
+// equal compares Local and Pull only with nil: their types need not be comparable, and a cluster has one of each.
 func (c Config) equal(o Config) bool {
 	return (c.Local == nil) == (o.Local == nil) && (c.Pull == nil) == (o.Pull == nil) &&
 		bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
 }
 
-// Status is what is known of a cluster.
+// Status describes the connection to a cluster.
 type Status struct {
 	Ready                            bool
 	Reason, Message, Version, Server string
 	Seen                             time.Time
-	// Outage is another number after each time that the cluster was probed in vain, and after each change of its
-	// configuration.
+	// Outage changes with each failed probe and each change of the configuration.
 	Outage uint64
 }
 
-// Pool has the clusters. It is safe for concurrent use.
+// Pool holds the connections to all clusters. It is safe for concurrent use.
 type Pool struct {
-	version string // of the local cluster
+	version string // Kubernetes version of the local cluster
 
 	mu      sync.Mutex
 	targets map[string]*Target
@@ -95,21 +93,21 @@ func (p *Pool) outage() uint64 {
 	return p.outages
 }
 
-// NewPool returns a pool without clusters. localVersion is the version of the cluster that serves this API.
+// NewPool returns a pool without clusters. localVersion is the Kubernetes version of the cluster that serves this API.
 func NewPool(localVersion string) *Pool {
 	return &Pool{version: localVersion, targets: map[string]*Target{}, notify: map[string]func(string){}}
 }
 
-// Notify calls f, without locks, whenever a cluster becomes ready or is no longer. It replaces what the name had
-// before.
+// Notify registers f, which is called without locks when a cluster's readiness, its reason, or its version changes. It
+// replaces the function registered under the name.
 func (p *Pool) Notify(name string, f func(cluster string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.notify[name] = f
 }
 
-// Set makes the connection to a cluster, or replaces it if its configuration changed. begin runs a function in a
-// goroutine until its context ends.
+// Set connects to a cluster, or reconnects if the configuration has changed. begin runs a function in a goroutine until
+// its context ends.
 func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
 	p.mu.Lock()
 	old := p.targets[name]
@@ -162,7 +160,7 @@ func (p *Pool) changed(name string) {
 	}
 }
 
-// Target is a cluster.
+// Target is the connection to a cluster.
 type Target struct {
 	Name string
 
@@ -176,9 +174,9 @@ type Target struct {
 
 	mu      sync.Mutex
 	status  Status
-	doubted bool // a request was lost, and the probe that decides about an outage is still running
+	doubted bool // a request was lost, and no probe has decided yet whether it is an outage
 	running int
-	waiting []waiter        // notified once a request may be made, in order
+	waiting []waiter        // in the order of notification
 	waits   map[string]bool // the keys in waiting
 }
 
@@ -200,7 +198,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		t.status = Status{
 			Ready:   true,
 			Reason:  kontrol.ReasonConnected,
-			Message: "it serves this API",
+			Message: "this cluster serves the API",
 			Version: p.version,
 			Seen:    time.Now(),
 		}
@@ -212,7 +210,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		cfg, err = ParseKubeconfig(c.Kubeconfig)
 	}
 	if err != nil {
-		return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 	}
 	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
@@ -232,11 +230,11 @@ func newTarget(name string, c Config, p *Pool) *Target {
 			t.client, err = client.NewWithWatch(cfg, client.Options{HTTPClient: httpClient, Mapper: mapper})
 		}
 		if err != nil {
-			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+			return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 		}
 		d, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, &quick)
 		if err != nil {
-			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+			return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 		}
 		t.probe = func(ctx context.Context) (string, error) {
 			raw, err := d.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
@@ -254,13 +252,13 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		}
 		return t
 	}
-	return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+	return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 }
 
 // limited limits the answers of a cluster, except for watches, which are read event by event.
 type limited struct{ http.RoundTripper }
 
-// WrappedRoundTripper lets client-go find what it cancels requests of.
+// WrappedRoundTripper lets client-go find the transport that cancels requests.
 func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper }
 
 func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -276,7 +274,7 @@ func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// answer is the body of a JSON answer. Reading fails beyond maxValues, before the values are decoded.
+// answer is the body of a JSON answer. Reading fails after maxValues, before the values are decoded.
 type answer struct {
 	io.Reader
 	io.Closer
@@ -338,7 +336,7 @@ func (t *Target) run(ctx context.Context) {
 func (t *Target) reached(version string) {
 	t.mu.Lock()
 	was := t.status
-	message := "it answers"
+	message := "the cluster answers"
 	if t.config.Local != nil {
 		message = was.Message
 	}
@@ -358,7 +356,6 @@ func (t *Target) reached(version string) {
 	}
 }
 
-// failed records that the cluster does not answer.
 func (t *Target) failed(err error) {
 	outage := t.pool.outage()
 	t.mu.Lock()
@@ -373,8 +370,8 @@ func (t *Target) failed(err error) {
 	}
 }
 
-// doubt keeps requests from a cluster until a probe has told whether it answers: a single request may be lost because
-// of what it asks.
+// doubt holds back requests to a cluster until a probe has decided whether it is reachable. A single request may be
+// lost because of its content.
 func (t *Target) doubt(err error) {
 	t.mu.Lock()
 	if t.status.Ready {
@@ -385,23 +382,23 @@ func (t *Target) doubt(err error) {
 	t.Probe()
 }
 
-// lost sets the status by an error. The target is locked.
+// lost sets the status from an error. The caller holds the lock.
 func (t *Target) lost(err error) {
 	t.status.Ready = false
 	t.status.Reason, t.status.Message = explain(err, t.status.Server)
 }
 
-// Status returns what is known of the cluster.
+// Status returns the current status.
 func (t *Target) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.status
 }
 
-// Done is closed once the connection is replaced or ends.
+// Done returns a channel that is closed when the connection is replaced or ends.
 func (t *Target) Done() <-chan struct{} { return t.ended.Done() }
 
-// Client returns the client for watches, which have no limit in number or time; nil if the cluster does not answer.
+// Client returns the client for watches, which are not limited in number or time; nil if the cluster is unreachable.
 func (t *Target) Client() client.WithWatch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -411,7 +408,7 @@ func (t *Target) Client() client.WithWatch {
 	return t.client
 }
 
-// Probe probes the cluster soon.
+// Probe wakes the prober.
 func (t *Target) Probe() {
 	select {
 	case t.wake <- struct{}{}:

@@ -42,14 +42,14 @@ func TestParseKubeconfig(t *testing.T) {
 		"an authority":  {kubeconfig(server+`,"certificate-authority":"/a"`, ``), "certificate-authority is a file"},
 		"a password":    {kubeconfig(server, `"username":"u","password":"p"`), "no longer accepts"},
 		"no server":     {kubeconfig(``, ``), `cluster "x" has no server`},
-		"no context":    {[]byte(`{"kind":"Config"}`), `it has no context ""`},
-		"no kubeconfig": {[]byte("\x00\x01"), "it cannot be parsed"},
-		"too large":     {[]byte(strings.Repeat("x", maxKubeconfig+1)), "it has more than"},
+		"no context":    {[]byte(`{"kind":"Config"}`), `no context ""`},
+		"no kubeconfig": {[]byte("\x00\x01"), "cannot be parsed"},
+		"too large":     {[]byte(strings.Repeat("x", maxKubeconfig+1)), "larger than"},
 		"no such entry": {
 			[]byte(`{"kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"y"}}]}`),
-			`it has no cluster "y"`,
+			`no cluster "y"`,
 		},
-		"a bad key data": {kubeconfig(server, `"client-key-data":"%%"`), "it cannot be parsed"},
+		"a bad key data": {kubeconfig(server, `"client-key-data":"%%"`), "cannot be parsed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, err := ParseKubeconfig(c.data)

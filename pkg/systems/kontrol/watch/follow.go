@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// page is the number of objects in one answer to a list.
+	// page is the limit of one list request.
 	page = 250
-	// lifetime is the shortest time after which a watch is renewed; the longest is twice that.
+	// lifetime is the shortest timeout of a watch; the longest is twice that.
 	lifetime = 5 * time.Minute
-	// readTime limits one list or get.
+	// readTime limits one list page or get.
 	readTime = 30 * time.Second
 )
 
-// newList is a list of the objects, to list or watch.
+// newList returns an empty list of the kind, for list and watch.
 func (w *watcher) newList() *unstructured.UnstructuredList {
 	l := &unstructured.UnstructuredList{}
 	l.SetGroupVersionKind(w.kind.GroupVersion().WithKind(w.kind.Kind + "List"))
@@ -33,9 +33,9 @@ func (w *watcher) newList() *unstructured.UnstructuredList {
 
 var errTooMany = fmt.Errorf("the cluster has more than %d objects of Kontrol of this kind", maxObjects)
 
-// list reads all objects, and returns the version from which to watch.
+// list reads all objects and returns the resourceVersion to watch from.
 func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string, err error) {
-	w.reached = position{} // what is read is newer than what a watch from there would say
+	w.reached = position{} // the list is newer than a watch from the old position
 	found := map[types.NamespacedName]bool{}
 	next := ""
 	for {
@@ -61,11 +61,11 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 		if len(found) > maxObjects {
 			return "", errTooMany
 		}
-		if len(l.Items) == 0 { // it could go on for ever
+		if len(l.Items) == 0 { // could continue forever
 			return "", errors.New("the cluster answered a list with an empty page that is not the last one")
 		}
 	}
-	// What was known and is not listed has lost its label, or is gone: the cluster is asked.
+	// Known objects that are not listed were deleted, or only lost their label: get each to find out.
 	for _, at := range w.others(found) {
 		o, err := w.get(ctx, c, at)
 		if err != nil {
@@ -77,7 +77,7 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 	return version, nil
 }
 
-// follows records that the objects are known and followed.
+// follows records that the objects are known and watched.
 func (w *watcher) follows(listed bool) {
 	w.doubted = false
 	w.mu.Lock()
@@ -89,7 +89,7 @@ func (w *watcher) follows(listed bool) {
 	}
 }
 
-// get reads one object; nil if it does not exist.
+// get reads one object. It returns nil if the object does not exist.
 func (w *watcher) get(ctx context.Context, c client.WithWatch,
 	at types.NamespacedName) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
@@ -102,7 +102,7 @@ func (w *watcher) get(ctx context.Context, c client.WithWatch,
 	return o, nil
 }
 
-// open begins a watch of what o selects after a version. The caller must call end.
+// open starts a watch from a version. The caller must call end.
 func (w *watcher) open(ctx context.Context, c client.WithWatch, version string,
 	o *client.ListOptions) (events <-chan apiwatch.Event, end func(), err error) {
 	seconds := int64((lifetime + rand.N(lifetime)) / time.Second)
@@ -113,14 +113,14 @@ func (w *watcher) open(ctx context.Context, c client.WithWatch, version string,
 	}
 	return watch.ResultChan(), func() {
 		watch.Stop()
-		go func() { // a watch may wait to deliver
+		go func() { // drain: the watch may block on a send
 			for range watch.ResultChan() {
 			}
 		}()
 	}, nil
 }
 
-// watch follows the changes after what was reached, until the watch ends in order.
+// watch follows the changes after w.reached until the watch ends normally.
 func (w *watcher) watch(ctx context.Context, c client.WithWatch, g *guards) error {
 	began := time.Now()
 	events, end, err := w.open(ctx, c, w.reached.version, &client.ListOptions{LabelSelector: selector})
@@ -152,14 +152,14 @@ func (w *watcher) watch(ctx context.Context, c client.WithWatch, g *guards) erro
 	}
 }
 
-// take records an event, and that it was reached.
+// take records an event and advances w.reached.
 func (w *watcher) take(ctx context.Context, c client.WithWatch, e apiwatch.Event) error {
 	u, version, err := decode(e)
 	if err != nil {
 		return err
 	}
 	if older(version, w.reached.version) {
-		return errExpired // the cluster has gone back
+		return errExpired // the cluster was restored to an older state
 	}
 	if u != nil {
 		if err := w.event(ctx, c, e.Type, u); err != nil {
@@ -172,7 +172,7 @@ func (w *watcher) take(ctx context.Context, c client.WithWatch, e apiwatch.Event
 	return nil
 }
 
-// decode returns the object of an event, nil for a bookmark, and its version.
+// decode returns an event's object, or nil for a bookmark, and its resourceVersion.
 func decode(e apiwatch.Event) (u *unstructured.Unstructured, version string, err error) {
 	if e.Type == apiwatch.Error {
 		return nil, "", expired(apierrors.FromObject(e.Object))
@@ -190,7 +190,7 @@ func decode(e apiwatch.Event) (u *unstructured.Unstructured, version string, err
 func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.EventType,
 	u *unstructured.Unstructured) error {
 	at := client.ObjectKeyFromObject(u)
-	if t == apiwatch.Deleted { // or it has lost its label: the cluster is asked
+	if t == apiwatch.Deleted { // deleted, or it only lost its label
 		var err error
 		if u, err = w.get(ctx, c, at); err != nil {
 			return err
@@ -203,7 +203,7 @@ func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.Even
 	return nil
 }
 
-// expired maps the error of a watch that must begin with a list.
+// expired returns errExpired for errors after which a list must come before the next watch.
 func expired(err error) error {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return errExpired

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// maxGuards limits the watches of single objects of a kind on a cluster.
+	// maxGuards limits the watches of single objects, for each kind and cluster.
 	maxGuards = 32
-	// unguardedInterval is how often further objects are read that lost the label by which they are watched.
+	// unguardedInterval is how often unlabelled objects beyond maxGuards are read.
 	unguardedInterval = 30 * time.Second
 )
 
-// guards follow the objects that lost the label by which all others are watched, each by a watch of its own. Only drift
-// that is not corrected leaves such objects, so there are few; what is beyond maxGuards is read every
+// guards follow the objects that lost the label that the shared watch selects, each with its own watch. Only
+// uncorrected drift leaves such objects, so there are few. Objects beyond maxGuards are read every
 // unguardedInterval.
 type guards struct {
 	*watcher
 	ctx    context.Context
 	cancel context.CancelFunc
 	client client.WithWatch
-	timer  *time.Timer // while there are unguarded objects
+	timer  *time.Timer // runs while there are unguarded objects
 
 	wg    sync.WaitGroup
 	mu    sync.Mutex
 	on    map[types.NamespacedName]bool
-	armed bool // of update and read alone
+	armed bool // used only by update and read
 }
 
 func newGuards(ctx context.Context, w *watcher, c client.WithWatch) *guards {
@@ -50,14 +50,13 @@ func newGuards(ctx context.Context, w *watcher, c client.WithWatch) *guards {
 	return g
 }
 
-// end ends the guards, and waits for them.
 func (g *guards) end() {
 	g.timer.Stop()
 	g.cancel()
 	g.wg.Wait()
 }
 
-// update begins to guard what lost its label.
+// update starts guards for unlabelled objects.
 func (g *guards) update() {
 	for _, at := range g.unlabelled() {
 		g.mu.Lock()
@@ -74,7 +73,6 @@ func (g *guards) update() {
 	}
 }
 
-// read reads what is not guarded.
 func (g *guards) read() error {
 	g.armed = false
 	for _, at := range g.unlabelled() {
@@ -94,12 +92,12 @@ func (g *guards) read() error {
 	return nil
 }
 
-// guard follows one object until it has its label again, is gone or is wanted no more.
+// guard follows one object until leaves returns true.
 func (g *guards) guard(at types.NamespacedName) {
 	again := backoff.Backoff{First: retryFirst, Most: retryMost, Jitter: true}
 	for !g.leaves(at) {
 		began := time.Now()
-		if done, _ := g.follow(at); done { // what fails is tried again: the cluster's condition says whether it answers
+		if done, _ := g.follow(at); done { // errors are retried; the Cluster's condition reports an outage
 			continue
 		}
 		again.ResetAfter(began)
@@ -107,7 +105,8 @@ func (g *guards) guard(at types.NamespacedName) {
 	}
 }
 
-// leaves reports whether an object need not be guarded any more. If it loses its label after that, update begins anew.
+// leaves removes a guard if its object has its label again, is deleted or is unwanted. If the object loses its
+// label later, update starts a new guard.
 func (g *guards) leaves(at types.NamespacedName) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,8 +117,7 @@ func (g *guards) leaves(at types.NamespacedName) bool {
 	return true
 }
 
-// follow reads an object, and follows its changes until the watch ends. It reports whether the object had its label
-// again, was gone or wanted no more.
+// follow reads an object and watches it until the watch ends. done means that it needs no guard any more.
 func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 	version := g.version(at)
 	o, err := g.get(g.ctx, g.client, at)
@@ -134,7 +132,7 @@ func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 	if !g.isLost(at) {
 		return true, nil
 	}
-	if o == nil { // it was, and is there again by now
+	if o == nil { // it was deleted and created again meanwhile
 		return false, nil
 	}
 	events, end, err := g.open(g.ctx, g.client, o.GetResourceVersion(), &client.ListOptions{Namespace: at.Namespace,

@@ -12,7 +12,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// selector selects the objects that Kontrol applied.
+// selector selects the objects that Kontrol applied, by their label.
 var selector = func() labels.Selector {
 	r, err := labels.NewRequirement(kontrol.LabelID, selection.Exists, nil)
 	if err != nil {
@@ -21,30 +21,30 @@ var selector = func() labels.Selector {
 	return labels.NewSelector().Add(*r)
 }()
 
-// item is what is known of an object: it is there if version is set.
+// item is what is known of an object. The object exists if version is set.
 type item struct {
-	pairs   []Pair // that want it
+	pairs   []Pair // the pairs that want it
 	version string
-	// decoded or full is the object, until it is settled.
+	// decoded or full holds the object until it is settled.
 	decoded *unstructured.Unstructured
 	full    stored
 	settled uint64
 }
 
 const (
-	// maxDecoded is how many objects of a watch are held decoded: a few are about to be recorded, and many wait as
+	// maxDecoded is how many objects of a watch are held decoded. Few are about to be recorded; the others wait as
 	// JSON.
 	maxDecoded = 128
-	// maxDecodedSize is about how many bytes of JSON one of them may have.
+	// maxDecodedSize is the approximate JSON size up to which an object is held decoded, in bytes.
 	maxDecodedSize = 64 << 10
-	// maxUnwanted limits the bytes of a watch's objects that no Resource wants yet. After a start, objects are listed
+	// maxUnwanted limits the bytes held for objects that no Resource wants yet. After a start, objects are listed
 	// before their Resources are read. Other unwanted objects may belong to another Kontrol, or to an attacker who
-	// wants to fill this process.
+	// tries to exhaust memory.
 	maxUnwanted = 16 << 20
 )
 
-// hold sets the object of an item that has none, unless it is unwanted and beyond maxUnwanted: then it is read when
-// a Resource wants it. The caller holds the watcher's lock.
+// hold stores the object of an item. Unwanted objects beyond maxUnwanted are not stored; they are read when a
+// Resource wants them. The caller holds the watcher's lock.
 func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 	if len(i.pairs) == 0 {
 		if full := store(o); w.unwanted+len(full) <= maxUnwanted {
@@ -55,13 +55,14 @@ func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 	}
 	if w.decoded < maxDecoded && fits(o.Object, maxDecodedSize) > 0 {
 		w.decoded++
-		i.decoded = &unstructured.Unstructured{Object: o.Object} // of a list it would keep the whole
+		i.decoded = &unstructured.Unstructured{Object: o.Object} // o may point into a list, which must be freed
 		return
 	}
 	i.full = store(o)
 }
 
-// fits returns what a value leaves of a number of bytes, about, and nothing positive if it needs more as JSON.
+// fits subtracts the approximate JSON size of a value from left. The result is not positive if the value is
+// larger.
 func fits(v any, left int) int {
 	const each = 8 // quotes, separators, numbers
 	left -= each
@@ -84,7 +85,7 @@ func fits(v any, left int) int {
 	return left
 }
 
-// release drops the object of an item. The watcher is locked.
+// release drops the stored object of an item. The caller holds the lock.
 func (w *watcher) release(i *item) {
 	if i.decoded != nil {
 		w.decoded--
@@ -95,7 +96,7 @@ func (w *watcher) release(i *item) {
 	i.decoded, i.full = nil, nil
 }
 
-// object returns the object of an item; nil if it is settled.
+// object returns the object of an item; nil if it is not stored.
 func (i *item) object() *unstructured.Unstructured {
 	if i.decoded != nil {
 		return i.decoded
@@ -103,7 +104,7 @@ func (i *item) object() *unstructured.Unstructured {
 	return i.full.object()
 }
 
-// stored is an object as JSON, which needs a fifth of the memory.
+// stored is an object as JSON, which needs a fifth of the decoded object's memory.
 type stored []byte
 
 func store(o *unstructured.Unstructured) stored {
@@ -130,7 +131,7 @@ func (w *watcher) want(at types.NamespacedName, p Pair) {
 		i = &item{}
 		w.items[at] = i
 	}
-	i.settled = 0 // it was settled for others
+	i.settled = 0 // the value was for the other pairs
 	if len(i.pairs) == 0 {
 		w.unwanted -= len(i.full)
 	}
@@ -138,7 +139,7 @@ func (w *watcher) want(at types.NamespacedName, p Pair) {
 	w.wanted++
 }
 
-// unwant reports whether nothing is wanted any more.
+// unwant removes a pair, and reports whether the watcher has no pairs left.
 func (w *watcher) unwant(at types.NamespacedName, p Pair) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +158,7 @@ func (w *watcher) unwant(at types.NamespacedName, p Pair) bool {
 	return w.wanted == 0
 }
 
-// forget drops an item. The watcher is locked.
+// forget drops an item. The caller holds the lock.
 func (w *watcher) forget(at types.NamespacedName, i *item) {
 	if i.version != "" {
 		w.present--
@@ -189,14 +190,14 @@ func (w *watcher) settle(at types.NamespacedName, version string, by uint64) {
 	}
 }
 
-// put records an object as it is on the cluster, nil if it does not exist, and reports whether there is room for it.
+// put records an object's current state, nil if it does not exist. It returns false if maxObjects is reached.
 func (w *watcher) put(at types.NamespacedName, o *unstructured.Unstructured) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.set(at, o)
 }
 
-// putOver is put unless another version than was is known by now, which came from the watch and may be newer.
+// putOver is put, unless the known version differs from was: then the watch has reported a change, which may be newer.
 func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.Unstructured) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,8 +206,8 @@ func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.U
 	}
 }
 
-// putLost is put unless the object has its label by now, and the watch of all follows it, or a later version is known
-// from that.
+// putLost is put, unless the object has its label again, so that the shared watch follows it, or a later version
+// is known.
 func (w *watcher) putLost(at types.NamespacedName, version string, o *unstructured.Unstructured) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,14 +216,13 @@ func (w *watcher) putLost(at types.NamespacedName, version string, o *unstructur
 	}
 }
 
-// version returns the version that is known, if any.
 func (w *watcher) version(at types.NamespacedName) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.versionOf(at)
 }
 
-// versionOf returns the version that is known, if any. The watcher is locked.
+// versionOf is version for a caller that holds the lock.
 func (w *watcher) versionOf(at types.NamespacedName) string {
 	if i := w.items[at]; i != nil {
 		return i.version
@@ -230,7 +230,7 @@ func (w *watcher) versionOf(at types.NamespacedName) string {
 	return ""
 }
 
-// set is put while the watcher is locked.
+// set is put for a caller that holds the lock.
 func (w *watcher) set(at types.NamespacedName, o *unstructured.Unstructured) bool {
 	i := w.items[at]
 	labelled := o != nil && selector.Matches(labels.Set(o.GetLabels()))
@@ -268,7 +268,7 @@ func (w *watcher) set(at types.NamespacedName, o *unstructured.Unstructured) boo
 	return true
 }
 
-// same reports whether an object is known in this version, with its label.
+// same reports whether the object is known in this version and has its label.
 func (w *watcher) same(at types.NamespacedName, version string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -276,7 +276,7 @@ func (w *watcher) same(at types.NamespacedName, version string) bool {
 	return i != nil && i.version == version && !w.lost[at] && version != ""
 }
 
-// others returns the objects that are known and not in found.
+// others returns the known objects that are not in found.
 func (w *watcher) others(found map[types.NamespacedName]bool) (list []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,21 +288,18 @@ func (w *watcher) others(found map[types.NamespacedName]bool) (list []types.Name
 	return list
 }
 
-// unlabelled returns the objects that lost the label by which they are watched.
 func (w *watcher) unlabelled() []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.lost))
 }
 
-// isLost reports whether an object is there, wanted, and without its label.
 func (w *watcher) isLost(at types.NamespacedName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost[at]
 }
 
-// all reports a change of all pairs.
 func (w *watcher) all() {
 	w.mu.Lock()
 	pairs := make([]Pair, 0, w.wanted)
@@ -315,7 +312,6 @@ func (w *watcher) all() {
 	}
 }
 
-// notify reports a change of the pairs of an object.
 func (w *watcher) notify(at types.NamespacedName) {
 	w.mu.Lock()
 	var pairs []Pair

@@ -16,28 +16,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// position is the resourceVersion up to which all changes of a cluster are known. A watch resumes there, also after
-// hours without the cluster, as long as the cluster still has the changes since. Without a version a list must come
-// first.
+// position is the resourceVersion up to which all changes of a cluster are known. A watch can resume there even
+// after hours, while the cluster retains the changes since. Without a version a list must come first.
 type position struct {
-	cluster types.UID // empty if it may not be read
+	cluster types.UID // empty if the credentials may not read it
 	version string
-	sure    time.Time // when it was known last that the cluster has the history up to version
+	sure    time.Time // when the cluster last proved to have the history up to version
 }
 
 const (
-	// doubt is the time after which a watch resumes only where the cluster is proven to have the same history: a
-	// cluster that was restored from a copy may have passed the same version with another history.
+	// doubt is the age after which a watch resumes only if the cluster proves to have the same history: a cluster
+	// restored from a backup may have passed the same version with another history.
 	doubt = time.Hour
-	// witnesses is how many objects are read for that.
+	// witnesses is how many objects are read for that proof.
 	witnesses = 8
 )
 
-// identityNamespace is in every cluster for as long as that exists: its UID tells one cluster from another.
+// identityNamespace exists as long as its cluster does. Its UID identifies the cluster.
 const identityNamespace = "kube-system"
 
-// identify returns what tells a cluster from others: the one behind an address or a tunnel may have been replaced, and
-// the versions of one mean nothing to another. It is empty if the credentials may not read it.
+// identify returns the cluster's UID, or empty if the credentials may not read it. The cluster behind an address
+// or a tunnel may have been replaced, and resourceVersions of different clusters cannot be compared.
 func identify(ctx context.Context, c client.WithWatch) (types.UID, error) {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -50,8 +49,8 @@ func identify(ctx context.Context, c client.WithWatch) (types.UID, error) {
 	return ns.UID, err
 }
 
-// next follows the changes from where the last watch ended, if that is known and the cluster is the same, or else from
-// a list, until the watch ends in order.
+// next resumes the watch where the last one ended, if the cluster is the same, or else lists first. It returns
+// when the watch ends.
 func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error {
 	id, err := identify(ctx, c)
 	if err != nil {
@@ -73,9 +72,8 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 	return w.watch(ctx, c, g)
 }
 
-// goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a
-// version that it does not have yet, as one that was restored from a copy, refuses nothing: it says nothing until it
-// gets there.
+// goesOn reports whether the watch can resume at w.reached. It checks that the cluster has reached that version: a
+// restored cluster may not have, and would send nothing until then instead of an error.
 func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
 	if w.reached.version == "" || id == "" || w.reached.cluster != id {
 		return false, nil
@@ -95,10 +93,10 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 	return w.witnessed(ctx, c)
 }
 
-// witnessed looks for an object that the cluster still has in the known version, the latest first. Up to that version
-// the histories are equal, and the watch resumes there and repeats later changes. Objects examined before it may be
-// newer, but not gone or older: then the cluster may not have reached their versions. It does not detect that an object
-// deleted since exists again.
+// witnessed looks for an object that the cluster still has in the known version, latest first. The histories are
+// equal up to that version, so the watch resumes there and repeats later changes. Objects checked before may have
+// become newer, but must not be missing or older: then the cluster may not have reached their versions. It does
+// not detect an object that was deleted since and exists again.
 func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
 	began := time.Now()
 	for _, at := range w.latest(witnesses, w.reached.version) {
@@ -118,7 +116,7 @@ func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, erro
 	return false, nil
 }
 
-// latest returns the n objects that changed last, the latest first, of those that had changed by a version.
+// latest returns up to n objects with the highest versions not above until, highest first.
 func (w *watcher) latest(n int, until string) (list []types.NamespacedName) {
 	last, err := strconv.ParseUint(until, 10, 64)
 	if err != nil {
@@ -143,12 +141,12 @@ func (w *watcher) latest(n int, until string) (list []types.NamespacedName) {
 	return list
 }
 
-// useless reports whether an error means that the next watch cannot go on from where this one ended.
+// useless reports whether the next watch cannot resume after an error.
 func useless(err error) bool {
 	return errors.Is(err, errExpired) || errors.Is(err, errTooMany) || meta.IsNoMatchError(err)
 }
 
-// older reports whether a version is before another one of the same cluster (KEP-5504); not if either is no number.
+// older compares two versions of the same cluster (KEP-5504). It returns false if either is not a number.
 func older(version, than string) bool {
 	a, err1 := strconv.ParseUint(version, 10, 64)
 	b, err2 := strconv.ParseUint(than, 10, 64)

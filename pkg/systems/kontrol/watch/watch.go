@@ -1,9 +1,9 @@
-// Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all Resources,
-// for as long as any needs it.
+// Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all
+// Resources, while any needs it.
 //
-// Its invariants: an object is reported as missing only if the cluster said so, and what cannot be watched is reported
-// with its reason. What is held is limited by maxObjects; changes are not queued but replace each other. Of an object
-// that was recorded (Settle) only its version is held.
+// Its invariants: an object is reported missing only if the cluster said so, and a failed watch is reported with
+// its reason. Memory is limited by maxObjects; changes replace each other instead of being queued, and only the
+// version is held of a recorded object (Settle).
 package watch
 
 import (
@@ -27,29 +27,28 @@ type Pair struct{ Resource, Cluster string }
 
 // Seen is what is known of an object.
 type Seen struct {
-	// Known is false until the cluster's objects of the kind are listed.
+	// Known is false until the cluster's objects of the kind have been listed.
 	Known bool
-	// Reason and Error say why they cannot be.
+	// Reason and Error say why they cannot be listed or watched.
 	Reason, Error string
-	// Object is nil if it does not exist, or is settled. It must not be changed.
+	// Object is nil if it does not exist or is settled. Callers must not change it.
 	Object *unstructured.Unstructured
-	// Settled is what Settle was called with, if the object has not changed since; otherwise 0.
+	// Settled is the value from Settle while the object is unchanged, or 1 if the object is not held for another
+	// reason. 0 means that it is not settled.
 	Settled uint64
 }
 
-// kind is a kind of objects on a cluster.
 type kind struct {
 	cluster string
 	schema.GroupVersionKind
 }
 
-// place is where an object is.
 type place struct {
 	watcher *watcher
 	types.NamespacedName
 }
 
-// Hub has the watches. It is safe for concurrent use.
+// Hub manages the watches. It is safe for concurrent use.
 type Hub struct {
 	pool    *target.Pool
 	begin   func(func(context.Context))
@@ -60,13 +59,13 @@ type Hub struct {
 	places  map[Pair]place
 }
 
-// New returns a hub without watches. begin runs a function in a goroutine until its context ends; changed is called,
-// without locks, when anything that Look returns for a pair may have changed.
+// New returns a hub without watches. begin runs a function in a goroutine until its context ends. changed is
+// called without locks whenever the result of Look for a pair may have changed.
 func New(pool *target.Pool, begin func(func(context.Context)), changed func(Pair)) *Hub {
 	return &Hub{pool: pool, begin: begin, changed: changed, watches: map[kind]*watcher{}, places: map[Pair]place{}}
 }
 
-// Want follows the object of a pair, until Drop.
+// Want follows the object of a pair until Drop. It may be repeated, also with another target.
 func (h *Hub) Want(p Pair, t kontrol.Target) {
 	k := kind{p.Cluster, schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)}
 	h.mu.Lock()
@@ -88,7 +87,7 @@ func (h *Hub) Want(p Pair, t kontrol.Target) {
 	w.want(at, p)
 }
 
-// Drop ends what Want began. A watch ends with its last pair.
+// Drop reverts Want. A watch ends with its last pair.
 func (h *Hub) Drop(p Pair) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +111,7 @@ func (h *Hub) place(p Pair) (place, bool) {
 	return at, ok
 }
 
-// Look returns what is known of the object of a pair.
+// Look returns what is known of a pair's object.
 func (h *Hub) Look(p Pair) Seen {
 	at, ok := h.place(p)
 	if !ok {
@@ -121,8 +120,8 @@ func (h *Hub) Look(p Pair) Seen {
 	return at.watcher.look(at.NamespacedName)
 }
 
-// Settle says that an object that Look returned was recorded: it is not held any more. by, which must not be 0, is
-// returned by Look until the object changes.
+// Settle drops an object that was recorded in this version. Look returns by, which must not be 0, until the object
+// changes.
 func (h *Hub) Settle(p Pair, version string, by uint64) {
 	if at, ok := h.place(p); ok {
 		at.watcher.settle(at.NamespacedName, version, by)
@@ -150,7 +149,7 @@ func (h *Hub) Load(ctx context.Context, p Pair) error {
 	return err
 }
 
-// Reached makes the watches of a cluster try again: it became ready, or no longer is, or has other kinds.
+// Reached retries the failed watches of a cluster at once. Call it when the cluster's readiness or kinds change.
 func (h *Hub) Reached(cluster string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

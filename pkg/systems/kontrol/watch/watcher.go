@@ -17,23 +17,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
 
-// retryFirst to retryMost is the time until a watch that failed is tried again.
+// A failed watch is retried after retryFirst, growing to retryMost.
 const (
 	retryFirst = 200 * time.Millisecond
 	retryMost  = 30 * time.Second
 )
 
-// errExpired means that a list must be made again.
+// errExpired means that the watch cannot resume without a list.
 var errExpired = errors.New("the watch has expired")
 
-// watcher follows the objects of a kind on a cluster.
+// watcher follows the objects of one kind on one cluster.
 type watcher struct {
 	hub    *Hub
 	kind   kind
 	ended  context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
-	// reached and doubted are for run alone. doubted: the last attempt failed as if the cluster did not answer.
+	// reached and doubted are used only by run. doubted means that the last attempt failed as if the cluster did
+	// not answer.
 	reached position
 	doubted bool
 
@@ -41,10 +42,10 @@ type watcher struct {
 	known           bool
 	reason, error   string
 	items           map[types.NamespacedName]*item
-	lost            map[types.NamespacedName]bool // are there, without the label by which they are watched
-	wanted, present int                           // pairs, and objects that are there
-	decoded         int                           // objects that are held decoded
-	unwanted        int                           // bytes of held objects that no Resource wants
+	lost            map[types.NamespacedName]bool // existing objects that lost their label
+	wanted, present int                           // pairs, existing objects
+	decoded         int                           // objects held decoded
+	unwanted        int                           // bytes held for objects that no Resource wants
 }
 
 func newWatcher(h *Hub, k kind) *watcher {
@@ -67,7 +68,7 @@ func (w *watcher) poke() {
 	}
 }
 
-// run follows the objects until the last pair is dropped or ctx ends.
+// run watches until the last pair is dropped or ctx ends.
 func (w *watcher) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.cancel)
 	defer stop()
@@ -97,7 +98,6 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// once follows the objects until that fails.
 func (w *watcher) once() error {
 	t := w.hub.pool.Get(w.kind.cluster)
 	if t == nil || t.Client() == nil {
@@ -106,7 +106,7 @@ func (w *watcher) once() error {
 	c := t.Client()
 	ctx, cancel := context.WithCancel(w.ended)
 	defer cancel()
-	go func() { // until the connection ends
+	go func() { // cancel ctx when the connection ends
 		select {
 		case <-t.Done():
 		case <-ctx.Done():
@@ -125,14 +125,14 @@ func (w *watcher) once() error {
 	}
 }
 
-// failed records why the objects cannot be followed. What was known of a cluster that does not answer stays known: its
-// condition says so.
+// failed records why the objects cannot be watched. If the cluster does not answer, the known objects remain
+// valid: the Cluster's condition reports the outage.
 func (w *watcher) failed(err error) {
 	reason, message := "WatchFailed", err.Error()
 	switch {
 	case errors.Is(err, ErrUnreachable):
 		return
-	case target.Lost(err) && !w.doubted: // if it does not answer, its condition will say so
+	case target.Lost(err) && !w.doubted: // the probe decides whether it is an outage
 		w.doubted = true
 		if t := w.hub.pool.Get(w.kind.cluster); t != nil {
 			t.Probe()

@@ -1,6 +1,6 @@
-// Package window says whether sync windows are open.
+// Package window evaluates sync windows.
 //
-// It contains only pure functions. Its invariant: what cannot be evaluated is closed.
+// It contains only pure functions. Its invariant: a window that cannot be evaluated allows nothing.
 package window
 
 import (
@@ -9,27 +9,28 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// State says whether something may be applied.
+// State is the result of a list of windows.
 type State struct {
 	Open bool
-	// Until is when to look again; zero for never. While it is closed, it does not open before.
+	// Until is when to evaluate the windows again; zero if never. Open does not change from false before that.
 	Until time.Time
-	// Why says why it is closed.
+	// Why is the reason if Open is false.
 	Why string
 }
 
-// Of returns the state of windows at a time: open if none denies it, and one allows it or none is of that kind.
+// Of returns the state of windows at a time. It is open if no window denies, and one allows or no window is of kind
+// Allow.
 func Of(list []kontrol.SyncWindow, now time.Time) State {
-	s := State{Open: true, Why: "no window allows it now"}
+	s := State{Open: true, Why: "no sync window allows changes now"}
 	allowing, allowed := false, false
-	var opens time.Time // the next that allows it
+	var opens time.Time // the next begin of a window of kind Allow
 	for i := range list {
 		w := &list[i]
 		active, until := of(w, now)
 		switch {
 		case w.Kind == kontrol.WindowDeny && active:
 			if s.Open || until.After(s.Until) {
-				s = State{Until: until, Why: "the window " + w.String() + " denies it"}
+				s = State{Until: until, Why: "the window " + w.String() + " denies changes"}
 			}
 		case w.Kind == kontrol.WindowDeny:
 			if s.Open {
@@ -50,10 +51,10 @@ func Of(list []kontrol.SyncWindow, now time.Time) State {
 	return s
 }
 
-// of reports whether a window is open, and when that is to be looked at again: no later than when it changes.
+// of reports whether a window is active, and when that may change.
 func of(w *kontrol.SyncWindow, now time.Time) (active bool, until time.Time) {
 	begins, err := w.Begins()
-	if err != nil { // it was validated
+	if err != nil { // cannot happen: it was validated
 		return w.Kind == kontrol.WindowDeny, time.Time{}
 	}
 	start := begins.Next(now.Add(-w.Duration.Duration))
@@ -63,7 +64,7 @@ func of(w *kontrol.SyncWindow, now time.Time) (active bool, until time.Time) {
 	return true, start.Add(w.Duration.Duration)
 }
 
-// sooner returns the earlier of two times; zero is never.
+// sooner returns the earlier of two times; zero means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -71,7 +72,7 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// Wait returns how long until to look again; 0 for never.
+// Wait returns the time until s.Until, at least a millisecond; 0 if that is never.
 func (s State) Wait(now time.Time) time.Duration {
 	if s.Until.IsZero() {
 		return 0
@@ -79,7 +80,7 @@ func (s State) Wait(now time.Time) time.Duration {
 	return max(s.Until.Sub(now), time.Millisecond)
 }
 
-// Message says why it is closed, and until when.
+// Message returns why the state is closed and until when.
 func (s State) Message() string {
 	if s.Until.IsZero() {
 		return s.Why
