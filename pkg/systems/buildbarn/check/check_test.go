@@ -74,7 +74,7 @@ func TestRenderedIsAccepted(t *testing.T) {
 		for name := range files {
 			component, instance, _ := strings.Cut(strings.TrimSuffix(name, ".jsonnet"), "-")
 			if !strings.HasSuffix(name, ".jsonnet") || component == "runner" {
-				continue // a runner's file is checked with its worker's
+				continue // a runner's file is checked together with its worker's
 			}
 			_, err := c.files(t.Context(), files, component, instance, true)
 			require.NoError(t, err, "%s/%s", dir, name)
@@ -107,7 +107,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 			"storage.jsonnet", "putAuthorizer: common.allow", "// no",
 			": contentAddressableStorage: the field putAuthorizer is required",
 		},
-		// It is not used and so not evaluated.
+		// The variable is not used, and so not evaluated.
 		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""},
 		{
 			"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes",
@@ -227,7 +227,7 @@ func TestHostileFilesEnd(t *testing.T) {
 			require.True(t, strings.HasPrefix(invalid.Problem, "storage.jsonnet"), invalid.Problem)
 		})
 	}
-	// The parser is recursive, and this nests deeply without brackets. Any limit may end it.
+	// The parser is recursive, and this nests deeply without brackets. Any of the limits may stop it.
 	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"},
 		"storage", "", true)
 	var invalid *Invalid
