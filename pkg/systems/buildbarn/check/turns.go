@@ -11,10 +11,10 @@ import (
 type turns struct {
 	mu      sync.Mutex
 	free    int
-	most    int // per namespace
-	busy    map[string]int // turns in use, by namespace
+	most    int                        // per namespace
+	busy    map[string]int             // turns in use, by namespace
 	waiting map[string][]chan struct{} // by namespace, in order; a channel is closed when its turn comes
-	order   []string // the waiting namespaces, the next one first
+	order   []string                   // the waiting namespaces, the next one first
 }
 
 func newTurns(n, most int) *turns {
