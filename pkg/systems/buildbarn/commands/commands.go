@@ -10,15 +10,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands below `coracle buildbarn`.
 type commands struct{ command.Connector }
 
-// New returns `coracle buildbarn`. kinds are the ones of the system.
+// New returns the command `coracle buildbarn`. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.buildbarn()}
 }
 
-// cluster is the cluster that has the farms.
+// cluster is a connection to the cluster with the farms.
 type cluster struct{ *command.Cluster }
 
 func (k commands) buildbarn() *cobra.Command {

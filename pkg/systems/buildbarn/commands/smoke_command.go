@@ -40,7 +40,7 @@ it uses the Secret of the farm's clients, unless it is told what to use.`,
 	f.StringVar(&o.ServerName, "server-name", "", "name in the frontend's certificate (default that of --frontend)")
 	f.StringVarP(&o.Output, "output", "o", "", "json instead of lines")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		// What gRPC logs is in the errors, too.
+		// The returned errors include what gRPC would log.
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 		return BuildbarnSmoke(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func() (*command.Cluster, error) {
 			return k.Connect(*kubeconfig, *namespace)
