@@ -125,7 +125,7 @@ func TestAnExecutionEnds(t *testing.T) {
 	defer cancel()
 	_, err := c.Execute(ctx, NewBlob([]byte("a")).Digest, Execution{})
 	require.Error(t, err, "a server that never has a result")
-	f.mu.Lock() // a call that the end of the context cancelled may still be handled
+	f.mu.Lock() // the server may still handle a call that was cancelled with the context
 	defer f.mu.Unlock()
 	require.Less(t, f.executions, attempts+1)
 }
