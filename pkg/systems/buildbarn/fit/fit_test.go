@@ -43,7 +43,7 @@ func TestServers(t *testing.T) {
 		{servers(":8982", ":8983"), "", ""},
 		{servers("0.0.0.0:8982", "[::]:8983", "127.0.0.1:7"), "", ""},
 		{servers("pod-0:8982", ":8983"), "", ""},
-		{servers(":grpc"), "", ""}, // unknown
+		{servers(":grpc"), "", ""}, // the port's number is unknown
 		{servers("nonsense"), "", ""},
 		{nil, "", ""}, // the program itself refuses it
 		{

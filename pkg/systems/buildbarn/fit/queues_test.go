@@ -38,7 +38,7 @@ func TestQueues(t *testing.T) {
 		{nil, map[string]*protocol.Facts{"f": route("", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a/b/c", "scheduler.ns:8982")}, false, ""},
-		{nil, map[string]*protocol.Facts{"f": route("x", "other:8982")}, false, ""}, // another scheduler's
+		{nil, map[string]*protocol.Facts{"f": route("x", "other:8982")}, false, ""}, // a route to another scheduler
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": nil}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": route("a/b", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a/bc", "scheduler:8982"), "g": route("x", "scheduler:8982")}, false,
