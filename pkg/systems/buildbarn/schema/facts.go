@@ -25,7 +25,7 @@ func collect(facts *protocol.Facts) func(message) *Error {
 				facts.Servers = append(facts.Servers, protocol.Server{Place: at(fmt.Sprintf("listenPaths[%d]", i)), Path: path})
 			}
 		case "grpc.ClientConfiguration":
-			address := m.of("address").String() // each address is reported once
+			address := m.of("address").String() // the address is reported once, however often it occurs
 			if !slices.ContainsFunc(facts.Clients, func(c protocol.Client) bool { return c.Address == address }) {
 				facts.Clients = append(facts.Clients, protocol.Client{Place: at("address"), Address: address})
 			}
