@@ -104,7 +104,7 @@ func properties(pairs []string) (map[string]string, error) {
 	return m, nil
 }
 
-// transport returns nil for plain text, and the token.
+// transport returns the TLS configuration, nil for plain text, and the token.
 func (o BuildbarnSmokeOptions) transport() (*tls.Config, string, error) {
 	if !o.TLS && o.CA == "" && o.Cert == "" && o.Key == "" {
 		for name, value := range map[string]string{"--server-name": o.ServerName, "--token-file": o.Token} {
