@@ -12,10 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// bundles are the routes of Kontrol's Bundles: many objects that are brought to clusters in order.
+// bundles serves Kontrol's Bundles: sets of objects that are rolled out to clusters in order.
 type bundles Server
 
-// Routes implements Resource.
 func (s *bundles) Routes() []Route {
 	const at = "/api/v1/bundles/{id}"
 	return []Route{
@@ -81,7 +80,6 @@ func (s *bundles) create(c *Call) error {
 	return c.Answer(http.StatusCreated, view.Bundle(b))
 }
 
-// bundleStates are the values of the parameter state.
 var bundleStates = []string{
 	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
 	string(kontrol.BundlePaused), string(kontrol.BundleFailed),
@@ -106,7 +104,7 @@ func (s *bundles) list(c *Call) error {
 	return page(c, shown, func(b *kontrol.Bundle) any { return view.Bundle(b) })
 }
 
-// find returns a Bundle by its id, which is made of its UID.
+// find returns a Bundle by its ID, which derives from its UID.
 func (s *bundles) find(c *Call) (*kontrol.Bundle, error) {
 	id, err := strconv.ParseInt(c.Param("id"), 10, 64)
 	var list kontrol.BundleList
@@ -167,7 +165,7 @@ func (s *bundles) approve(c *Call) error {
 	})
 }
 
-// change writes a Bundle, again after a conflict, and answers with it.
+// change writes a Bundle, retries on conflict, and answers with it.
 func (s *bundles) change(c *Call, write func(*kontrol.Bundle) error) error {
 	var b *kontrol.Bundle
 	err := again(c, func() (err error) {

@@ -15,10 +15,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maintenance are the routes of health and prune.
+// maintenance serves health and prune.
 type maintenance Server
 
-// Routes implements Resource.
 func (m *maintenance) Routes() []Route {
 	return []Route{
 		{
@@ -35,7 +34,7 @@ func (m *maintenance) Routes() []Route {
 }
 
 func (m *maintenance) health(c *Call) error {
-	// The name is Podling's, whose API this is.
+	// Podling's clients expect this name.
 	return c.Answer(http.StatusOK, wire.Health{
 		Status:      "ok",
 		Service:     "podling-master",
@@ -43,8 +42,8 @@ func (m *maintenance) health(c *Call) error {
 	})
 }
 
-// prune removes what has ended in the facade's namespace and, with all, everything created here: never what others
-// created and still use, nor our own nodes.
+// prune removes ended objects in the facade's namespace and, with all, every object that was created here. It never
+// removes our own nodes, or objects that others created and still use.
 func (m *maintenance) prune(c *Call) error {
 	all := c.Request.URL.Query().Get("all") == "true"
 	var out wire.PruneResult

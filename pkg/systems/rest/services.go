@@ -12,10 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// services are the routes of services: all in the facade's namespace, and in others the services created here.
+// services serves services: all in the facade's namespace, and in other namespaces those created here.
 type services Server
 
-// Routes implements Resource.
 func (s *services) Routes() []Route {
 	return []Route{
 		{

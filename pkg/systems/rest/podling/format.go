@@ -50,7 +50,7 @@ func size(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// short cuts a text to a width.
+// short truncates a text to a width.
 func short(s string, width int) string {
 	if len(s) <= width {
 		return s
@@ -85,7 +85,6 @@ func keyValues(what string, list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// table aligns columns.
 func table(w io.Writer, header string, rows func(line func(...any))) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, header)

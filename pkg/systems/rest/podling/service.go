@@ -90,7 +90,6 @@ func parsePort(spec string) (wire.ServicePort, error) {
 	return p, nil
 }
 
-// details prints ports, selector and labels.
 func (a *app) details(s *wire.Service) {
 	if len(s.Selector) > 0 {
 		fmt.Fprintln(a.out, "\nSelector:")
