@@ -6,12 +6,11 @@
 // role, and subject to admission, validation and quota; a restart loses nothing; the OpenAPI description is generated
 // from the table of routes.
 //
-// Requests need the token, as a bearer token or as the password of HTTP basic authentication, which clients send by
-// themselves for a URL of the form https://any:TOKEN@host:port. Log streams also accept ?token=, since a browser's
-// EventSource cannot set headers. With RESTInsecure there is no token: the listener must be on loopback, and the Host
-// header must name a loopback address or localhost, against DNS rebinding. A request with an Origin header is always
-// refused, unless the origin is the facade's own or one of RESTCORSOrigins.
+// Requests need the token, as a bearer token or as the password of HTTP basic authentication, as in the URL
+// https://any:TOKEN@host:port. Log streams also accept ?token=, since a browser's EventSource sets no headers. With
+// RESTInsecure there is no token: then the listener must be on loopback, and the Host header must name it, against DNS
+// rebinding. An Origin header must be the facade's own or one of RESTCORSOrigins, in both cases.
 //
-// Clients of Kontrol's routes act on every Cluster with its credentials, and on the local one with all rights. See
-// workerAddress for the nodes that register here as external workers.
+// Clients of Kontrol's routes act on every Cluster object with its credentials, on the local one with all rights.
+// Without a Cluster object these routes change nothing. See workerAddress for external workers.
 package rest
