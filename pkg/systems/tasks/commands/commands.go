@@ -18,10 +18,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands of tasks. Each is below coracle itself, as Podling's users expect.
+// commands are the commands of tasks. Each is directly below coracle, as Podling's users expect.
 type commands struct{ command.Connector }
 
-// New returns the commands of tasks. kinds are the ones of the system.
+// New returns the commands of tasks. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
@@ -29,7 +29,6 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 
 func taskList() ctrl.ObjectList { return &tasks.TaskList{} }
 
-// cluster is the cluster of a command.
 type cluster struct{ *command.Cluster }
 
 func (k commands) onCluster(cmd *cobra.Command, f func(ctx context.Context, c cluster, args []string) error) {
@@ -98,7 +97,7 @@ func (k commands) run() *cobra.Command {
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
-	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // which is not shown
+	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // hidden from the usage text
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error { return c.Run(ctx, o, command.Standard()) })
 	return cmd
 }
@@ -136,7 +135,7 @@ func (k commands) logs() *cobra.Command {
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
 	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array, which is required for one")
-	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // which is not shown
+	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // hidden from the usage text
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
 			return errors.New("--tail and --attempt must be positive")
