@@ -1,6 +1,6 @@
-// Package commands is the command line of workers: messages, and manifests of a mini Kubernetes.
+// Package commands is the command line of workers: sending messages, and converting manifests of the mini Kubernetes.
 //
-// Its invariant: what it prints as sent was accepted by the API server.
+// Its invariant: it only reports a message as sent after the API server has accepted it.
 package commands
 
 import (
@@ -14,16 +14,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands of workers.
 type commands struct{ command.Connector }
 
-// New returns the commands of workers. kinds are the ones of the system.
+// New returns the commands of workers. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.send(), k.applyLegacy(), k.convert()}
 }
 
-// cluster is the cluster of a command.
 type cluster struct{ *command.Cluster }
 
 func (k commands) send() *cobra.Command {
