@@ -16,18 +16,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// exchange is a connection with a program on which messages and answers are frames (package frame).
+// exchange is a connection with a program for messages and answers in frames (package frame).
 type exchange struct {
 	r     *receiver
 	conn  net.Conn
 	in    *bufio.Reader
 	out   *bufio.Writer
 	taker *taker
-	// refused has answers to messages that are not in flight. When it is full, further ones are not reported.
+	// refused holds answers to messages that are not in flight. When it is full, further ones are not reported.
 	refused chan frame.Head
 }
 
-// exchange serves a program that asks for frames, until either side closes the connection.
+// exchange serves frames to a program until either side closes the connection.
 func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	if !r.pulls(w) {
 		return

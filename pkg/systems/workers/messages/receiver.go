@@ -35,7 +35,7 @@ type receiver struct {
 	accepts   bool
 }
 
-// reportEvery is the least time between two reports of a queue.
+// reportEvery is the minimum time between two reports of a queue.
 const reportEvery = time.Second
 
 // Setup creates the pod's queue and its Runtime API server, if the pod asks for a queue. It is idempotent. Call it when
