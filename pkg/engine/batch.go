@@ -20,7 +20,7 @@ const (
 type burst struct {
 	began, last time.Time
 	n           int
-	object      client.Object // the last; nil once the burst has ended
+	object      client.Object // the last object; nil once the burst has ended
 	timer       *time.Timer
 }
 

@@ -64,7 +64,7 @@ func (w write) shown(ctx context.Context, r reader) bool {
 	err := r.Get(ctx, w.key, o)
 	switch {
 	case apierrors.IsNotFound(err):
-		return w.verb != created // what was there to be updated has been deleted since
+		return w.verb != created // the object was deleted after the update
 	case err != nil:
 		return true
 	case w.uid != "" && o.GetUID() != w.uid:

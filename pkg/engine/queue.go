@@ -18,8 +18,8 @@ type queue struct {
 	some    sync.Cond // there is a request in line, or the queue has ended
 	idle    sync.Cond // no worker has a request, or waiters may return anyway
 	line    line
-	added   room[time.Time] // what is to be done, since when: in line, or with a worker that will get it once more
-	taken   room[time.Time] // what workers have, since when
+	added   room[time.Time] // pending requests, since when: queued, or with a worker that will get them again
+	taken   room[time.Time] // requests that workers have, since when
 	delayed room[*delay]
 	ended   bool
 	drains  bool
@@ -213,13 +213,13 @@ func (o *room[V]) remove(r Request) {
 // line is a list of requests in order.
 type line struct {
 	list []Request
-	next int // the first that is left
+	next int // index of the first remaining request
 }
 
 func (l *line) len() int { return len(l.list) - l.next }
 
 func (l *line) push(r Request) {
-	if l.next > roomy && l.next > len(l.list)/2 { // rather than growing
+	if l.next > roomy && l.next > len(l.list)/2 { // instead of growing
 		n := copy(l.list, l.list[l.next:])
 		clear(l.list[n:])
 		l.list, l.next = l.list[:n], 0

@@ -129,7 +129,7 @@ func (p *plan) trimHistory() {
 		}
 		var list []*batchv1.Job
 		for _, j := range p.Jobs {
-			if Ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // otherwise its run would happen again
+			if Ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // an unrecorded run would happen again
 				list = append(list, j)
 			}
 		}

@@ -41,7 +41,7 @@ type change struct {
 
 // api is the API server of a world: the stored objects, the cached ones, and the changes between them in order.
 type api struct {
-	cc.Interface // what is not used panics
+	cc.Interface // unused methods panic
 	w            *World
 	stored       map[key]client.Object
 	cached       map[key]client.Object
