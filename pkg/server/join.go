@@ -123,8 +123,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	})
 }
 
-// serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the
-// slots.
+// serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the slots.
 func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
 	from := sender(r.RemoteAddr)
