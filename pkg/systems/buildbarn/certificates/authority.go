@@ -1,6 +1,5 @@
 // Package certificates makes the certificate authority of a Buildbarn farm, the certificates of its parts, and the
 // certificates and tokens of its clients. They are stored in Secrets, so a farm needs no service besides Kubernetes.
-//
 // Its invariant: Due accepts a Secret that Issue returned until two thirds of its lifetime have passed.
 package certificates
 

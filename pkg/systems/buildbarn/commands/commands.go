@@ -1,6 +1,4 @@
-// Package commands is the command line of Buildbarn farms.
-//
-// Its invariant: it changes nothing in the cluster.
+// Package commands is the command line of Buildbarn farms. Its invariant: it changes nothing in the cluster.
 package commands
 
 import (

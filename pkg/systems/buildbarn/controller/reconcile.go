@@ -1,7 +1,6 @@
-// Package controller makes the children of Buildbarn's parts, and the parts of whole farms.
-//
-// Its invariants: pods only get configurations that passed the check, each as an immutable copy; a child that is up to
-// date is not written; and objects of other owners are left alone.
+// Package controller makes the children of Buildbarn's parts, and the parts of whole farms. Its invariants: pods only
+// get configurations that passed the check, each as an immutable copy; a child that is up to date is not written; and
+// objects of other owners are left alone.
 package controller
 
 import (

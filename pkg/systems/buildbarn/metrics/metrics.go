@@ -1,5 +1,4 @@
 // Package metrics reads the metrics of Buildbarn's programs: queues, workers, the fill level of storage and its hits.
-//
 // Its invariant: responses of pods are bounded, and implausible numbers become zero.
 package metrics
 

@@ -1,7 +1,6 @@
 // Package remote is a client of the Remote Execution API, version 2 (github.com/bazelbuild/remote-apis): capabilities,
-// blobs, the action cache and execution. It is made for testing a build farm, not for building.
-//
-// Its invariant: responses are bounded before they are stored, and blobs are verified against their digests.
+// blobs, the action cache and execution. It is made for testing a build farm, not for building. Its invariant:
+// responses are bounded before they are stored, and blobs are verified against their digests.
 package remote
 
 import (

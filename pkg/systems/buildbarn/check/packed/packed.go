@@ -1,6 +1,5 @@
-// Package packed embeds the program coracle-buildbarn-check.
-//
-// Its invariant: the program is in memory only while it is open.
+// Package packed embeds the program coracle-buildbarn-check. Its invariant: the program is in memory only while it is
+// open.
 package packed
 
 import (

@@ -1,8 +1,6 @@
 // Package program implements cmd/coracle-buildbarn-check: it evaluates Jsonnet with only the given files, and compares
 // the result with the schema of Buildbarn's programs. Only that command imports it, so that no other process contains
-// the evaluator and the schema.
-//
-// Its invariant: it reads no file of the machine.
+// the evaluator and the schema. Its invariant: it reads no file of the machine.
 package program
 
 import (
