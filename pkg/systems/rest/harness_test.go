@@ -59,8 +59,7 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client whose creates fail while err is set, and whose changes conflict until the channel changes is
-// full.
+// broken is a client whose creates fail while err is set, and whose changes conflict until the channel changes is full.
 type broken struct {
 	client.Interface
 	mu      sync.Mutex

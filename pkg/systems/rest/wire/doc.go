@@ -1,8 +1,6 @@
 // Package wire defines the JSON types of Podling's REST API for the facade (package rest), the command line (package
 // podling) and external workers. Field names and status words are Podling's; Resource has the names of Kontrol's
-// tables.
-//
-// Its invariant: it omits an empty field if Podling does.
+// tables. Its invariant: it omits an empty field if Podling does.
 package wire
 
 // The status words of a task.
