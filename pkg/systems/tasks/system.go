@@ -1,7 +1,5 @@
 // Package tasks is the system of tasks (Podling): containers that run to completion, once or by a schedule, on the
-// cluster's nodes or on external workers.
-//
-// Its invariant: a task reaches exactly one of the terminal phases, once.
+// cluster's nodes or on external workers. Its invariant: a task reaches exactly one of the terminal phases, once.
 package tasks
 
 import (

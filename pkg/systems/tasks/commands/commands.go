@@ -1,6 +1,5 @@
-// Package commands is the command line of tasks.
-//
-// Its invariant: a wait that ends early leaves its task running, and says so.
+// Package commands is the command line of tasks. Its invariant: a wait that ends early leaves its task running, and
+// says so.
 package commands
 
 import (

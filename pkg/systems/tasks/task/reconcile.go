@@ -1,8 +1,6 @@
-// Package task runs tasks. Each attempt of each index is one pod, whose end is recorded in the task's status before
-// the pod is deleted.
-//
-// Its invariants hold even if the process is killed at any time: an attempt has at most one pod, whose end is recorded
-// once; an attempt follows only the pod it began with; a finished task does not change.
+// Package task runs tasks. Each attempt of each index is one pod, whose end is recorded in the task's status before the
+// pod is deleted. Its invariants hold even if the process is killed at any time: an attempt has at most one pod, whose
+// end is recorded once; an attempt follows only the pod it began with; a finished task does not change.
 package task
 
 import (

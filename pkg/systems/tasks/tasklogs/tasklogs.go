@@ -1,8 +1,6 @@
 // Package tasklogs keeps the logs of tasks' attempts on their node after the pods are gone, until the task is deleted
-// or the bounds are exceeded.
-//
-// Its invariant: a log is either in its pod's directory or here, even if the process is killed, because one rename
-// moves it. The archive is bounded by number and size; it removes the oldest logs first.
+// or the bounds are exceeded. Its invariant: a log is either in its pod's directory or here, even if the process is
+// killed, because one rename moves it. The archive is bounded by number and size; it removes the oldest logs first.
 package tasklogs
 
 import (

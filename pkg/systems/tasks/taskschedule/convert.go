@@ -12,8 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/cron"
 )
 
-// cronJob converts a schedule to a CronJob, and job a task to a Job, so that the rules for CronJobs apply to
-// schedules.
+// cronJob converts a schedule to a CronJob, and job a task to a Job, so that the rules for CronJobs apply to schedules.
 func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
 	return &batchv1.CronJob{
 		ObjectMeta: s.ObjectMeta,

@@ -1,6 +1,5 @@
-// Package taskschedule creates the tasks of TaskSchedules at their times, by the rules of CronJobs.
-//
-// Its invariant: each scheduled time has at most one task, even if the process is killed at any time.
+// Package taskschedule creates the tasks of TaskSchedules at their times, by the rules of CronJobs. Its invariant: each
+// scheduled time has at most one task, even if the process is killed at any time.
 package taskschedule
 
 import (
