@@ -9,8 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
-// node holds the queues of the pods of an agent in this process. While it runs, messages to its pods use no
-// connection.
+// node holds the queues of the pods of an agent in this process. While it runs, messages to its pods use no connection.
 type node struct {
 	*messages.Manager
 	name string

@@ -1,7 +1,6 @@
 // Package workers is the system of message workers: programs that get messages from a queue and are scaled by its
-// length. This package is the API server's part, which accepts messages and sends them to the pods' nodes.
-//
-// Its invariant: a sender learns that a message is accepted only after a node has it on disk.
+// length. This package is the API server's part, which accepts messages and sends them to the pods' nodes. Its
+// invariant: a sender learns that a message is accepted only after a node has it on disk.
 package workers
 
 import (

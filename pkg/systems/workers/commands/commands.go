@@ -1,5 +1,4 @@
 // Package commands is the command line of workers: sending messages, and converting manifests of the mini Kubernetes.
-//
 // Its invariant: it only reports a message as sent after the API server has accepted it.
 package commands
 

@@ -1,8 +1,6 @@
 // Package controller runs each Worker as a ReplicaSet with a Service, and scales the pods by the length of their
-// queues.
-//
-// Its invariants: the pods of an earlier specification stay until the pods of the present one are ready, and a worker
-// with messages has at least one pod.
+// queues. Its invariants: the pods of an earlier specification stay until the pods of the present one are ready, and a
+// worker with messages has at least one pod.
 package controller
 
 import (
@@ -42,8 +40,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// named maps a service to the worker that controls it, or else to the worker of the same name, whose service it
-// blocks.
+// named maps a service to the worker that controls it, or else to the worker of the same name, whose service it blocks.
 func named(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	if list := engine.Controller(kind.GroupKind())(ctx, env, o); len(list) > 0 {
 		return list

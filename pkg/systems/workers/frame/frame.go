@@ -29,10 +29,9 @@ const (
 	HeaderSlots = "Coracle-Message-Slots"
 	// SendProtocol is the Upgrade protocol of a sender, which posts to the message subresource of a pod or service.
 	// HeaderSlots of the response bounds the unanswered messages; the server reads no more than that. The sender
-	// chooses the IDs. It gets one answer to each Request and Note, in any order. It sends Last after its last
-	// message; the API server answers the others, sends Last and closes the connection. If the API server sends Last
-	// first, as it does every few minutes to authenticate clients again, the sender uses another connection for
-	// further messages.
+	// chooses the IDs. It gets one answer to each Request and Note, in any order. It sends Last after its last message;
+	// the API server answers the others, sends Last and closes the connection. If the API server sends Last first, as
+	// it does every few minutes to authenticate clients again, the sender uses another connection for further messages.
 	SendProtocol = "coracle-send-1"
 
 	// MaxPayload and MaxHead bound a payload and a head, in bytes.

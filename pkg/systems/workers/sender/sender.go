@@ -96,8 +96,7 @@ func New(client *http.Client, url string) *Sender { return &Sender{client: clien
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the sender was closed")
 
-// Call sends a message and returns its reply. It waits until the context's deadline, or at most one minute without
-// one.
+// Call sends a message and returns its reply. It waits until the context's deadline, or at most one minute without one.
 func (s *Sender) Call(ctx context.Context, m Message) (Reply, error) { return s.send(ctx, m, true) }
 
 // Send sends a message without waiting for a reply. After a nil error the message is in the receiver's queue.

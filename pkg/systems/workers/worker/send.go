@@ -34,8 +34,7 @@ func Send(ctx context.Context, target string, payload []byte) error {
 	return err
 }
 
-// Call sends a message and returns the reply. It waits until the context's deadline, or at most one minute without
-// one.
+// Call sends a message and returns the reply. It waits until the context's deadline, or at most one minute without one.
 func Call(ctx context.Context, target string, payload []byte) ([]byte, error) {
 	return post(ctx, target, payload, true)
 }

@@ -46,8 +46,7 @@ type Message struct {
 	ContentType string
 	// Attempt counts from 1 how often a program got the message.
 	Attempt int
-	// DeadLetter is the reason why another worker failed to handle the message. It is only set in a dead-letter
-	// worker.
+	// DeadLetter is the reason why another worker failed to handle the message. It is only set in a dead-letter worker.
 	DeadLetter string
 	// Deadline is when the sender stops waiting for the reply. It is also the context's deadline.
 	Deadline time.Time
