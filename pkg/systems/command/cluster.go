@@ -1,7 +1,6 @@
-// Package command holds the code that the systems' command lines share: the flags that select a cluster, the
-// connection to it, and tables. A command uses only the cluster's API.
-//
-// Its invariant: a command reads the environment and the terminal only through this package.
+// Package command holds the code that the systems' command lines share: the flags that select a cluster, the connection
+// to it, and tables. A command uses only the cluster's API. Its invariant: a command reads the environment and the
+// terminal only through this package.
 package command
 
 import (
@@ -73,8 +72,7 @@ var errStopped = errors.New("the cluster of this machine does not run: start it 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second
 
-// Check returns an error with a remedy if there is no cluster, or if the default cluster is this machine's and
-// stopped.
+// Check returns an error with a remedy if there is no cluster, or if the default cluster is this machine's and stopped.
 func Check() error {
 	if !hasCluster() {
 		return NoCluster()
