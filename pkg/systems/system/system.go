@@ -1,7 +1,6 @@
-// Package system describes a system: the additions of one vertical slice to the cluster. pkg/systems lists the
-// systems, and the server assembles them; other parts of the cluster do not know their names.
-//
-// Its invariant: a System is complete when it is made, and does not change afterwards.
+// Package system describes a system: the additions of one vertical slice to the cluster. pkg/systems lists the systems,
+// and the server assembles them; other parts of the cluster do not know their names. Its invariant: a System is
+// complete when it is made, and does not change afterwards.
 package system
 
 import (
