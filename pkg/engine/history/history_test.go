@@ -18,7 +18,7 @@ func template() *corev1.PodTemplateSpec {
 	}
 }
 
-// TestRevisionsAreUpstreams checks that data and names equal those of upstream's StatefulSet controller, because
+// TestRevisionsAreUpstreams checks that data and names equal upstream's StatefulSet controller's, because
 // either may take over revisions from the other.
 func TestRevisionsAreUpstreams(t *testing.T) {
 	data, err := Data(template())
