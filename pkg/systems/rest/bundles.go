@@ -20,20 +20,20 @@ func (s *bundles) Routes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/bundles",
-			Summary: "Create a bundle: many objects that are brought to clusters in order", Handle: s.create,
+			Summary: "Create a bundle: objects that are rolled out to clusters in order", Handle: s.create,
 			Body:    wire.CreateBundle{},
 			Answers: map[int]any{http.StatusCreated: wire.Bundle{}, http.StatusConflict: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles, and how far they are", Handle: s.list,
+			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles with their progress", Handle: s.list,
 			Query: append([]Parameter{
-				{"cluster", "only those of a cluster, by its cluster_id", ""},
-				{"state", "only those in a state, such as Synced or Failed", ""},
+				{"cluster", "only bundles for a cluster, by its cluster_id", ""},
+				{"state", "only bundles in a state, such as Synced or Failed", ""},
 			}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Bundle{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: at, Summary: "Get a bundle, and how far it is", Handle: s.get,
+			Method: http.MethodGet, Path: at, Summary: "Get a bundle with its progress", Handle: s.get,
 			Answers: map[int]any{http.StatusOK: wire.Bundle{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
@@ -56,7 +56,7 @@ func (s *bundles) Routes() []Route {
 			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects as its deletion policy says",
+			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects by its deletion policy",
 			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},

@@ -21,13 +21,14 @@ type maintenance Server
 func (m *maintenance) Routes() []Route {
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/health", Summary: "Whether the facade serves", Handle: m.health, Public: true,
+			Method: http.MethodGet, Path: "/health", Summary: "Report whether the facade serves requests", Handle: m.health,
+			Public:  true,
 			Answers: map[int]any{http.StatusOK: wire.Health{}},
 		},
 		{
 			Method: http.MethodPost, Path: "/api/v1/prune",
-			Summary: "Remove what has ended: tasks, pods without a controller, and workers that are offline", Handle: m.prune,
-			Query:   []Parameter{{"all", "also remove what has not ended, and services, of what was created here", false}},
+			Summary: "Remove ended tasks, ended pods without a controller, and offline workers", Handle: m.prune,
+			Query:   []Parameter{{"all", "also remove unfinished tasks, pods and services that were created over REST", false}},
 			Answers: map[int]any{http.StatusOK: wire.PruneResult{}},
 		},
 	}

@@ -34,23 +34,23 @@ const patience = 90 // seconds
 func (n *nodes) Routes() []Route {
 	register := Route{
 		Method: http.MethodPost, Path: "/api/v1/nodes/register",
-		Summary: "Register an external worker, which may be silent for 90 s unless it says",
+		Summary: "Register an external worker, heartbeat timeout 90 s unless it sets one",
 		Handle:  func(c *Call) error { return n.register(c, patience) },
 		Body:    wire.RegisterNode{},
 		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
 	same := register
-	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, which may be silent for 30 s unless it says"
+	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, heartbeat timeout 30 s unless it sets one"
 	same.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
 	return []Route{
 		register, same,
 		{
-			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
 			Handle:  n.heartbeat,
 			Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
 			Handle: n.heartbeatBody,
 			Body:   wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},

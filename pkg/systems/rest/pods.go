@@ -37,7 +37,7 @@ func (p *pods) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it",
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, at the path that workers serve",
 			Handle:  p.get,
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},

@@ -27,9 +27,10 @@ func (s *resources) Routes() []Route {
 		{
 			Method: http.MethodGet, Path: "/api/v1/resources", Summary: "List resources with their states", Handle: s.list,
 			Query: append([]Parameter{
-				{"cluster", "only those of a cluster, by its cluster_id", ""}, {"namespace", "only objects of a namespace", ""},
-				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects of a name", ""},
-				{"state", "only those in a state, such as Synced or Drifted", ""},
+				{"cluster", "only resources for a cluster, by its cluster_id", ""},
+				{"namespace", "only objects of a namespace", ""},
+				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects with a name", ""},
+				{"state", "only resources in a state, such as Synced or Drifted", ""},
 			}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Resource{}, http.StatusBadRequest: wire.Error{}},
 		},
@@ -57,7 +58,7 @@ func (s *resources) Routes() []Route {
 			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says",
+			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and its objects by its deletion policy",
 			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},

@@ -28,7 +28,7 @@ func (s *services) Routes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/services", Summary: "List services", Handle: s.list,
-			Query:   append([]Parameter{{"namespace", "only those of a namespace", ""}}, paging...),
+			Query:   append([]Parameter{{"namespace", "only services of a namespace", ""}}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Service{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{

@@ -42,7 +42,7 @@ func (t *tasks) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it",
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, at the path that workers serve",
 			Handle:  t.get,
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -155,7 +155,8 @@ func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Tas
 	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey ||
 		there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
 		!taskapi.SameRequest(&there, asked) {
-		return nil, Refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
+		return nil, Refuse(http.StatusConflict, "a different request had this %s: its task is %s", idempotencyHeader,
+			there.Name)
 	}
 	return &there, nil
 }

@@ -23,8 +23,8 @@ import (
 // the message and of the services to which it may go, which only API servers can compute. A node can still replay
 // messages.
 
-var errNotGiven = errors.New("a node sends on only messages that were sent to a pod on it, to the worker of that pod " +
-	"or its dead-letter worker")
+var errNotGiven = errors.New("a node may forward only messages that were sent to its pods, and only to the pod's " +
+	"worker or dead-letter worker")
 
 // fromNode reports whether a node sends the message under its own name.
 func fromNode(req *http.Request) bool {

@@ -119,7 +119,7 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 		return nil, fmt.Errorf("invalid memory format: %w", err)
 	}
 	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
-		return nil, errors.New("cpu and memory must be positive, and not more than any machine has")
+		return nil, errors.New("cpu and memory must be positive, and at most a million cores and 1 PiB")
 	}
 	timeout := in.HeartbeatTimeoutSeconds
 	if timeout == 0 {

@@ -134,7 +134,7 @@ func mark(m map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// maxStem leaves room for suffixes, including those of tasks' pods, within 63 characters.
+// maxStem leaves room for suffixes, including the suffixes of tasks' pods, within 63 characters.
 const maxStem = 30
 
 // Stem returns the beginning of an object name for a client's name.

@@ -120,7 +120,7 @@ func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now tim
 	if in.ContainerID != "" {
 		id := WorkerRuntime + "://" + clip(in.ContainerID)
 		if s.ContainerID != "" && s.ContainerID != id {
-			return ErrStale("another container runs it")
+			return ErrStale("the pod runs another container")
 		}
 		s.ContainerID = id
 	}

@@ -67,7 +67,7 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n",
 			c.Namespace)
 	} else {
-		_, err = fmt.Fprintf(t.Err, "No task is under way in namespace %s: coracle ps -a lists those that have ended, too.\n",
+		_, err = fmt.Fprintf(t.Err, "No unfinished tasks in namespace %s: coracle ps -a also lists ended ones.\n",
 			c.Namespace)
 	}
 	return err

@@ -33,7 +33,7 @@ func (c cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Wri
 	} else if a != nil && o.Index >= a.Size {
 		return fmt.Errorf("task %s has no index %d: choose 0 to %d", name, o.Index, a.Size-1)
 	} else if a == nil && o.Index > 0 {
-		return fmt.Errorf("task %s is no array: leave out --index", name)
+		return fmt.Errorf("task %s is not an array: leave out --index", name)
 	}
 	return c.copyLogs(ctx, name, o, out)
 }

@@ -48,7 +48,7 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 		if err != nil && away(err) && (since.IsZero() || time.Since(since) < serverPatience) {
 			if since.IsZero() {
 				since = time.Now()
-				fmt.Fprintf(t.Err, "the server cannot be reached, task %s goes on: %v\n", task.Name, err)
+				fmt.Fprintf(t.Err, "the server cannot be reached; task %s continues: %v\n", task.Name, err)
 			}
 			select {
 			case <-time.After(serverPause):
@@ -256,7 +256,7 @@ func took(s tasks.TaskStatus) time.Duration {
 
 // interrupted asks whether to cancel the task, if t is a terminal.
 func (c cluster) interrupted(name string, t command.Terminal) error {
-	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
+	left := failed(name, "interrupted; the task continues: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
 		interruptedCode)
 	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
 		return left

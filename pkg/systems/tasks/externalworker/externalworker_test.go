@@ -260,7 +260,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 	}
 	w.mu.Unlock()
 	p := w.wait(w.pod(1), failed)
-	require.Contains(t, p.Status.Message, "refused it: status 400: nono")
+	require.Contains(t, p.Status.Message, "refused the pod: status 400: nono")
 	require.LessOrEqual(t, len(p.Status.Message), maxMessage)
 
 	elsewhere := false

@@ -49,7 +49,7 @@ func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
 		}
 		return Announce, ""
 	case !now.Before(assigned.LastTransitionTime.Add(assignPatience)):
-		return Fail, "the worker did not accept it within " + assignPatience.String() + ": " + assigned.Message
+		return Fail, "the worker did not accept the pod within " + assignPatience.String() + ": " + assigned.Message
 	case !online:
 		return Wait, ""
 	}

@@ -20,7 +20,7 @@ import (
 const maxAnswer = 4096
 
 // errRefused means that the worker will not accept the pod in a retry either.
-var errRefused = errors.New("the worker refused it")
+var errRefused = errors.New("the worker refused the pod")
 
 // worker is a client of an external worker's API.
 type worker struct {

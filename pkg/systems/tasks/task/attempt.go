@@ -85,7 +85,7 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 		return true
 	}
 	if a.Message == "" {
-		a.Message = "the scheduler has not looked at it"
+		a.Message = "the scheduler has not considered the pod yet"
 	}
 	fail(a, tasks.ReasonNoNode, "no feasible node within %s: %s", d, a.Message)
 	return false

@@ -58,7 +58,7 @@ func (k commands) convert() *cobra.Command {
 		Args:  command.Exactly(0, "-f FILE"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
-	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of the printed objects (default none)")
 	_ = cmd.MarkFlagRequired("filename")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)

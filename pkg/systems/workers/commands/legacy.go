@@ -116,7 +116,7 @@ func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	}
 	created := err != nil
 	if ref := metav1.GetControllerOf(before); !created && ref != nil && ref.Kind == "Worker" {
-		return "", fmt.Errorf("belongs to worker %s: name it otherwise", ref.Name)
+		return "", fmt.Errorf("belongs to worker %s: choose another name", ref.Name)
 	}
 	if w, ok := o.(*workers.Worker); ok && !created { // other manifests have the services that select it
 		for k, v := range before.(*workers.Worker).Spec.PodLabels {

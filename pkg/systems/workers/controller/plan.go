@@ -176,7 +176,7 @@ func (a *Actions) service(o Observed) (conflict string) {
 		return ""
 	}
 	if !metav1.IsControlledBy(have, o.Worker) {
-		return fmt.Sprintf("there is a service %s that the worker has not made: delete it, or name the worker otherwise",
+		return fmt.Sprintf("service %s exists already and belongs to another owner: delete it, or rename the worker",
 			have.Name)
 	}
 	if !maps.Equal(have.Spec.Selector, want.Spec.Selector) || !equality.Semantic.DeepEqual(ports(have), ports(want)) {

@@ -303,7 +303,7 @@ func (c *conversion) service(d document) error {
 		_, ok := o.(*workers.Worker)
 		return ok && o.GetName() == s.Name
 	}) {
-		return errors.New("has the name of a ReplicaSet, and selects others, too: name it otherwise")
+		return errors.New("has the name of a ReplicaSet, but also selects others: choose another name")
 	}
 	label := servicePrefix + d.Metadata.Name
 	s.Spec.Selector[label] = "true"

@@ -36,7 +36,7 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	slots, err := strconv.Atoi(req.Header.Get(frame.HeaderSlots))
 	if !strings.EqualFold(req.Header.Get("Upgrade"), frame.Protocol) || err != nil || slots < 0 {
 		w.Header().Set("Upgrade", frame.Protocol)
-		reject(w, http.StatusUpgradeRequired, "UpgradeRequired", "this path serves %s alone", frame.Protocol)
+		reject(w, http.StatusUpgradeRequired, "UpgradeRequired", "this path serves only %s", frame.Protocol)
 		return
 	}
 	if !r.m.begin() {

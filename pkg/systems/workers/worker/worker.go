@@ -61,7 +61,7 @@ func JSON[In, Out any](f func(context.Context, In) (Out, error)) Handler {
 	return func(ctx context.Context, m *Message) ([]byte, error) {
 		var in In
 		if err := json.Unmarshal(m.Payload, &in); err != nil {
-			return nil, fmt.Errorf("the message is not the JSON that was expected: %w", err)
+			return nil, fmt.Errorf("the message is not the expected JSON: %w", err)
 		}
 		out, err := f(ctx, in)
 		if err != nil {
