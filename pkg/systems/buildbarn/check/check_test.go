@@ -210,7 +210,7 @@ func TestHostileFilesEnd(t *testing.T) {
 			"takes more than 2 s of processor time",
 		},
 		"output": {
-			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON",
+			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "larger than 4 MiB of JSON",
 		},
 		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
 		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},

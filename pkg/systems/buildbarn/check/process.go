@@ -22,7 +22,7 @@ const patience = 5 * time.Minute
 // error says nothing about the files: the process could not be started, or something else killed it.
 func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, error) {
 	if n := len(r.Mains); n == 0 || n > protocol.MaxMains {
-		return nil, fmt.Errorf("%d files to check are none, or more than %d", n, protocol.MaxMains)
+		return nil, fmt.Errorf("there are %d files to check: 1 to %d are allowed", n, protocol.MaxMains)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -88,7 +88,7 @@ func (c cluster) frontendTLS(ctx context.Context, s *corev1.Service) (*tls.Confi
 	var secret corev1.Secret
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: s.Namespace, Name: name}, &secret); err != nil {
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("the frontend has TLS, and what its clients need cannot be read: %w: give --ca, and --cert "+
+			return nil, fmt.Errorf("the frontend uses TLS, and its clients' Secret cannot be read: %w: give --ca, and --cert "+
 				"and --key or --token-file", err)
 		}
 		return nil, err

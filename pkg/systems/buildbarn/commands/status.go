@@ -139,7 +139,7 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
 				lines = append(lines,
-					fmt.Sprintf("%s: %d%% of the blocks for files are begun (most are at once), %d%% of those for results; at 100%% "+
+					fmt.Sprintf("%s: %d%% of the file blocks and %d%% of the result blocks are in use; at 100%% "+
 						"the oldest are replaced", pod, fill["cas"], fill["ac"]))
 			}
 		}, &lines)

@@ -185,7 +185,7 @@ func TestDoubts(t *testing.T) {
 	w.settle(t)
 	c = conditionOf(w.Part, buildbarn.ConditionConfigFits)
 	require.Equal(t, "Doubtful", c.Reason)
-	require.Contains(t, c.Message, "sheduler:8982 names no Service of this namespace")
+	require.Contains(t, c.Message, "sheduler:8982 names no existing Service")
 	require.Equal(t, buildbarn.Ready, w.Part.Observed().State, "it may be meant")
 	w.Facts[0].Servers[0].Address = ":8989"
 	w.settle(t)
@@ -229,7 +229,7 @@ func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	w.Named, w.Schedulers = named, map[string]*protocol.Facts{"scheduler": {Queues: []protocol.Queue{{Prefix: "other"}}}}
 	w.settle(t)
 	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigFits).Message,
-		"has queues (predeclaredPlatformQueues), and none for")
+		"has no queue for")
 
 	c, woken := testChecks(t, packed.Open)
 	scheduler := &buildbarn.BuildbarnScheduler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "scheduler"}}

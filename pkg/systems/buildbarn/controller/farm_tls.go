@@ -62,7 +62,7 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 	switch {
 	case have == nil:
 		a.Issue = append(a.Issue, Issue{Secret: newSecret(b, name)})
-		condition(buildbarn.ConditionReady, false, "PartsNotReady", "the farm's authority is made first")
+		condition(buildbarn.ConditionReady, false, "PartsNotReady", "waiting for the certificate authority")
 		return nil, false
 	case !metav1.IsControlledBy(have, b):
 		return fail("NameTaken",
@@ -75,7 +75,7 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 	}
 	if err != nil {
 		return fail("AuthorityInvalid",
-			fmt.Sprintf("Secret %s: %v: restore it, or delete it to have a new authority, with which all parts start again",
+			fmt.Sprintf("Secret %s: %v: restore it, or delete it to get a new authority, which restarts all parts",
 				name, err))
 	}
 	taken, next := "", time.Time{}

@@ -163,7 +163,7 @@ func (p *plan) finalize() {
 			p.Update = append(p.Update, next)
 		}
 		if len(p.o.Pods) > 0 {
-			p.ready("Draining", fmt.Sprintf("%d pods end their actions before the workers go", len(p.o.Pods)))
+			p.ready("Draining", fmt.Sprintf("waiting for %d pods to end their actions", len(p.o.Pods)))
 			return
 		}
 	case *buildbarn.BuildbarnStorage:
@@ -174,7 +174,7 @@ func (p *plan) finalize() {
 		}
 	}
 	if p.o.Draining > 0 { // without this part, workers could neither end their actions nor store the results
-		p.ready("Draining", fmt.Sprintf("%d objects with workers of this farm go first", p.o.Draining))
+		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %d objects with workers of this farm", p.o.Draining))
 		return
 	}
 	next := p.o.Part.DeepCopyObject().(buildbarn.Part)
@@ -257,7 +257,7 @@ func (p *plan) config() string {
 		}
 		if p.o.Source.Annotations[buildbarn.AnnotationFields] == buildbarn.FieldsUnchecked {
 			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "FieldsUnchecked",
-				"evaluated, but fields are not compared, as the ConfigMap is annotated")
+				"the files were evaluated, but their fields were not checked, because of the annotation of the ConfigMap")
 		} else {
 			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
 		}

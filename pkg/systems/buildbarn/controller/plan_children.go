@@ -115,8 +115,8 @@ func (p *plan) sharding(replicas int32) {
 	case was != replicas:
 		more, fewer := max(was, replicas), min(was, replicas)
 		p.condition(buildbarn.ConditionSharding, metav1.ConditionFalse, "Resharding",
-			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of what is cached is not found any "+
-				"more, and is made again", was, replicas, 100*(more-fewer)/more))
+			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of the cache is lost and "+
+				"will be built again", was, replicas, 100*(more-fewer)/more))
 	}
 }
 

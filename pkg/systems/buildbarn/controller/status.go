@@ -130,7 +130,7 @@ func stuck(pod *corev1.Pod) (reason, message string) {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
 				"RegistryUnavailable":
-				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be had: see the events of pod %s",
+				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be pulled: see the events of pod %s",
 					images[c.Name], c.Name, pod.Name)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return w.Reason, fmt.Sprintf("container %s of pod %s cannot start: %s", c.Name, pod.Name, w.Message)

@@ -117,7 +117,8 @@ func (c *comparison) clients() error {
 		}
 		i := slices.IndexFunc(list, func(t target) bool { return c.Services[t.service] != nil })
 		if i < 0 {
-			c.warn(client.Place, "%s names no Service of this namespace: there is no %s", client.Address, list[0].service)
+			c.warn(client.Place, "%s names no existing Service: there is no Service %s in this namespace", client.Address,
+				list[0].service)
 			continue
 		}
 		if err := c.client(client, list[i], c.Services[list[i].service]); err != nil {

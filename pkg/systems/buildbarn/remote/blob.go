@@ -24,7 +24,7 @@ func (d Digest) proto() *remoteexecution.Digest {
 // digestOf validates a digest that a server sent.
 func digestOf(d *remoteexecution.Digest) (Digest, error) {
 	if raw, err := hex.DecodeString(d.GetHash()); err != nil || len(raw) != sha256.Size || d.GetSizeBytes() < 0 {
-		return Digest{}, fmt.Errorf("the server named a blob %.80q of %d bytes, which is no digest of SHA-256", d.GetHash(),
+		return Digest{}, fmt.Errorf("the server sent a digest that is not SHA-256: %.80q of %d bytes", d.GetHash(),
 			d.GetSizeBytes())
 	}
 	return Digest{d.GetHash(), d.GetSizeBytes()}, nil

@@ -58,7 +58,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("the address %q is not host:port", c.Address)
 	}
 	if c.Token != "" && c.TLS == nil {
-		return errors.New("a token needs TLS: everybody on the way could read it")
+		return errors.New("a token needs TLS, because anyone on the network could read it")
 	}
 	for part := range strings.SplitSeq(c.Instance, "/") {
 		if slices.Contains([]string{"blobs", "uploads", "actions", "actionResults", "operations", "capabilities"}, part) {

@@ -56,7 +56,7 @@ func TestWhatAServerSendsIsChecked(t *testing.T) {
 		nil, {Hash: "../../x", SizeBytes: 1}, {Hash: b.Digest.Hash, SizeBytes: -1},
 	} {
 		_, err := converted(&remoteexecution.ActionResult{OutputFiles: []*remoteexecution.OutputFile{{Path: "a", Digest: d}}})
-		require.ErrorContains(t, err, "no digest")
+		require.ErrorContains(t, err, "a digest that is not SHA-256")
 	}
 }
 
@@ -179,7 +179,7 @@ func TestSmoke(t *testing.T) {
 		},
 		"no worker for it": {func(f *farm) {
 			f.execute = func(*remoteexecution.Action, remoteexecution.Execution_ExecuteServer) error { return noWorker }
-		}, "capabilities upload execute", "platform {OS=linux}: choose"},
+		}, "capabilities upload execute", "platform {OS=linux}: give"},
 		"the output is lost": {
 			func(f *farm) { f.lie = func([]byte) []byte { return []byte("x") } }, "capabilities upload execute download",
 			"the server sent",

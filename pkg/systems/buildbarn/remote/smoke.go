@@ -126,7 +126,7 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 		printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
 		short(t.result.Ran), short(t.result.Outputs))
 	if t.result.Repeats > 0 {
-		detail += fmt.Sprintf("; asked again %d times", t.result.Repeats)
+		detail += fmt.Sprintf("; retried %d times", t.result.Repeats)
 	}
 	switch {
 	case t.result.ExitCode != 0:
@@ -196,22 +196,22 @@ func advised(err error, s Smoke) error {
 	switch code := status.Code(err); {
 	// Buildbarn returns Unavailable, other services FailedPrecondition.
 	case code == codes.FailedPrecondition, code == codes.Unavailable && strings.Contains(err.Error(), "No workers exist"):
-		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with "+
-			"--instance and --platform, and see that its pods are ready", shown(s.Platform))
+		next = fmt.Sprintf("No worker serves this instance and platform %s: give a BuildbarnWorker's instance and platform "+
+			"with --instance and --platform, and check that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
-		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the " +
-			"configuration are those of its services"
+		next = "A part of the farm cannot be reached: check which pods are not ready, and whether the addresses in the " +
+			"configuration name its Services"
 		switch text := err.Error(); {
 		case strings.Contains(text, "tls:"):
-			next = "The frontend's TLS is not as asked for: leave out --tls, or give its authority with --ca"
+			next = "The frontend does not use TLS as requested: leave out --tls, or give its authority with --ca"
 		case strings.Contains(text, "server preface"):
-			next = "What answers does not speak plain gRPC: if it has TLS, give its authority with --ca"
+			next = "The server does not speak plain gRPC: if it uses TLS, give its authority with --ca"
 		}
 	case code == codes.Unauthenticated, code == codes.PermissionDenied:
-		next = "The farm wants other credentials: use --cert and --key or --token-file, or change the authorizers in its " +
+		next = "The farm refuses the credentials: use --cert and --key or --token-file, or change the authorizers in its " +
 			"configuration"
 	case code == codes.Unimplemented:
-		next = "That is not a frontend: give the address of bb_storage with schedulers, port 8980"
+		next = "The server is not a frontend: give the address of bb_storage with schedulers, port 8980"
 	case code == codes.InvalidArgument:
 		next = "Choose an instance name that the farm serves with --instance"
 	default:

@@ -33,7 +33,7 @@ func (c *Client) Missing(ctx context.Context, digests []Digest) ([]Digest, error
 				return nil, err
 			}
 			if !slices.Contains(some, d) {
-				return nil, fmt.Errorf("the server says that %s is missing, for which it was not asked", d)
+				return nil, fmt.Errorf("the server reports as missing a blob that was not in the request: %s", d)
 			}
 			missing = append(missing, d)
 		}
@@ -140,7 +140,7 @@ func (c *Client) stream(ctx context.Context, b Blob) error {
 		return err
 	}
 	if got := response.GetCommittedSize(); got != b.Digest.Size {
-		return fmt.Errorf("the server kept %d bytes of %d", got, b.Digest.Size)
+		return fmt.Errorf("the server stored only %d of %d bytes", got, b.Digest.Size)
 	}
 	return nil
 }

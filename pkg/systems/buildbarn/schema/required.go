@@ -72,7 +72,7 @@ func missing(m message) *Error {
 		has, needs := d.Fields().ByName(name), d.Fields().ByName(needed)
 		if m.Has(has) && !m.Has(needs) {
 			return &Error{
-				Path: m.path, Problem: fmt.Sprintf("the field %s is required where there is %s", needs.JSONName(), has.JSONName()),
+				Path: m.path, Problem: fmt.Sprintf("the field %s is required if %s is set", needs.JSONName(), has.JSONName()),
 			}
 		}
 	}

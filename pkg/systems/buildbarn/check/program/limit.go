@@ -51,7 +51,7 @@ func available(bytes int) error {
 	if err != nil {
 		var number unix.Errno // not its text, which the parent would take for an exceeded limit
 		errors.As(err, &number)
-		return fmt.Errorf("this process cannot have the %d MiB in which files are evaluated (errno %d)", bytes>>20,
+		return fmt.Errorf("the machine lacks the %d MiB of memory that an evaluation may use (errno %d)", bytes>>20,
 			int(number))
 	}
 	return unix.Munmap(memory)

@@ -81,7 +81,7 @@ func evaluate(files importer, m protocol.Main) (output string, err error) {
 	}
 	output, err = vm.EvaluateFile(m.File)
 	if err == nil && len(output) > protocol.OutputBytes {
-		return "", fmt.Errorf("%s: it makes more than %d MiB of JSON", m.File, protocol.OutputBytes>>20)
+		return "", fmt.Errorf("%s: its result is larger than %d MiB of JSON", m.File, protocol.OutputBytes>>20)
 	}
 	if err == nil {
 		return output, nil
