@@ -63,7 +63,6 @@ type Verdict struct {
 	Facts []*protocol.Facts
 }
 
-// verdict is a cached result.
 type verdict struct {
 	problem string
 	facts   []*protocol.Facts

@@ -28,7 +28,6 @@ func example(t *testing.T) map[string]string {
 	return c.Data
 }
 
-// files checks files and returns the files that the programs read.
 func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string,
 	fields bool) (map[string]string, error) {
 	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})

@@ -55,7 +55,6 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 	return answers, nil
 }
 
-// maxAnswer bounds an answer, in bytes.
 const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes, and JSON's overhead
 
 // excess returns which limit a process exceeded, judged by how it ended. ok is false for other failures, such as a

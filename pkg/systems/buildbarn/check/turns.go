@@ -47,7 +47,6 @@ func (t *turns) take(ctx context.Context, namespace string) error {
 	return context.Cause(ctx)
 }
 
-// give gives a turn back.
 func (t *turns) give(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

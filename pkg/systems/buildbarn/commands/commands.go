@@ -15,7 +15,6 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.buildbarn()}
 }
 
-// cluster is a connection to the cluster with the farms.
 type cluster struct{ *command.Cluster }
 
 func (k commands) buildbarn() *cobra.Command {

@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// Bounds of the requests to a farm's pods.
 const (
 	askWait = 5 * time.Second
 	askPods = 64 // per part
@@ -118,7 +117,6 @@ func (d drawing) parts(ctx context.Context, list []buildbarn.Part) {
 	}
 }
 
-// details returns lines about a part: its problems, and its pods' metrics.
 func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string) {
 	for _, kind := range []string{buildbarn.ConditionReady, buildbarn.ConditionConfigFits} {
 		if c := meta.FindStatusCondition(p.Observed().Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {

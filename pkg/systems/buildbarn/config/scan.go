@@ -8,7 +8,6 @@ import (
 // maxDepth bounds the nesting of brackets, because the programs' own parser is recursive.
 const maxDepth = 200
 
-// scanner tokenizes Jsonnet, which includes JSON.
 type scanner struct {
 	text string
 	at   int

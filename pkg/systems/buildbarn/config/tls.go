@@ -97,7 +97,6 @@ func (f farm) certificate(roles ...string) object {
 	}}
 }
 
-// token admits clients with a token of the farm.
 func (f farm) token() object {
 	return object{"jwt": object{
 		"jwksInline": f.trust.TokenKeys, "maximumCacheSize": 1000, "cacheReplacementPolicy": "LEAST_RECENTLY_USED",

@@ -19,7 +19,6 @@ import (
 
 const nobody int64 = 65534
 
-// childMeta returns the metadata of a part's child.
 func childMeta(part, owner buildbarn.Part) metav1.ObjectMeta {
 	kind := buildbarn.GroupVersion.WithKind(kindOf(owner))
 	return metav1.ObjectMeta{Name: part.GetName(), Namespace: part.GetNamespace(), Labels: buildbarn.Labels(part),
@@ -146,7 +145,6 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	return t
 }
 
-// container returns the container of a program that is started with the given configuration file.
 func container(name, image string, resources corev1.ResourceRequirements, pull corev1.PullPolicy,
 	file string) corev1.Container {
 	c := corev1.Container{Name: name, Image: image, ImagePullPolicy: pull, Resources: resources,
@@ -175,7 +173,6 @@ func serving(c corev1.Container, ports ...corev1.ContainerPort) corev1.Container
 	return c
 }
 
-// shell returns an init container that runs a shell command, to make directories.
 func shell(image string, pull corev1.PullPolicy, command string, mounts ...corev1.VolumeMount) corev1.Container {
 	c := container("volume-init", image, corev1.ResourceRequirements{}, pull, "")
 	c.Command, c.VolumeMounts = []string{"sh", "-c", command}, mounts

@@ -62,7 +62,6 @@ func New(read Read, checker *check.Checker) []*engine.Reconciler {
 	}
 }
 
-// part describes one kind of part.
 type part struct {
 	object  func() buildbarn.Part
 	list    func() client.ObjectList
@@ -161,7 +160,6 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 	return r
 }
 
-// byLabels returns the index of pods or claims by the part in their labels.
 func byLabels(o client.Object) engine.Index {
 	return engine.Index{Object: o, Name: indexLabels, Values: func(o client.Object) []string {
 		l := o.GetLabels()
@@ -194,7 +192,6 @@ func named(controller mapping) mapping {
 	}
 }
 
-// indexed returns requests for the parts with a value in an index.
 func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, value string) (out []engine.Request) {
 	list := k.list()
 	if env.ByIndex(ctx, list, namespace, index, value) != nil {
@@ -238,7 +235,6 @@ func (k part) configured(controller mapping) mapping {
 	}
 }
 
-// certified maps a Secret to the parts that name it.
 func (k part) certified(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	return k.indexed(ctx, env, o.GetNamespace(), indexSecret, o.GetName())
 }
@@ -254,7 +250,6 @@ func (k part) hosted(mine mapping) mapping {
 	}
 }
 
-// labelled maps a pod to the part in its labels.
 func labelled(component string) mapping {
 	return func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 		if l := o.GetLabels(); l[buildbarn.LabelApp] == component && l[buildbarn.LabelPart] != "" {

@@ -222,7 +222,6 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[str
 	}
 }
 
-// parts returns a farm's parts with their defaults.
 func parts(b *buildbarn.Buildbarn) []buildbarn.Part {
 	s := &b.Spec
 	pods := func(image string, resources corev1.ResourceRequirements, replicas *int32) buildbarn.PodSpec {

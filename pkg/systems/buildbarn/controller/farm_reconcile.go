@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// partLists returns an empty list for each kind of part.
 func partLists() []client.ObjectList {
 	return []client.ObjectList{
 		&buildbarn.BuildbarnSchedulerList{},

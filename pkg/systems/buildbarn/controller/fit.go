@@ -20,7 +20,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/fit"
 )
 
-// maxDoubts bounds the reported warnings about a configuration.
 const maxDoubts = 5
 
 // observeNamed reads the Services that the part's files name, and their BuildbarnStorages.
@@ -129,7 +128,6 @@ func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) (
 	return out
 }
 
-// serviceMatters reports whether a Service's change matters to files that name it.
 func serviceMatters(was, is client.Object) bool {
 	a, b := was.(*corev1.Service), is.(*corev1.Service)
 	return !equality.Semantic.DeepEqual(a.Spec, b.Spec) ||

@@ -78,7 +78,6 @@ type Actions struct {
 	Again time.Duration
 }
 
-// plan is an unfinished plan.
 type plan struct {
 	Actions
 	o    Observed
@@ -206,7 +205,6 @@ func kindName(o client.Object) string {
 	return "ConfigMap"
 }
 
-// change plans an update if next differs from have.
 func (p *plan) change(have, next client.Object) {
 	if have.GetDeletionTimestamp() != nil {
 		p.settled = false // it is created again once it is gone
@@ -298,7 +296,6 @@ func instance(part buildbarn.Part) string {
 
 func (p *plan) copyName(hash string) string { return p.part.GetName() + "-config-" + hash }
 
-// copyNamed returns the part's own copy with this name, or nil.
 func (p *plan) copyNamed(name string) *corev1.ConfigMap {
 	for _, c := range p.o.Copies {
 		if c.Name == name && c.DeletionTimestamp == nil {

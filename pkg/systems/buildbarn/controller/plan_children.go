@@ -62,7 +62,6 @@ func (p *plan) statefulSet(s *buildbarn.BuildbarnStorage, hash string, replicas 
 	p.change(have, next)
 }
 
-// merged returns the labels of have, overwritten by add.
 func merged(have, add map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range have {

@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// queue reads the workers' queue from the metrics of the scheduler's pod.
 func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
 	pod, err := r.schedulerPod(ctx, w)
 	if err != nil {
@@ -27,7 +26,6 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 }
 
-// schedulerPod returns a ready pod of the scheduler that the workers follow.
 func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {

@@ -113,7 +113,6 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 	return nil
 }
 
-// get reads an object. It returns false if there is none.
 func (r *reconciler) get(ctx context.Context, namespace, name string, o client.Object) (bool, error) {
 	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
 	return err == nil, client.IgnoreNotFound(err)

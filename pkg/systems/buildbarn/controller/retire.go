@@ -27,7 +27,6 @@ import (
 // marked, so that the Deployment removes them, and the scheduler gives them no more actions. If the scheduler does not
 // answer, busy workers may be removed instead, but no action is lost: a terminated worker finishes its actions first.
 
-// retireCost makes ReplicaSets delete a pod before others.
 const retireCost = "-1000"
 
 func retired(p *corev1.Pod) bool { return p.Annotations[buildbarn.AnnotationRetired] != "" }
@@ -99,7 +98,6 @@ func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, p
 	return nil
 }
 
-// scheduler returns the endpoint where the followed scheduler serves the state of its queue.
 func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker) (queue.Scheduler, error) {
 	pod, err := r.schedulerPod(ctx, w)
 	if err != nil {

@@ -27,7 +27,6 @@ func (p *plan) ready(reason, message string) {
 	p.condition(buildbarn.ConditionReady, metav1.ConditionFalse, reason, message)
 }
 
-// count copies the numbers of pods from the Deployment or the StatefulSet.
 func (p *plan) count() {
 	p.Status.Replicas, p.Status.ReadyReplicas = 0, 0
 	if d := p.o.Deployment; d != nil && metav1.IsControlledBy(d, p.o.Part) {
@@ -52,7 +51,6 @@ func (p *plan) current(replicas int32) bool {
 	return false
 }
 
-// summary sets the state and the condition Ready.
 func (p *plan) summary(replicas int32) {
 	s := &p.Status
 	if p.foreign != "" {

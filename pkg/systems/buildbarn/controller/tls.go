@@ -37,7 +37,6 @@ func (p *plan) certificate() string {
 	return hex.EncodeToString(sum[:])[:10]
 }
 
-// checkSecret reports the first fault that would keep a program from starting.
 func checkSecret(data map[string][]byte) error {
 	for _, key := range []string{certificates.Certificate, certificates.Key, certificates.Authorities} {
 		if len(data[key]) == 0 {

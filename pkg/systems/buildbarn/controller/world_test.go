@@ -113,7 +113,6 @@ func (w *world) settle(t require.TestingT) map[string]int {
 	return nil
 }
 
-// checked returns the observed state with the verdict on the files.
 func (w *world) checked() Observed {
 	o := w.Observed
 	if o.Source != nil {

@@ -82,7 +82,6 @@ func endpoint(address string) (string, bool) {
 	return address, !strings.HasPrefix(rest, "/") && !strings.Contains(rest, ":")
 }
 
-// ordinal splits the name of a StatefulSet's pod.
 func ordinal(pod string) (n int, set string, ok bool) {
 	i := strings.LastIndexByte(pod, '-')
 	if i < 0 {
@@ -128,7 +127,6 @@ func (c *comparison) clients() error {
 	return nil
 }
 
-// client compares an address with the Service that it names.
 func (c *comparison) client(client protocol.Client, t target, s *corev1.Service) error {
 	kind := owned(s)
 	headless := s.Spec.ClusterIP == corev1.ClusterIPNone

@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// The metrics of bb_scheduler for the lengths of its queues.
 const (
 	metricPrefix    = "buildbarn_builder_in_memory_build_queue_"
 	metricScheduled = metricPrefix + "tasks_scheduled_total"
@@ -32,7 +31,6 @@ const (
 	metricRemoved   = metricPrefix + "workers_removed_total"
 )
 
-// Bounds of reading a program's metrics.
 const (
 	// maxCount is the largest number that is accepted.
 	maxCount    = 1 << 30
@@ -158,7 +156,6 @@ func Of(all []Queue, s *buildbarn.WorkerScale) *Queue {
 	return &Queue{}
 }
 
-// The metrics of bb_storage.
 const (
 	metricAllocations = "buildbarn_blobstore_block_device_backed_block_allocator_allocations_total"
 	metricReleases    = "buildbarn_blobstore_block_device_backed_block_allocator_releases_total"

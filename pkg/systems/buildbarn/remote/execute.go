@@ -74,7 +74,6 @@ func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Re
 	}
 }
 
-// run is the state of one execution over all its attempts.
 type run struct {
 	client    *Client
 	how       Execution
@@ -144,7 +143,6 @@ func (r *run) say(text string) {
 	r.said = text
 }
 
-// resultOf returns the result of a finished operation.
 func (c *Client) resultOf(op *longrunningpb.Operation) (*Result, error) {
 	if err := status.FromProto(op.GetError()).Err(); err != nil {
 		return nil, err
@@ -224,7 +222,6 @@ func output(raw []byte, digest *remoteexecution.Digest) (Output, error) {
 	return Output{Digest: d}, err
 }
 
-// between returns the time from a to b, or zero if one is nil.
 func between(a, b *timestamppb.Timestamp) time.Duration {
 	if a == nil || b == nil {
 		return 0

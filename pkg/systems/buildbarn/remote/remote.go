@@ -25,8 +25,7 @@ const (
 	// maxMessage bounds received messages, in bytes: gRPC's default, which servers expect of clients.
 	maxMessage = 4 << 20
 	// maxBatch bounds the bytes of blobs in one batch; larger blobs are streamed. Servers may require less.
-	maxBatch = 2 << 20
-	// maxDigests bounds the digests in one batch.
+	maxBatch   = 2 << 20
 	maxDigests = 1000
 	// chunk is the number of bytes of a blob per message of a stream.
 	chunk = 64 << 10
@@ -118,7 +117,6 @@ func New(c Config) (*Client, error) {
 	}, nil
 }
 
-// bearer is a token for the authorization header of each call.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

@@ -205,7 +205,6 @@ func (f *farm) Execute(r *remoteexecution.ExecuteRequest, s remoteexecution.Exec
 	return s.Send(done("op-1", f.result(r.GetActionDigest().GetHash())))
 }
 
-// result copies the action's input to its output.
 func (f *farm) result(action string) *remoteexecution.ExecuteResponse {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -62,7 +62,6 @@ func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
 	return nil
 }
 
-// trial is the state of a running smoke test.
 type trial struct {
 	Smoke
 	client *Client
@@ -183,7 +182,6 @@ func (t *trial) again(ctx context.Context) (string, error) {
 	return "cache hit", nil
 }
 
-// advised adds advice to a server's error.
 func advised(err error, s Smoke) error {
 	if errors.Is(err, context.Canceled) {
 		return err

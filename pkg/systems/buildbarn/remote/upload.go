@@ -81,7 +81,6 @@ func (c *Client) Upload(ctx context.Context, blobs []Blob) ([]Digest, error) {
 	return missing, flush()
 }
 
-// store stores blobs with one batch call.
 func (c *Client) store(ctx context.Context, blobs []Blob) error {
 	request := &remoteexecution.BatchUpdateBlobsRequest{
 		InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256,
@@ -103,7 +102,6 @@ func (c *Client) store(ctx context.Context, blobs []Blob) error {
 	return nil
 }
 
-// stream stores a blob in chunks.
 func (c *Client) stream(ctx context.Context, b Blob) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

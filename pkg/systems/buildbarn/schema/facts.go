@@ -63,7 +63,6 @@ func texts(m message, field protoreflect.Name) (out []string) {
 	return out
 }
 
-// properties returns the properties of a message's platform.
 func properties(m message) (out []protocol.Property) {
 	platform := message{Message: m.of("platform").Message()}
 	list := platform.of("properties").List()

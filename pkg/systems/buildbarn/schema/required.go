@@ -50,7 +50,6 @@ var requiredWith = map[protoreflect.FullName]map[protoreflect.Name]protoreflect.
 	"bb_storage.ApplicationConfiguration": {"schedulers": "execute_authorizer"},
 }
 
-// missing reports the first required field or oneof that a message lacks.
 func missing(m message) *Error {
 	d := m.Descriptor()
 	for _, name := range strings.Fields(required[protoreflect.FullName(m.name())]) {

@@ -17,7 +17,6 @@ import (
 //go:embed all:assets
 var assets embed.FS
 
-// maxBytes bounds the unpacked program.
 const maxBytes = 64 << 20
 
 // Open returns the program as an anonymous executable file in memory. The caller closes it.

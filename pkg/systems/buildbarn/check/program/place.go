@@ -46,7 +46,6 @@ func located(f protocol.Facts, files map[string]string, main string) *protocol.F
 	return &f
 }
 
-// last returns the last field of a path, without an index.
 func last(path string) string {
 	field := path[strings.LastIndexByte(path, '.')+1:]
 	field, _, _ = strings.Cut(field, "[")
