@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// refusal is an error with a status of 400 or more.
 type refusal struct {
 	status  int
 	message string

@@ -66,7 +66,6 @@ func (s *Server) origin(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// preflight answers a CORS preflight request for the methods of a path.
 func preflight(w http.ResponseWriter, methods []string) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))

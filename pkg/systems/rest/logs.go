@@ -129,7 +129,6 @@ func (s *Server) locate(ctx context.Context, from *source) error {
 	return err
 }
 
-// open reads a container's log from its node's agent.
 func (s *Server) open(ctx context.Context, from source, tail int, follow bool) (io.ReadCloser, error) {
 	base, transport, err := s.cfg.Nodes.Connect(ctx, from.node)
 	if err != nil {
@@ -245,7 +244,6 @@ func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
 	return c.Answer(http.StatusOK, into)
 }
 
-// askWorker sends a GET request to an external worker.
 func (s *Server) askWorker(c *Call, name, path string, tail int) (io.ReadCloser, error) {
 	var node corev1.Node
 	if err := s.cluster.Get(c, "", name, &node); err != nil {

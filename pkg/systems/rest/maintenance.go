@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maintenance serves health and prune.
 type maintenance Server
 
 func (m *maintenance) Routes() []Route {

@@ -19,7 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maxWorkers is the maximum number of external workers.
 const maxWorkers = 1000
 
 type nodes Server
@@ -257,7 +256,6 @@ func (n *nodes) beat(c *Call, id string) error {
 	return c.Answer(http.StatusOK, view.Node(node, load[node.Name], now, view.Place{}))
 }
 
-// renew records a heartbeat.
 func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	return again(c, func() error {
 		var have coordinationv1.Lease
@@ -282,7 +280,6 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	})
 }
 
-// setReady writes the Ready condition of a worker.
 func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
 	reason, message string) (next *corev1.Node, err error) {
 	err = again(c, func() error {

@@ -33,7 +33,6 @@ func (d *description) Routes() []Route {
 	}}
 }
 
-// document is any JSON object.
 type document map[string]any
 
 func describe(routes []*Route) document {

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// operations returns the documented statuses by method and path.
 func (w *world) operations() map[string]sets.Set[string] {
 	w.t.Helper()
 	var doc struct {

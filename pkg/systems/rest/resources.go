@@ -132,7 +132,6 @@ func (s *states) on(r *kontrol.Resource, cluster string) bool {
 		slices.ContainsFunc(s.current[r.Name], func(a *kontrol.CurrentState) bool { return a.State.Cluster == cluster })
 }
 
-// states reads the states of all Resources, or of the selected ones.
 func (s *resources) states(ctx context.Context, opts ...ctrl.ListOption) (*states, error) {
 	var applied kontrol.AppliedStateList
 	if err := s.cluster.List(ctx, &kontrol.AppliedState{}, &applied, opts...); err != nil {

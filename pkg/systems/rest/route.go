@@ -22,11 +22,9 @@ import (
 type Route struct {
 	// Method and Path form a pattern of http.ServeMux: GET /api/v1/tasks/{id}.
 	Method, Path string
-	// Summary describes the operation in a few words.
-	Summary string
-	Query   []Parameter
-	// Headers are the request headers that it reads.
-	Headers []Parameter
+	Summary      string
+	Query        []Parameter
+	Headers      []Parameter
 	// Body is a value of the request body's type; nil if there is no body.
 	Body any
 	// Answers maps a status to a value of the answer's type; nil means text/event-stream. It omits the statuses that
@@ -107,10 +105,8 @@ func (c *Call) Decode(into any) error {
 	return nil
 }
 
-// maxDepth bounds the nesting of a body.
 const maxDepth = 32
 
-// decode decodes one JSON value of bounded depth.
 func decode(data []byte, into any) error {
 	depth, quoted, escaped := 0, false, false
 	for _, b := range data {
@@ -172,7 +168,6 @@ func common(r *Route) []int {
 	return list
 }
 
-// router finds the route of a request.
 type router struct {
 	mux    *http.ServeMux
 	routes []*Route
@@ -219,7 +214,6 @@ func newRouter(s *Server, resources ...Resource) *router {
 	return t
 }
 
-// serve returns the handler of a route.
 func (s *Server) serve(route *Route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()

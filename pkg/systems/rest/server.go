@@ -15,17 +15,16 @@ import (
 
 // Server serves the API. It is a run.Component.
 type Server struct {
-	cfg        Config
-	log        *slog.Logger
-	token      *tokenFile // nil if insecure
-	cluster    Cluster
-	router     *router
-	workers    *http.Client // for requests to external workers
-	streams    chan struct{}
-	bodies     chan struct{}
-	reads      chan struct{}
-	maxWorkers int
-	// schedulePatience is how long a create waits for the scheduler's decision.
+	cfg              Config
+	log              *slog.Logger
+	token            *tokenFile // nil if insecure
+	cluster          Cluster
+	router           *router
+	workers          *http.Client // for requests to external workers
+	streams          chan struct{}
+	bodies           chan struct{}
+	reads            chan struct{}
+	maxWorkers       int
 	schedulePatience time.Duration
 	ending           context.Context
 	end              context.CancelFunc

@@ -213,7 +213,6 @@ func (t *tasks) list(c *Call) error {
 
 var errNoTask = Refuse(http.StatusNotFound, "task not found")
 
-// find returns the task and the attempt with an ID.
 func (t *tasks) find(c *Call) (*taskapi.Task, taskapi.TaskAttempt, error) {
 	name, attempt, ok := view.ParseAttemptID(c.Param("id"))
 	if !ok || name == "" {

@@ -27,7 +27,6 @@ const (
 	maxCA = 1 << 20
 )
 
-// client sends requests to the facade.
 type client struct {
 	base  *url.URL
 	token string
@@ -114,5 +113,4 @@ func (c *client) do(ctx context.Context, method, path string, body, into any) er
 	return nil
 }
 
-// at returns the path of an object.
 func at(kind, id string) string { return "/api/v1/" + kind + "/" + url.PathEscape(id) }

@@ -36,7 +36,6 @@ func cores(milli int64) string {
 	return fmt.Sprintf("%.1f", float64(milli)/1000)
 }
 
-// size formats bytes with a binary unit.
 func size(n int64) string {
 	for _, u := range []struct {
 		name   string
@@ -72,7 +71,6 @@ func pairs(w io.Writer, indent string, m map[string]string) {
 	}
 }
 
-// keyValues parses key=value.
 func keyValues(what string, list []string) (map[string]string, error) {
 	m := make(map[string]string, len(list))
 	for _, pair := range list {

@@ -20,13 +20,11 @@ import (
 // Name is the name of the link.
 const Name = "podling"
 
-// defaultMaster is the default address of Podling's master.
 const defaultMaster = "http://localhost:8080"
 
 // maxFile bounds the configuration file, in bytes.
 const maxFile = 64 << 10
 
-// options are the flags of all commands.
 type options struct {
 	Master  string `yaml:"master"`
 	Token   string `yaml:"token"`
@@ -35,7 +33,6 @@ type options struct {
 	verbose bool
 }
 
-// app is one run of the command line.
 type app struct {
 	options
 	out    io.Writer

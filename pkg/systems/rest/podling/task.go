@@ -191,7 +191,6 @@ func (a *app) logs() *cobra.Command {
 	return cmd
 }
 
-// follow prints the lines of a stream of events.
 func (a *app) follow(ctx context.Context, path string) error {
 	in, err := a.client.open(ctx, http.MethodGet, path, nil)
 	if err != nil {

@@ -129,7 +129,6 @@ func portsOf(ports []corev1.ContainerPort) []wire.ContainerPort {
 	return out
 }
 
-// probe converts a health check, or returns nil for nil.
 func probe(h *wire.HealthCheck) (*corev1.Probe, error) {
 	if h == nil {
 		return nil, nil
@@ -215,7 +214,6 @@ func Container(in *wire.Container) (corev1.Container, error) {
 	return c, nil
 }
 
-// containerOf converts a container and its state for clients.
 func containerOf(c *corev1.Container, s *corev1.ContainerStatus) wire.Container {
 	out := wire.Container{
 		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, Env: envMap(c.Env), Ports: portsOf(c.Ports),

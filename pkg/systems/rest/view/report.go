@@ -22,7 +22,6 @@ type ErrStale string
 
 func (e ErrStale) Error() string { return string(e) }
 
-// exited matches a worker's message about a container's exit code.
 var exited = regexp.MustCompile(`^container exited with code (-?[0-9]{1,10})$`)
 
 // ReportTask applies a worker's report on a task to the status of its pod, which the caller owns. It returns whether

@@ -54,8 +54,7 @@ type Execute struct {
 type TaskLogs struct {
 	TaskID string `json:"taskId"`
 	Logs   string `json:"logs"`
-	// Tail is the requested number of lines.
-	Tail int `json:"tail"`
+	Tail   int    `json:"tail"`
 }
 
 // HealthCheck is a probe. Type is http, tcp or exec.
