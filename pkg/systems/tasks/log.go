@@ -75,14 +75,12 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 			t.Name))))
 }
 
-// loggedFrom locates the log of an attempt.
 type loggedFrom struct {
 	nodes    []string // the candidates
 	pod, uid string
 	ended    bool
 }
 
-// loggedAttempt returns the location of the requested log.
 func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 	number := func(name string, low int64) (int64, error) {
 		text := q.Get(name)

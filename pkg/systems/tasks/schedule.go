@@ -12,7 +12,6 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// validateSchedule validates a schedule: its cron expression, its time zone and its tasks.
 func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 	errs := tasks.ValidateSchedule(s)
 	if len(errs) > 0 {

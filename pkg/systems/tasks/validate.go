@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 )
 
-// validate validates a new task, and its first attempt's pod by upstream's rules.
 func validate(t *tasks.Task) field.ErrorList {
 	if errs := tasks.Validate(t); len(errs) > 0 {
 		return errs

@@ -206,7 +206,6 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 	return nil
 }
 
-// schedule creates a TaskSchedule from a task.
 func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t command.Terminal) error {
 	if o.Wait || o.Key != "" {
 		return errors.New("--schedule runs a task again and again: leave out --wait and --idempotency-key")

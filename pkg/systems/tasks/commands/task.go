@@ -22,7 +22,6 @@ func failed(name, reason string, code int) error {
 	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", name, reason)}
 }
 
-// unfinished selects the tasks that have not ended.
 var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
 	fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
 
@@ -35,7 +34,6 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	return t, err
 }
 
-// eachTask calls f for each page of the matching tasks of the namespace.
 func (c cluster) eachTask(ctx context.Context, match fields.Selector, f func([]tasks.Task) error) error {
 	o := &ctrl.ListOptions{Namespace: c.Namespace, Limit: command.Page, FieldSelector: match}
 	for {

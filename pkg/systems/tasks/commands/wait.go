@@ -87,7 +87,6 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 	}
 }
 
-// follower reports the progress of one task.
 type follower struct {
 	c      cluster
 	t      command.Terminal

@@ -22,7 +22,6 @@ const maxAnswer = 4096
 // errRefused means that the worker will not accept the pod in a retry either.
 var errRefused = errors.New("the worker refused the pod")
 
-// worker is a client of an external worker's API.
 type worker struct {
 	client *http.Client
 	base   string

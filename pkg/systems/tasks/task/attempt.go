@@ -66,7 +66,6 @@ func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	return true
 }
 
-// waits updates an attempt whose pod has no node.
 func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 	if pod.DeletionTimestamp != nil {
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted before a node was chosen", pod.Name)
@@ -91,7 +90,6 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 	return false
 }
 
-// container updates an attempt from its pod's container.
 func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 	var c corev1.ContainerStatus
 	if len(pod.Status.ContainerStatuses) > 0 {
@@ -160,7 +158,6 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	}
 }
 
-// terminated records the end of a container.
 func terminated(a *tasks.TaskAttempt, end *corev1.ContainerStateTerminated, deleted bool) {
 	code := end.ExitCode
 	a.ExitCode = &code

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// forgetPatience bounds a request to a node to remove logs.
 const forgetPatience = 10 * time.Second
 
 // logsOf returns requests to remove the logs of a deleted task from the nodes of its attempts.

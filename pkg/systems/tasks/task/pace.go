@@ -72,7 +72,6 @@ func (p *pace) drop(now time.Time) {
 	p.sweep = 2 * len(p.at)
 }
 
-// forget drops the entry of a deleted task.
 func (p *pace) forget(name types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -184,7 +184,6 @@ func (p *plan) adopt() (found bool) {
 	return found
 }
 
-// find returns the active attempt of an index, or nil.
 func (p *plan) find(i int) *tasks.TaskAttempt {
 	at := slices.IndexFunc(p.active, func(a tasks.TaskAttempt) bool { return index(&a) == i })
 	if at < 0 {
@@ -266,7 +265,6 @@ func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
 	return d
 }
 
-// cancel ends all active attempts.
 func (p *plan) cancel() {
 	p.cancelled = p.completed.Count()+p.failed.Count() < p.size()
 	for _, a := range p.active {
@@ -312,7 +310,6 @@ func (p *plan) busy(a *tasks.TaskAttempt) bool {
 	})
 }
 
-// over reports whether a pod's container has ended.
 func over(pod *corev1.Pod) bool {
 	c := pod.Status.ContainerStatuses
 	return podstate.Ended(pod) || len(c) > 0 && c[0].State.Terminated != nil

@@ -27,7 +27,6 @@ import (
 
 var kind = tasks.GroupVersion.WithKind("Task")
 
-// podIndex indexes the pods of a task by namespace and name.
 const podIndex = "tasks.coracle.dev.pods"
 
 // A request for orphan plus a pod's name removes the finalizer of a pod without a task. No task can have such a name.
@@ -148,7 +147,6 @@ func tasksOf(ctx context.Context, env engine.Env, was, is client.Object) []engin
 	return out
 }
 
-// matters reports whether a change of a pod is relevant to its task.
 func matters(was, is *corev1.Pod) bool {
 	return was.Spec.NodeName != is.Spec.NodeName || was.Status.Phase != is.Status.Phase ||
 		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
@@ -230,7 +228,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-// hear observes the last heartbeats of the pods' nodes.
 func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 	for _, p := range o.Pods {
 		name := p.Spec.NodeName
@@ -277,7 +274,6 @@ func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.T
 	})
 }
 
-// write writes the status if it has changed, and sets t to the result.
 func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatus) error {
 	if equality.Semantic.DeepEqual(s, t.Status) {
 		return nil

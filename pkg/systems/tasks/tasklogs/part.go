@@ -15,7 +15,6 @@ import (
 // directory is the archive's directory below the directory of pods' logs. No pod's directory can have this name.
 const directory = ".tasks"
 
-// node is the part of an agent that keeps tasks' logs.
 type node struct {
 	part.None
 	host    part.Host
@@ -49,7 +48,6 @@ func (n *node) Routes() []part.Route {
 	}
 }
 
-// read serves the log of a task's attempt.
 func (n *node) read(w http.ResponseWriter, r *http.Request) {
 	task, name, uid := r.PathValue("task"), r.PathValue("pod"), r.PathValue("uid")
 	n.host.ServeLog(w, r, part.Log{
@@ -63,7 +61,6 @@ func (n *node) read(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// forget removes the logs of a task.
 func (n *node) forget(w http.ResponseWriter, r *http.Request) {
 	if err := n.archive.Forget(r.PathValue("task")); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -215,7 +215,6 @@ func (a *Archive) load() {
 	slices.SortFunc(a.kept, func(x, y entry) int { return x.at.Compare(y.at) })
 }
 
-// sizeOf returns the total size of the files below a directory.
 func sizeOf(dir string) (size int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

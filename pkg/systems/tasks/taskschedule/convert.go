@@ -68,7 +68,6 @@ func statusOf(s batchv1.CronJobStatus) tasks.TaskScheduleStatus {
 
 var words = strings.NewReplacer("Job", "Task", "job", "task")
 
-// said converts an event about a CronJob to an event about a schedule.
 func said(e cron.Event) cron.Event {
 	e.Reason, e.Message = words.Replace(e.Reason), words.Replace(e.Message)
 	return e

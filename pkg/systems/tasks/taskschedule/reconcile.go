@@ -98,7 +98,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
 
-// apply deletes and creates tasks, and adds a new task to the status.
 func (r *reconciler) apply(ctx context.Context, s *tasks.TaskSchedule, a *cron.Actions) error {
 	for _, j := range a.Delete {
 		t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: j.Namespace, Name: j.Name}}
