@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// batchPods bounds the number of pods that share a batch.
 const batchPods = 32
 
 // messageBatch holds the messages of one request, one per line of its body.

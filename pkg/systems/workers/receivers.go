@@ -63,7 +63,6 @@ func (m *messaging) localNode(name string) localNode {
 	return nil
 }
 
-// pod returns a handler that sends a message to a pod.
 func (m *messaging) pod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := builtin.AdmitProxy(req, on, "message"); err != nil {
 		return nil, err

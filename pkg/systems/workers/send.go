@@ -23,7 +23,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// sender sends one message.
 type sender struct {
 	*messaging
 	on         kind.Connection
@@ -163,7 +162,6 @@ func flagOf(q url.Values, name string) (bool, error) {
 	return on, nil
 }
 
-// header returns the headers of the request to the node.
 func (s sender) header(req *http.Request, id string) http.Header {
 	head := http.Header{}
 	contentType := req.Header.Get("Content-Type")

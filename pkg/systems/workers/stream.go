@@ -66,7 +66,6 @@ type messageStream struct {
 	last      bool             // the sender has sent its last message
 }
 
-// streamAnswer is an answer to send to the sender.
 type streamAnswer struct {
 	frame.Head
 	payload []byte
@@ -78,7 +77,6 @@ func streamed(req *http.Request) bool {
 	return strings.EqualFold(req.Header.Get("Upgrade"), frame.SendProtocol)
 }
 
-// serveStream serves a connection until it ends.
 func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
 	if fromNode(req) {
 		_, _, name := s.on.Target()
@@ -108,7 +106,6 @@ func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// without returns the unanswered messages.
 func (c *messageStream) without() []*streamMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +127,6 @@ func newMessageStream(s sender, req *http.Request, conn net.Conn, in *bufio.Read
 	return c
 }
 
-// write sends answers until the channel is closed.
 func (c *messageStream) write() {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
@@ -164,7 +160,6 @@ func (c *messageStream) write() {
 	}
 }
 
-// farewell is the ID of a connection's last frame.
 const farewell = "end"
 
 // read accepts messages until the connection ends.

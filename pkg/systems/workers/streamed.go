@@ -21,7 +21,6 @@ import (
 // another one.
 const receiversFor = 100 * time.Millisecond
 
-// streamMessage is an unanswered message of a connection.
 type streamMessage struct {
 	of                     *messageStream
 	id, contentType, trace string
@@ -38,7 +37,6 @@ type streamMessage struct {
 	answered  bool
 }
 
-// route adds a message to the batch for the node in this process, or else forwards it.
 func (c *messageStream) route(m *streamMessage) {
 	if now := time.Now(); len(c.receivers) == 0 || now.Sub(c.since) > receiversFor {
 		c.receivers, c.since = c.candidates(), now
@@ -65,7 +63,6 @@ func (c *messageStream) route(m *streamMessage) {
 	}
 }
 
-// delivery returns the message in the form for the node in this process.
 func (m *streamMessage) delivery() *workers.Delivery {
 	d := &workers.Delivery{
 		BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace,
@@ -162,7 +159,6 @@ func (w *streamResponse) Header() http.Header         { return w.header }
 func (w *streamResponse) WriteHeader(code int)        { w.code = code }
 func (w *streamResponse) Write(b []byte) (int, error) { return w.body.Write(b) }
 
-// fail answers with the Status of an error.
 func (m *streamMessage) fail(err error) {
 	status := responsewriters.ErrorToAPIStatus(err)
 	status.APIVersion, status.Kind = "v1", "Status"
@@ -187,7 +183,6 @@ func (m *streamMessage) answer(a *streamAnswer) {
 	m.of.answers <- a // the channel has room
 }
 
-// cancel ends the wait for a reply.
 func (m *streamMessage) cancel() {
 	m.of.mu.Lock()
 	m.cancelled = true

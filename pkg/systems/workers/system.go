@@ -63,7 +63,6 @@ func kinds() []own.Kind {
 	return []own.Kind{{Row: row, Rights: workers.Rights}}
 }
 
-// subresource returns the message subresource.
 func subresource(options string, connect kind.Connector) kind.Subresource {
 	return kind.Subresource{
 		Name: "message", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(options), Verbs: []string{"create"},

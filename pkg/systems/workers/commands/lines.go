@@ -18,7 +18,6 @@ import (
 // linesAhead bounds the sent lines whose outcome is not printed yet.
 const linesAhead = 1024
 
-// line is a message in flight.
 type line struct {
 	outcome chan error // has a buffer of one
 	reply   []byte
@@ -61,7 +60,6 @@ func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io
 	return <-failed
 }
 
-// start sends lines until the end of the input.
 func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, sent chan<- *line) error {
 	contentType := o.ContentType
 	if contentType == "" {

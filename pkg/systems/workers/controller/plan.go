@@ -25,9 +25,8 @@ const Image = "coracle/worker:latest"
 type Observed struct {
 	Worker *workers.Worker
 	// Sets and Pods are controlled by the worker, Pods through a set.
-	Sets []*appsv1.ReplicaSet
-	Pods []*corev1.Pod
-	// Service is the service with the worker's name, or nil.
+	Sets    []*appsv1.ReplicaSet
+	Pods    []*corev1.Pod
 	Service *corev1.Service
 }
 
@@ -78,14 +77,12 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// load is the work of the pods.
 type load struct {
 	messages int32
 	last     time.Time // when a pod last got a message
 	ready    time.Time // when a pod last became ready
 }
 
-// count adds up the pods in the status.
 func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
 	s.Replicas, s.ReadyReplicas, s.Depth, s.InFlight = 0, 0, 0, 0
 	for _, p := range pods {
@@ -296,7 +293,6 @@ func Template(w *workers.Worker) corev1.PodTemplateSpec {
 	}
 }
 
-// escape doubles dollar signs.
 func escape(s string) string {
 	var out []byte
 	for i := range len(s) {

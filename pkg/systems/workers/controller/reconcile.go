@@ -51,7 +51,6 @@ func named(ctx context.Context, env engine.Env, o client.Object) []engine.Reques
 	return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
 }
 
-// labelled maps a pod to the worker in its label.
 func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	if name := o.GetLabels()[workers.LabelWorker]; name != "" {
 		return []engine.Request{engine.RequestFor(o.GetNamespace(), name)}
@@ -59,7 +58,6 @@ func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return nil
 }
 
-// counts reports whether a pod's change is relevant to its worker.
 func counts(was, is client.Object) bool {
 	a, b := was.(*corev1.Pod), is.(*corev1.Pod)
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {

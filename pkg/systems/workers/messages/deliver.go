@@ -17,7 +17,6 @@ type Target struct {
 	UID             types.UID
 }
 
-// arrival is a message on its way into a queue.
 type arrival struct {
 	*entry
 	to *receiver

@@ -52,7 +52,6 @@ func openLog(dir string) (*messageLog, []*stored, error) {
 	return l, list, nil
 }
 
-// read reads a segment's records.
 func (l *messageLog) read(s *segment, found map[uint64]*stored) error {
 	r := bufio.NewReaderSize(s.file, 1<<16)
 	for {

@@ -16,7 +16,6 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// receiver is a pod that receives messages.
 type receiver struct {
 	m      *Manager
 	pod    *corev1.Pod

@@ -171,7 +171,6 @@ func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
 }
 
-// response handles the program's reply.
 func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	id := req.PathValue("id")
 	p := r.body(w, req)
@@ -198,7 +197,6 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
 }
 
-// failure handles the program's report that it failed to handle a message.
 func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
@@ -209,7 +207,6 @@ func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, req, Outcome{Failure: workers.HandlerFailed, ErrorType: kind, Text: text})
 }
 
-// errorOf returns the type and text of an error that a program reports.
 func errorOf(data []byte, h http.Header) (kind, text string) {
 	var e struct{ ErrorType, ErrorMessage string }
 	if json.Unmarshal(data, &e) != nil || e.ErrorMessage == "" {

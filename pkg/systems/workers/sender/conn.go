@@ -23,7 +23,6 @@ const (
 	mostSlots = 4096
 )
 
-// conn is a connection to the API server.
 type conn struct {
 	rw      io.ReadWriteCloser
 	slots   chan struct{} // one element per unanswered message
@@ -136,7 +135,6 @@ func (c *conn) leave() {
 	}
 }
 
-// read reports outcomes until the connection ends.
 func (c *conn) read() {
 	err := c.outcomes()
 	_ = c.rw.Close()

@@ -77,7 +77,6 @@ func post(ctx context.Context, target string, payload []byte, wait bool) ([]byte
 	return body, nil
 }
 
-// path returns the URL path of a target.
 func path(target string) (string, error) {
 	parts := strings.Split(target, "/")
 	namespace := ""

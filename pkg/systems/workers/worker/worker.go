@@ -187,7 +187,6 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 	return m, nil
 }
 
-// result calls the handler and returns its answer.
 func (h Handler) result(ctx context.Context, m *Message) answer {
 	ctx = context.WithoutCancel(ctx) // a received message is always handled
 	if !m.Deadline.IsZero() {
@@ -214,7 +213,6 @@ func (h Handler) result(ctx context.Context, m *Message) answer {
 	return a
 }
 
-// handle calls the handler and answers over the Runtime API.
 func (l *loop) handle(ctx context.Context, m *Message) {
 	a := l.handler.result(ctx, m)
 	what, contentType, body := "response", a.ContentType, a.payload
