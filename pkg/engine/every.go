@@ -101,7 +101,6 @@ func (e *every) update(ctx context.Context) (started []*source) {
 	return started
 }
 
-// follow updates the sources until ctx ends.
 func (e *every) follow(ctx context.Context) {
 	for {
 		select {

@@ -92,7 +92,6 @@ func (d *declared) mayWrite(o runtime.Object, parts ...Part) error {
 	return nil
 }
 
-// reader restricts the cache to declared kinds.
 type reader struct {
 	client.Reader
 	d *declared

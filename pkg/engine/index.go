@@ -16,7 +16,6 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// indexes are the indexes that a reconciler declared.
 type indexes struct {
 	scheme *runtime.Scheme
 	values map[string]func(client.Object) []string // by kind and name

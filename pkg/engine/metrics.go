@@ -46,7 +46,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// handles are the metrics of one reconciler.
 type handles struct {
 	results                                struct{ success, failed, after prometheus.Counter }
 	errors, panics, crashes, adds, retries prometheus.Counter

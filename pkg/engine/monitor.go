@@ -109,7 +109,6 @@ func (m *Monitor) all() []*observer {
 	return slices.Clone(m.observers)
 }
 
-// observe starts tracking a reconciler.
 func (m *Monitor) observe(l *life) *observer {
 	r := l.r
 	o := &observer{r: r, handles: m.metrics.of(r.Name, max(r.Workers, 1)), failing: map[Request]*Failure{}}
@@ -149,7 +148,6 @@ func (m *Monitor) observe(l *life) *observer {
 	return o
 }
 
-// observer tracks one reconciler.
 type observer struct {
 	r                      *Reconciler
 	handles                handles
@@ -166,7 +164,6 @@ type observer struct {
 	lastCrash string
 }
 
-// starts records the queue and the recorder of a new start.
 func (o *observer) starts(q *queue, r *events.Recorder) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

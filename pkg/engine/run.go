@@ -251,7 +251,6 @@ func awaitSources(ctx context.Context, sources []*source) bool {
 	return true
 }
 
-// observed reports each call and its result to the observer.
 func (l *life) observed(f Func) Func {
 	return func(ctx context.Context, req Request) (res Result, err error) {
 		end := l.observer.begin(req)
@@ -341,7 +340,6 @@ func (s *source) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// handler turns informer events into requests.
 type handler struct {
 	ctx context.Context
 	s   *source

@@ -48,7 +48,6 @@ func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 	})
 }
 
-// served is a Kinds that changes.
 type served struct {
 	kinds   []Kind
 	changed chan struct{}

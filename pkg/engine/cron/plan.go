@@ -93,7 +93,6 @@ func Ended(j *batchv1.Job) batchv1.JobConditionType {
 	return ""
 }
 
-// followJobs updates the list of active jobs and the time of the last success.
 func (p *plan) followJobs() {
 	there := make(map[types.UID]bool, len(p.Jobs))
 	for _, j := range p.Jobs {
@@ -119,7 +118,6 @@ func (p *plan) followJobs() {
 	}
 }
 
-// trimHistory deletes the oldest jobs beyond the limits.
 func (p *plan) trimHistory() {
 	for how, limit := range map[batchv1.JobConditionType]*int32{
 		batchv1.JobComplete: p.spec.SuccessfulJobsHistoryLimit, batchv1.JobFailed: p.spec.FailedJobsHistoryLimit,

@@ -49,7 +49,6 @@ func group(o client.Object) string {
 	return o.GetNamespace() + "/" + labels.Set(o.GetLabels()).String()
 }
 
-// selecting maps a pod to the services that select it.
 func selecting(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	if len(o.GetLabels()) == 0 {
 		return nil
