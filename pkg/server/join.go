@@ -170,7 +170,6 @@ func parseJoinRequest(body []byte) (ask joinRequest, err error) {
 	return ask, nil
 }
 
-// check validates a request and returns its key.
 func (r joinRequest) check() (*ecdsa.PublicKey, error) {
 	if bad := validation.IsDNS1123Subdomain(r.NodeName); len(bad) > 0 {
 		return nil, fmt.Errorf("nodeName %q: %s", r.NodeName, bad[0])
