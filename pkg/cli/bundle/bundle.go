@@ -195,7 +195,6 @@ func machine(context.Context) ([]byte, error) {
 	return out.Bytes(), errors.Join(errs...)
 }
 
-// mounts lists the mounts below the data and run directories.
 func (b *bundle) mounts(context.Context) ([]byte, error) {
 	raw, err := bounded.File("/proc/self/mountinfo", mostEntry)
 	var out bytes.Buffer
