@@ -16,9 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// TestErrorsByCommand compares what each command answers on a machine without a cluster with testdata/errors.txt: without
-// arguments, with too many, with a name of something that does not exist, and with an unknown flag. A new command or
-// a reworded error changes that file, so that someone reads it: UPDATE=1 writes the file.
+// TestErrorsByCommand compares testdata/errors.txt with what each command answers on a machine without a cluster:
+// without arguments, with too many, with the name of something that does not exist, and with an unknown flag. A new
+// command or a reworded error changes that file, so that someone reads it: UPDATE=1 writes the file.
 func TestErrorsByCommand(t *testing.T) {
 	golden, err := filepath.Abs("testdata/errors.txt")
 	require.NoError(t, err)
@@ -74,7 +74,8 @@ func TestErrorsByCommand(t *testing.T) {
 		}
 	}
 	for _, words := range []string{
-		"", "bogus", "statu", "certs chek", "help certs", "completion bash", "start absent", "start --bogus", "start --dns-forward-to x",
+		"", "bogus", "statu", "certs chek", "help certs", "completion bash", "start absent",
+		"start --bogus", "start --dns-forward-to x",
 		"run a --image busybox --env x", "send pod/a", "send a b", "token create --ttl x", "image load - -",
 		"kontrol clusters add a --local --pull", "kontrol adopt deployment --cluster a", "certs rotate --ca",
 		"agent --join x", "snapshot restore", "help bogus", "help -k bogus",

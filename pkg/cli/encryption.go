@@ -79,8 +79,7 @@ func provider(r socket.EncryptionRule) string {
 	return r.Provider
 }
 
-// ChangeEncryption asks the server on this machine to run one of socket's Encryption* actions and prints the
-// progress.
+// ChangeEncryption asks the server on this machine to run one of socket's Encryption* actions and prints the progress.
 func ChangeEncryption(ctx context.Context, runDir, action string, out io.Writer) error {
 	return socket.NewClient(runDir).ChangeEncryption(ctx, action, func(e socket.Event) { fmt.Fprintln(out, e.Message) })
 }

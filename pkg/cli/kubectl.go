@@ -1,7 +1,6 @@
 // Package cli is the command line: kubectl, and Coracle's own commands for a cluster (run, ps, nodes, logs) and for
-// this machine's process (status, image).
-//
-// Its invariant: a command prints its result on standard output and everything else on standard error.
+// this machine's process (status, image). Its invariant: a command prints its result on standard output and everything
+// else on standard error.
 package cli
 
 import (

@@ -17,8 +17,7 @@ import (
 
 // Config configures a Client.
 type Config struct {
-	// REST has the server's address and the credentials. QPS 0 means no limit, since the server limits requests
-	// itself.
+	// REST has the server's address and the credentials. QPS 0 means no limit, since the server limits requests itself.
 	REST *restclient.Config
 	// Only restricts the cached objects of a kind by namespace, label or field: an agent needs only the pods of its
 	// node.

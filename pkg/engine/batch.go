@@ -6,26 +6,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A burst ends when no change comes for n times pauseStep, at most pauseMost, where n counts the changes since the last
-// second without one; and at the latest burstMost after it began. So a single change is hardly delayed, and a storm on
-// a busy machine is batched as one.
+// A burst ends when no change comes for n*pauseStep, at most pauseMost, where n is the number of changes since the
+// last second without one, and at the latest burstMost after its start. So a single change is hardly delayed, and a
+// storm on a busy machine becomes one batch.
 const (
 	pauseStep = 5 * time.Millisecond
-	// pauseMost is short beside what a person or a script needs between the end of a rollout and the first connection to
-	// its service.
+	// pauseMost is short compared to the time from the end of a rollout to a client's first connection.
 	pauseMost = 25 * time.Millisecond
 	burstMost = time.Second
 )
 
-// burst is a run of changes of one name, and for burstMost after its end the record of it.
+// burst is a run of changes with one name. It is kept for burstMost after its end.
 type burst struct {
 	began, last time.Time
 	n           int
-	object      client.Object // the last; nil once the burst has ended
+	object      client.Object // the last object; nil once the burst has ended
 	timer       *time.Timer
 }
 
-// left is how long the burst lasts, or is recorded, without further changes.
+// left returns how long the burst lasts, or is kept, without further changes.
 func (b *burst) left(now time.Time) time.Duration {
 	if b.object == nil {
 		return b.last.Add(burstMost).Sub(now)
@@ -34,7 +33,7 @@ func (b *burst) left(now time.Time) time.Duration {
 	return min(b.last.Add(pause).Sub(now), b.began.Add(burstMost).Sub(now))
 }
 
-// batch adds a change to the burst of its name; done is called once when that ends.
+// batch adds a change to the burst of its name. done is called once, when the burst ends.
 func (s *source) batch(name string, o client.Object, done func(client.Object)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +56,8 @@ func (s *source) batch(name string, o client.Object, done func(client.Object)) {
 	b.object = o
 }
 
-// look ends or removes a burst, or re-arms its timer. Changes only record their time, which is cheaper than resetting a
-// timer.
+// look ends or removes a burst, or re-arms its timer. Changes only record their time, because resetting a timer costs
+// more.
 func (s *source) look(name string, b *burst, done func(client.Object)) {
 	s.mu.Lock()
 	if s.bursts == nil {
@@ -83,7 +82,7 @@ func (s *source) look(name string, b *burst, done func(client.Object)) {
 	}
 }
 
-// endBursts drops bursts in progress: the next source starts from the current state.
+// endBursts drops bursts in progress, since the next source starts from the current state.
 func (s *source) endBursts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

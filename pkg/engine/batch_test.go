@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What a storm of changes costs, in calls.
+// TestBurstsAreTakenTogether checks the number of calls that a storm of changes causes.
 func TestBurstsAreTakenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{bursts: map[string]*burst{}}

@@ -14,7 +14,7 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Detached is a reconciler without informers and queue. Package model has these, one step at a time.
+// Detached is a reconciler without informers and a queue, for package model, which runs one step at a time.
 type Detached struct {
 	Func     Func
 	handlers []detachedHandler
@@ -26,8 +26,7 @@ type detachedHandler struct {
 	gvk  schema.GroupVersionKind // of a metadata-only watch
 }
 
-// Detach starts a reconciler over a client, which also serves its reads. enqueue gets what its events and calls of
-// Enqueue ask for.
+// Detach starts a reconciler over a client, from which it also reads. Its events and calls of Enqueue go to enqueue.
 func Detach(r *Reconciler, c cc.Interface, now func() time.Time,
 	enqueue func(Request, time.Duration)) (*Detached, error) {
 	declared, err := declare(r, c.Scheme())
@@ -68,8 +67,8 @@ func Detach(r *Reconciler, c cc.Interface, now func() time.Time,
 	return d, nil
 }
 
-// Changed handles one change: was is nil for an addition, is for a deletion. metadata makes the metadata-only form of
-// an object.
+// Changed handles one change: was is nil for an addition, is for a deletion. metadata converts an object to its
+// metadata-only form.
 func (d *Detached) Changed(gvk schema.GroupVersionKind, was, is client.Object,
 	metadata func(client.Object) client.Object) {
 	o := is
@@ -95,7 +94,7 @@ func (d *Detached) Changed(gvk schema.GroupVersionKind, was, is client.Object,
 	}
 }
 
-// adder is a queue that is only added to.
+// adder is a queue that only supports Add.
 type adder struct {
 	workqueue.TypedRateLimitingInterface[Request]
 	add func(Request)

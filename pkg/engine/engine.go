@@ -1,10 +1,7 @@
-// Package engine is the small framework under the reconcilers: a reconciler
-// declares its name, what it watches, what else it reads and what it writes;
-// the engine provides a client that enforces the declaration and a queue, and
-// restarts a reconciler that crashes without affecting the others.
-//
-// Its invariant: a reconciler is never called with a cache that does not yet show what the same request wrote before,
-// so nothing needs expectations.
+// Package engine is the small framework under the reconcilers. A reconciler declares its name, what it watches, what
+// else it reads, and what it writes. The engine gives it a queue and a client that enforces the declaration, and
+// restarts it after a crash without affecting the others. Its invariant: a reconciler is never called with a cache that
+// does not show the earlier writes for the same request, so it needs no expectations.
 package engine
 
 import (
@@ -29,37 +26,36 @@ type (
 	Result  = reconcile.Result
 )
 
-// Func brings one object to its desired state. It is level-triggered: it gets the
-// object's name, not the event. Calls for different objects may run concurrently,
-// calls for one object never do.
+// Func brings one object to its desired state. It gets the object's name, not the event, so it is level-triggered.
+// Calls for different objects may run concurrently, calls for one object never do. calls for one object never do.
 type Func func(ctx context.Context, req Request) (Result, error)
 
 // Reconciler declares one reconciler.
 type Reconciler struct {
 	// Name is short and unique: "replicaset".
 	Name string
-	// Account is the service account in kube-system that it acts as; empty means Name and "-controller".
+	// Account is the service account in kube-system that it acts as. The default is Name and "-controller".
 	Account string
-	// Watches are the kinds whose changes enqueue requests; it may read them too.
+	// Watches are the kinds whose changes enqueue requests. It may also read them.
 	Watches []Watch
-	// Every, if not nil, additionally watches all kinds.
+	// Every, if not nil, watches all kinds in addition.
 	Every *Every
-	// Reads are further kinds it reads.
+	// Reads are further kinds that it reads.
 	Reads []client.Object
 	// Writes are the parts of kinds that it writes.
 	Writes []Write
-	// Indexes it looks objects up by.
+	// Indexes are the indexes that it uses.
 	Indexes []Index
-	// When, if not nil, is a kind without whose objects there is nothing to do: the reconciler counts as synced, and
-	// starts nothing but a watch of that kind, until there is the first.
+	// When, if not nil, is the kind without whose objects there is nothing to do. Until the first one exists, the
+	// reconciler counts as synced and only watches that kind.
 	When client.Object
 	// Workers is the number of objects reconciled concurrently; 0 means 2.
 	Workers int
-	// New creates the function, once for each start.
+	// New creates the function for each start.
 	New func(Env) Func
 }
 
-// Identity is the user a reconciler acts as.
+// Identity returns the user that a reconciler acts as.
 func (r *Reconciler) Identity() string {
 	account := r.Account
 	if account == "" {
@@ -68,23 +64,23 @@ func (r *Reconciler) Identity() string {
 	return "system:serviceaccount:kube-system:" + account
 }
 
-// Watch is a kind, and how its changes map to requests.
+// Watch is a kind, and the mapping of its changes to requests.
 type Watch struct {
 	Object client.Object
-	// Optional: the API server need not have the kind. The reconciler works without it then, as if there were no object of
-	// it.
+	// Optional means that the API server need not have the kind. Without it, the reconciler works as if there were no
+	// such objects.
 	Optional bool
-	// Map returns the requests for an object; it is called with the state before and
-	// the one after a change. Nil: the object itself. It may read through env.
+	// Map returns the requests for an object. It is called with the states before and after a change, and may read
+	// through env. Nil means the object itself.
 	Map func(ctx context.Context, env Env, obj client.Object) []Request
 	// Batch, if not nil, names a change of an object: Map is called once, with the last object, for all changes of one
-	// name that come in a burst. A single change is delayed by 5 ms, a burst until it pauses for up to 100 ms, and none by
-	// more than a second.
+	// name in a burst. A single change is delayed by 5 ms, a burst until it pauses for up to 25 ms, but by at most a
+	// second.
 	Batch func(obj client.Object) string
-	// Changed reports whether an update is relevant; nil: all are.
+	// Changed reports whether an update is relevant. Nil means that all are.
 	Changed func(was, is client.Object) bool
-	// Event, if not nil, replaces Map and Changed: was is nil for an addition, is for a deletion.
-	// It is for reconcilers that maintain an index of their own; their decisions must not rely on it alone.
+	// Event, if not nil, replaces Map and Changed: was is nil for an addition, is for a deletion. It is for
+	// reconcilers with their own index; their decisions must not rely on it alone.
 	Event func(ctx context.Context, env Env, was, is client.Object) []Request
 }
 
@@ -100,13 +96,13 @@ const (
 	Status     Part = "status"
 )
 
-// Write is a kind and the parts of it that are written.
+// Write is a kind and the written parts of it.
 type Write struct {
 	Object client.Object // nil: any kind
 	Parts  []Part
 }
 
-// Index finds objects of a kind by a value computed from them.
+// Index finds objects of a kind by a computed value.
 type Index struct {
 	Object client.Object
 	Name   string
@@ -115,16 +111,15 @@ type Index struct {
 
 // Env is the environment of a reconciler.
 type Env struct {
-	// Client writes with the reconciler's identity; undeclared writes fail. Its reads come from the cache.
+	// Client writes with the reconciler's identity. Undeclared writes fail. It reads from the cache.
 	Client client.Client
-	// Cache reads from the informers, of declared kinds only. What it
-	// returns is immutable below the first level: DeepCopy before modifying it.
+	// Cache reads declared kinds from the informers. Results are immutable below the first level: DeepCopy before a
+	// change.
 	Cache client.Reader
-	// Events records events for people, as "<name>-controller".
+	// Events records events from "<name>-controller".
 	Events *events.Recorder
-	// Log is the reconciler's own.
+	// Log is the reconciler's own logger.
 	Log *slog.Logger
-	// Now is the clock.
 	Now func() time.Time
 
 	indexes *indexes
@@ -132,25 +127,24 @@ type Env struct {
 	begin   func(func(context.Context))
 }
 
-// Enqueue enqueues req after d (0: now). It is safe for concurrent use.
+// Enqueue enqueues req after d; 0 means now. It is safe for concurrent use.
 func (e Env) Enqueue(req Request, d time.Duration) { e.queue(req, d) }
 
 // Go runs f in a goroutine. Its context ends when the reconciler stops, which waits for f.
 func (e Env) Go(f func(context.Context)) { e.begin(f) }
 
-// ByIndex lists the objects of a namespace ("" for all) whose declared index has the value.
+// ByIndex lists the objects in a namespace, "" for all, that have the value in a declared index.
 func (e Env) ByIndex(ctx context.Context, list client.ObjectList, namespace, index, value string) error {
 	return e.indexes.list(ctx, e.Cache, list, namespace, index, value)
 }
 
-// ControllerIndex finds dependents by the UID of their controller; NoController is
-// the value of those that have none.
+// ControllerIndex finds dependents by the UID of their controller. NoController is the value for objects without one.
 const (
 	ControllerIndex = "metadata.controller"
 	NoController    = "none"
 )
 
-// ByController is the index over obj's kind named ControllerIndex.
+// ByController returns the index named ControllerIndex over obj's kind.
 func ByController(obj client.Object) Index {
 	return Index{Object: obj, Name: ControllerIndex, Values: func(o client.Object) []string {
 		if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
@@ -160,7 +154,7 @@ func ByController(obj client.Object) Index {
 	}}
 }
 
-// Controller maps an object to its controller, if that is of the kind.
+// Controller maps an object to its controller, if that has the given kind.
 func Controller(gk schema.GroupKind) func(context.Context, Env, client.Object) []Request {
 	return func(_ context.Context, _ Env, o client.Object) []Request {
 		ref := metav1.GetControllerOfNoCopy(o)
@@ -174,9 +168,8 @@ func Controller(gk schema.GroupKind) func(context.Context, Env, client.Object) [
 	}
 }
 
-// ControllerOrAdopters maps an object to its controller, if that is of the kind. An object without a controller is
-// mapped to those objects of list, in its namespace, whose selector matches its labels and is not empty: they may adopt
-// it.
+// ControllerOrAdopters maps an object to its controller, if that has the given kind. An object without a controller
+// maps to the objects of list in its namespace whose non-empty selector matches it, since they may adopt it.
 func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList,
 	selector func(client.Object) *metav1.LabelSelector) func(context.Context, Env, client.Object) []Request {
 	controller := Controller(gk)
@@ -205,7 +198,7 @@ func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList,
 	}
 }
 
-// RequestFor names an object.
+// RequestFor returns the request for an object.
 func RequestFor(namespace, name string) Request {
 	return Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
 }

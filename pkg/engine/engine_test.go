@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stub is a client over controller-runtime's fake, whose cache the test fills itself and may leave behind.
+// stub is a client over controller-runtime's fake client. The test fills its cache, which may lag.
 type stub struct {
 	client.WithWatch
 	cache *stubCache
@@ -163,8 +163,8 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 	require.NoError(t, reader{s, d}.List(ctx, &corev1.NodeList{}))
 }
 
-// TestACrashIsTheReconcilersOwn: a panic in one reconciler's watch starts it anew after a pause; the other keeps
-// running, and nothing is left at the end.
+// TestACrashIsTheReconcilersOwn checks that a panic in one reconciler's watch restarts it after a pause, that the
+// other one keeps running, and that nothing is left at the end.
 func TestACrashIsTheReconcilersOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(aPod())
@@ -202,7 +202,7 @@ func TestACrashIsTheReconcilersOwn(t *testing.T) {
 	})
 }
 
-// TestWritesAreSeenBeforeTheNextCall: with a cache that lags, a request is put off until its writes show.
+// TestWritesAreSeenBeforeTheNextCall checks that a request is delayed until a lagging cache shows its writes.
 func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, cache := newStub(), newStub()
@@ -235,8 +235,8 @@ func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// TestAnUpdatedObjectMayBeGone: a request does not wait for the cache to show an update of an object that was deleted
-// after it.
+// TestAnUpdatedObjectMayBeGone checks that a request does not wait for the cache to show an update of an object that
+// was deleted after it.
 func TestAnUpdatedObjectMayBeGone(t *testing.T) {
 	s := newStub(aPod())
 	d, err := declare(&Reconciler{

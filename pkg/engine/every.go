@@ -18,9 +18,9 @@ type Kind struct {
 	Namespaced bool
 	// Deletable is false for kinds that cannot be listed and deleted.
 	Deletable bool
-	// Stored is the version in which objects are stored; "" if that is not known.
+	// Stored is the version in which objects are stored, "" if it is not known.
 	Stored string
-	// Storage distinguishes a kind from a removed one of the same name; it is only compared.
+	// Storage distinguishes a kind from a removed kind of the same name. It is only compared.
 	Storage any
 }
 
@@ -33,20 +33,20 @@ func (k Kind) Metadata() *metav1.PartialObjectMetadata {
 
 // Kinds lists the kinds that the server stores.
 type Kinds interface {
-	// Stored lists them. The channel is closed when they have changed since.
+	// Stored lists the kinds. The channel is closed when the result is out of date.
 	Stored() ([]Kind, <-chan struct{})
 }
 
-// Every watches all kinds that the server stores, including kinds added while the reconciler runs. It may read them.
+// Every watches all kinds that the server stores, also kinds added later. It may read them.
 type Every struct {
 	Kinds Kinds
-	// Object returns the object type to watch for a kind, such as its Metadata; nil: the kind is not watched.
+	// Object returns the object type to watch for a kind, such as its Metadata, or nil to not watch the kind.
 	Object func(Kind) client.Object
-	// Event gives the requests for a change of an object: was is nil for an addition, is for a deletion.
+	// Event returns the requests for a change of an object: was is nil for an addition, is for a deletion.
 	Event func(ctx context.Context, env Env, k Kind, was, is client.Object) []Request
 }
 
-// Now lists the kinds that are watched.
+// Now lists the watched kinds.
 func (e *Every) Now() []Kind {
 	all, _ := e.Kinds.Stored()
 	out := make([]Kind, 0, len(all))
@@ -101,7 +101,6 @@ func (e *every) update(ctx context.Context) (started []*source) {
 	return started
 }
 
-// follow updates the sources until ctx ends.
 func (e *every) follow(ctx context.Context) {
 	for {
 		select {

@@ -18,7 +18,7 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// declared is what a reconciler may read and write.
+// declared holds the kinds that a reconciler may read and write.
 type declared struct {
 	name   string
 	scheme *runtime.Scheme
@@ -72,7 +72,7 @@ func (d *declared) kind(o runtime.Object) (schema.GroupKind, error) {
 	return gvk.GroupKind(), nil
 }
 
-// listed is the kind of a list's items.
+// listed returns the kind of a list's items.
 func (d *declared) listed(list runtime.Object) (schema.GroupKind, error) {
 	gk, err := d.kind(list)
 	gk.Kind = strings.TrimSuffix(gk.Kind, "List")
@@ -92,7 +92,6 @@ func (d *declared) mayWrite(o runtime.Object, parts ...Part) error {
 	return nil
 }
 
-// reader restricts the cache to declared kinds.
 type reader struct {
 	client.Reader
 	d *declared
@@ -130,8 +129,7 @@ func (r reader) List(ctx context.Context, l client.ObjectList, opts ...client.Li
 	return r.Reader.List(ctx, l, opts...)
 }
 
-// guard is the client of one reconciler: it rejects undeclared writes and records the others
-// in the call's journal.
+// guard is the client of one reconciler. It rejects undeclared writes and records the others in the call's journal.
 type guard struct {
 	cc.Interface
 	d *declared
@@ -180,8 +178,8 @@ func (g guard) Update(ctx context.Context, o client.Object, opts ...client.Updat
 	return err
 }
 
-// changed lists the parts in which two states of an object differ; status does not count, as
-// an update of the main resource does not write it.
+// changed lists the parts in which two states of an object differ, except the status, which an update of the main
+// resource does not write.
 func changed(was, is client.Object) []Part {
 	var parts []Part
 	if !slices.Equal(was.GetFinalizers(), is.GetFinalizers()) {
@@ -312,7 +310,7 @@ func (g guardSub) Apply(context.Context, runtime.ApplyConfiguration, ...client.S
 	return errors.New("reconcilers do not apply: use Update or Patch")
 }
 
-// Get and List read from the cache; use Current for a consistent read.
+// Get reads from the cache, as List does. Use Current for a consistent read.
 func (g guard) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	return g.r.Get(ctx, key, o, opts...)
 }
@@ -321,9 +319,9 @@ func (g guard) List(ctx context.Context, l client.ObjectList, opts ...client.Lis
 	return g.r.List(ctx, l, opts...)
 }
 
-// Current checks with the API server, bypassing caches, that o is current: by a dry-run update of its status that
-// changes nothing, which the bootstrap policy allows to controllers that may not update the object. It returns a
-// conflict or not-found error if it is not.
+// Current checks with the API server, bypassing caches, that o is current: by a dry-run update of its status without a
+// change, which the bootstrap policy also allows to controllers that may not update the object. Otherwise it returns a
+// conflict or not-found error.
 func Current(ctx context.Context, c client.Client, o client.Object) error {
 	same, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
@@ -338,7 +336,7 @@ func Unchanged(o client.Object) client.Preconditions {
 	return client.Preconditions{UID: &uid, ResourceVersion: &version}
 }
 
-// Preconditions limits a delete to the observed object, whatever its version: another one may have its name.
+// Preconditions limits a delete to the observed object in any version, because another object may have its name.
 func Preconditions(o client.Object) client.Preconditions {
 	uid := o.GetUID()
 	return client.Preconditions{UID: &uid}

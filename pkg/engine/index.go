@@ -16,7 +16,6 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// indexes are the indexes that a reconciler declared.
 type indexes struct {
 	scheme *runtime.Scheme
 	values map[string]func(client.Object) []string // by kind and name
@@ -24,8 +23,8 @@ type indexes struct {
 
 func indexKey(kind, name string) string { return kind + "/" + name }
 
-// index registers the indexes with the cache, except for kinds that the API server does not have. An index that exists,
-// from another reconciler or from before a restart, is shared: a name means the same function everywhere.
+// index registers the indexes with the cache, except for kinds that the API server lacks. An existing index of the
+// same name, from another reconciler or an earlier start, is shared, since a name means the same function everywhere.
 func index(ctx context.Context, c cc.Interface, want []Index, absent map[schema.GroupKind]bool) (*indexes, error) {
 	ix := &indexes{scheme: c.Scheme(), values: map[string]func(client.Object) []string{}}
 	for _, w := range want {
@@ -58,7 +57,7 @@ func (ix *indexes) list(ctx context.Context, r client.Reader, list client.Object
 	if err := r.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{name: value}); err != nil {
 		return err
 	}
-	// A cache may return objects whose values merely collide by hash: filter them.
+	// A cache may return objects whose values only collide by hash.
 	return keep(list, func(o client.Object) bool { return slices.Contains(values(o), value) })
 }
 

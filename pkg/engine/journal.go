@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// patience is how long a request waits until the cache shows its own writes. After that it runs without them: another
-// writer may have undone a write before the cache saw it.
+// patience is how long a request waits until the cache shows its own writes. Then it runs anyway: another client may
+// have undone a write before the cache saw it.
 const patience = 30 * time.Second
 
-// write is one write of a call, to be found again in the cache.
+// write is a write of a call, to look for in the cache.
 type write struct {
 	kind reflect.Type
 	key  client.ObjectKey
@@ -64,7 +64,7 @@ func (w write) shown(ctx context.Context, r reader) bool {
 	err := r.Get(ctx, w.key, o)
 	switch {
 	case apierrors.IsNotFound(err):
-		return w.verb != created // what was there to be updated has been deleted since
+		return w.verb != created // the object was deleted after the update
 	case err != nil:
 		return true
 	case w.uid != "" && o.GetUID() != w.uid:
@@ -81,9 +81,9 @@ type unshown struct {
 	until  time.Time
 }
 
-// journaled wraps f so that a request whose writes the cache does not show yet is put off. The event
-// for them enqueues it again, as it writes only kinds that it watches; patience bounds the wait.
-// With the in-process client every write is shown when it returns, and nothing is ever put off.
+// journaled wraps f so that a request is delayed while the cache does not show its earlier writes. Their event
+// enqueues it again, because a reconciler only writes kinds that it watches; patience bounds the wait. With the
+// in-process client every write is shown when it returns, so nothing is delayed.
 func journaled(r reader, now func() time.Time, f Func) Func {
 	var mu sync.Mutex
 	pending := map[Request]unshown{}

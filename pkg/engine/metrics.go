@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics have the names of controller-runtime and of client-go's work queues. Every label value is a reconciler's
-// name.
+// metrics are named as in controller-runtime and in client-go's work queues. The only label is a reconciler's name.
 type metrics struct {
 	results                                *prometheus.CounterVec
 	errors, panics, crashes, adds, retries *prometheus.CounterVec
@@ -47,7 +46,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// handles are the metrics of one reconciler.
 type handles struct {
 	results                                struct{ success, failed, after prometheus.Counter }
 	errors, panics, crashes, adds, retries prometheus.Counter
@@ -81,7 +79,7 @@ var (
 		"Objects whose last reconciliation failed and that are in back-off, per controller", []string{"controller"}, nil)
 )
 
-// collector gives the metrics that are read off the queues.
+// collector provides the metrics that are read from the queues.
 type collector struct{ m *Monitor }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {

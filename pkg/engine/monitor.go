@@ -24,26 +24,26 @@ const (
 	maxError = 1024
 )
 
-// Report is the state of a reconciler, and its declaration.
+// Report is the declaration and state of a reconciler.
 type Report struct {
 	Name     string `json:"name"`
 	Identity string `json:"identity"`
-	// Watches and Reads are kinds, as "Deployment.apps"; Writes are kinds with the parts written: "Pod: create, delete".
+	// Watches and Reads are kinds such as "Deployment.apps". Writes are kinds with their parts: "Pod: create, delete".
 	Watches []string `json:"watches"`
 	Reads   []string `json:"reads"`
 	Writes  []string `json:"writes"`
-	// Synced is false until its watches have synced.
+	// Synced is set once its watches have synced.
 	Synced bool `json:"synced"`
-	// Queued objects wait for a worker, Delayed ones for a time; Running are being reconciled by Workers at the most.
+	// Queued objects wait for a worker, Delayed ones for a time. At most Workers objects are Running.
 	Queued  int `json:"queued"`
 	Delayed int `json:"delayed"`
 	Running int `json:"running"`
 	Workers int `json:"workers"`
-	// Failing objects failed when they were last reconciled, and are in back-off; Failures names the ones that failed
+	// Failing objects failed in their last reconcile and are in back-off. Failures lists those that have failed the
 	// longest.
 	Failing  int       `json:"failing"`
 	Failures []Failure `json:"failures,omitempty"`
-	// Crashes counts restarts of the reconciler; LastCrash is the cause of the last one.
+	// Crashes counts restarts of the reconciler; LastCrash is the latest cause.
 	Crashes   uint64 `json:"crashes"`
 	LastCrash string `json:"lastCrash,omitempty"`
 }
@@ -54,12 +54,12 @@ type Failure struct {
 	Since    time.Time `json:"since"`
 	Attempts int       `json:"attempts"`
 	Error    string    `json:"error"`
-	// Refused means that admission or validation refuses what the object asks for, as a quota does: its owner has to
-	// change it, and the reconciler works.
+	// Refused means that admission or validation, such as a quota, rejected the write. The object's owner must change
+	// it; the reconciler works.
 	Refused bool `json:"refused,omitempty"`
 }
 
-// refused reports whether err says only that requests for an object were refused, and not by the authorizer.
+// refused reports whether err only contains rejections of requests for an object, other than by the authorizer.
 func refused(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // each level of the tree decides for itself
 	case nil:
@@ -109,7 +109,6 @@ func (m *Monitor) all() []*observer {
 	return slices.Clone(m.observers)
 }
 
-// observe starts tracking a reconciler.
 func (m *Monitor) observe(l *life) *observer {
 	r := l.r
 	o := &observer{r: r, handles: m.metrics.of(r.Name, max(r.Workers, 1)), failing: map[Request]*Failure{}}
@@ -149,7 +148,6 @@ func (m *Monitor) observe(l *life) *observer {
 	return o
 }
 
-// observer tracks one reconciler.
 type observer struct {
 	r                      *Reconciler
 	handles                handles
@@ -166,7 +164,6 @@ type observer struct {
 	lastCrash string
 }
 
-// starts records the queue and the recorder of a new start.
 func (o *observer) starts(q *queue, r *events.Recorder) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// A quota that is used up is its tenant's matter; a missing permission is the reconciler's.
+// TestRefusalsAreToldFromFaults checks that an exhausted quota is not a fault of the reconciler, but a missing
+// permission is.
 func TestRefusalsAreToldFromFaults(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	quota := apierrors.NewForbidden(pods, "a", errors.New("exceeded quota: q, requested: pods=1"))

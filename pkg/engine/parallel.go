@@ -2,10 +2,9 @@ package engine
 
 import "sync"
 
-// writers is the number of concurrent writes of one call.
 const writers = 16
 
-// Parallel calls f for 0..n-1, up to 16 at a time, and returns the error with the lowest index.
+// Parallel calls f for 0 to n-1, at most 16 at a time, and returns the error with the lowest index.
 func Parallel(n int, f func(int) error) error {
 	if n == 1 {
 		return f(0)
@@ -29,8 +28,8 @@ func Parallel(n int, f func(int) error) error {
 	return nil
 }
 
-// SlowStart calls f for 0..n-1 in parallel batches of 1, 2, 4 ..., until a batch fails: if quota or admission rejects
-// objects, it rejects a few, not hundreds.
+// SlowStart calls f for 0 to n-1 in parallel batches of 1, 2, 4 ... until a batch fails, so that few requests fail if
+// quota or admission rejects the objects.
 func SlowStart(n int, f func(int) error) error {
 	for done, batch := 0, 1; done < n; done, batch = done+batch, 2*batch {
 		batch = min(batch, n-done)

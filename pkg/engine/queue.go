@@ -7,9 +7,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queue is a delaying work queue that needs no goroutine and no ticker while idle: it has one timer per delayed
-// request, the earliest wins. It is unbounded, but holds each request at most once. A request that is added while a
-// worker has it is handed out again once that is done. Idle, it is small, also after a long backlog.
+// queue is a delaying work queue that needs no goroutine or ticker while idle: a delayed request has a timer, and the
+// earliest time wins. It is unbounded, but holds each request at most once. A request that is added while a worker has
+// it is handed out again afterwards. An idle queue is small, even after a long backlog.
 type queue struct {
 	limiter workqueue.TypedRateLimiter[Request]
 	handles handles
@@ -18,8 +18,8 @@ type queue struct {
 	some    sync.Cond // there is a request in line, or the queue has ended
 	idle    sync.Cond // no worker has a request, or waiters may return anyway
 	line    line
-	added   room[time.Time] // what is to be done, since when: in line, or with a worker that will get it once more
-	taken   room[time.Time] // what workers have, since when
+	added   room[time.Time] // pending requests, since when: queued, or with a worker that will get them again
+	taken   room[time.Time] // requests that workers have, since when
 	delayed room[*delay]
 	ended   bool
 	drains  bool
@@ -36,7 +36,7 @@ func newQueue(limiter workqueue.TypedRateLimiter[Request], h handles) *queue {
 	return q
 }
 
-// Add puts r into the queue, unless it is in it.
+// Add adds r unless the queue already holds it.
 func (q *queue) Add(r Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,21 +86,21 @@ func (q *queue) Done(r Request) {
 	}
 }
 
-// Len is the number of requests that wait for a worker.
+// Len returns the number of requests that wait for a worker.
 func (q *queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.line.len()
 }
 
-// waiting is the number of delayed requests.
+// waiting returns the number of delayed requests.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.delayed.m)
 }
 
-// inProgress is for how long workers have had their requests, together and the longest of them.
+// inProgress returns how long workers have had their requests: the sum and the longest.
 func (q *queue) inProgress(now time.Time) (all, longest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,10 +152,10 @@ func (q *queue) AddRateLimited(r Request) {
 func (q *queue) Forget(r Request)          { q.limiter.Forget(r) }
 func (q *queue) NumRequeues(r Request) int { return q.limiter.NumRequeues(r) }
 
-// ShutDown ends the queue: nothing is added any more, and workers end when they have done what is in line.
+// ShutDown ends the queue. Nothing is added any more, and workers end after the queued requests.
 func (q *queue) ShutDown() { q.end(false) }
 
-// ShutDownWithDrain is ShutDown, and waits for the workers' last requests.
+// ShutDownWithDrain is ShutDown, but waits for the workers' last requests.
 func (q *queue) ShutDownWithDrain() { q.end(true) }
 
 // ShuttingDown reports whether the queue has ended.
@@ -182,10 +182,10 @@ func (q *queue) end(drain bool) {
 
 var _ workqueue.TypedRateLimitingInterface[Request] = (*queue)(nil)
 
-// roomy is from how many requests on a room or a line is given back when it is empty.
+// roomy is the size above which a room or a line frees its memory when it becomes empty.
 const roomy = 256
 
-// room is a map that is replaced when it is empty again: a map keeps the memory of the most that it ever had.
+// room is a map that is replaced when it becomes empty, since a map keeps the memory of its largest size.
 type room[V any] struct {
 	m    map[Request]V
 	most int
@@ -213,13 +213,13 @@ func (o *room[V]) remove(r Request) {
 // line is a list of requests in order.
 type line struct {
 	list []Request
-	next int // the first that is left
+	next int // index of the first remaining request
 }
 
 func (l *line) len() int { return len(l.list) - l.next }
 
 func (l *line) push(r Request) {
-	if l.next > roomy && l.next > len(l.list)/2 { // rather than growing
+	if l.next > roomy && l.next > len(l.list)/2 { // instead of growing
 		n := copy(l.list, l.list[l.next:])
 		clear(l.list[n:])
 		l.list, l.next = l.list[:n], 0

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queues are ours and client-go's, which it stands in for.
+// queues are our queue and client-go's, which it replaces.
 var queues = map[string]func() workqueue.TypedRateLimitingInterface[Request]{
 	"own": func() workqueue.TypedRateLimitingInterface[Request] { return newTestQueue() },
 	"client-go": func() workqueue.TypedRateLimitingInterface[Request] {
@@ -35,8 +35,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkQueueBacklog: a Job's pods, in line at once and done one after the other. retained-B is what the idle queue
-// keeps.
+// BenchmarkQueueBacklog queues a Job's pods at once and handles them one by one. retained-B is the memory of the idle
+// queue.
 func BenchmarkQueueBacklog(b *testing.B) {
 	list := backlog(10_000)
 	for name, make := range queues {
@@ -65,7 +65,7 @@ func BenchmarkQueueBacklog(b *testing.B) {
 	}
 }
 
-// BenchmarkQueueDelayed: every request of a backlog is put off, as after errors, and the queue ends.
+// BenchmarkQueueDelayed delays every request of a backlog, as after errors, and ends the queue.
 func BenchmarkQueueDelayed(b *testing.B) {
 	list := backlog(10_000)
 	for name, make := range queues {
@@ -82,7 +82,7 @@ func BenchmarkQueueDelayed(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleQueues: goroutines and bytes of fifty queues that have nothing to do, about as many as a server has.
+// BenchmarkIdleQueues measures goroutines and bytes of fifty idle queues, about as many as a server has.
 func BenchmarkIdleQueues(b *testing.B) {
 	for name, make := range queues {
 		b.Run(name, func(b *testing.B) {

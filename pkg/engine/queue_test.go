@@ -15,7 +15,7 @@ func newTestQueue() *queue {
 		newMetrics(nil).of("test", 1))
 }
 
-// TestTheQueueHandsOutAsClientGos: the same requests in the same order, whatever is added and done when.
+// TestTheQueueHandsOutAsClientGos checks that the queue returns the same requests in the same order as client-go's.
 func TestTheQueueHandsOutAsClientGos(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ours, theirs := newTestQueue(), workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Request]{})
@@ -61,7 +61,7 @@ func TestTheQueueHandsOutAsClientGos(t *testing.T) {
 	})
 }
 
-// TestAnIdleQueueIsSmall: nothing of a backlog stays.
+// TestAnIdleQueueIsSmall checks that a backlog leaves no memory behind.
 func TestAnIdleQueueIsSmall(t *testing.T) {
 	q := newTestQueue()
 	for i := range 2 * roomy {
@@ -78,7 +78,8 @@ func TestAnIdleQueueIsSmall(t *testing.T) {
 	require.Equal(t, [3]any{line{}, room[time.Time]{}, room[time.Time]{}}, [3]any{q.line, q.added, q.taken})
 }
 
-// TestAQueueThatEnds hands out what is in line, and waits for those who have it if it is to be drained.
+// TestAQueueThatEnds checks that an ending queue hands out the queued requests and, if drained, waits for their
+// workers.
 func TestAQueueThatEnds(t *testing.T) {
 	q := newTestQueue()
 	q.AddAfter(RequestFor("", "later"), time.Hour)

@@ -24,8 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// A reconciler that crashed is restarted with back-off from first to most; a failed call is retried
-// with back-off from retryFirst to retryMost.
+// A crashed reconciler is restarted with back-off from first to most. A failed call is retried with back-off from
+// retryFirst to retryMost.
 const (
 	crashFirst = time.Second
 	crashMost  = time.Minute
@@ -35,20 +35,19 @@ const (
 
 // Config configures Run.
 type Config struct {
-	// ClientFor returns the client for an identity, such as
-	// "system:serviceaccount:kube-system:replicaset-controller".
+	// ClientFor returns the client for an identity, such as "system:serviceaccount:kube-system:replicaset-controller".
 	ClientFor func(identity string) cc.Interface
 	Log       *slog.Logger
-	// Kinds are what the API server has: reconcilers of other kinds wait for them. Nil: it has all.
+	// Kinds are the kinds of the API server. Reconcilers wait for missing kinds. Nil means that it has all.
 	Kinds Kinds
-	// Monitor monitors the reconcilers; nil for none.
+	// Monitor may be nil.
 	Monitor *Monitor
-	// Now is the clock that reconcilers get; nil for time.Now.
+	// Now is the reconcilers' clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Run runs the reconcilers until ctx ends, isolated from each other, and calls ready once all have
-// synced. An invalid declaration is returned as an error immediately.
+// Run runs the reconcilers until ctx ends, isolated from each other. It calls ready once all have synced. It returns
+// an error immediately if a declaration is invalid.
 func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) error {
 	if cfg.Monitor == nil {
 		cfg.Monitor = NewMonitor(nil)
@@ -91,7 +90,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 	return nil
 }
 
-// life is one reconciler across restarts.
+// life is one reconciler over all its restarts.
 type life struct {
 	r        *Reconciler
 	client   cc.Interface
@@ -102,14 +101,14 @@ type life struct {
 	now      func() time.Time
 }
 
-// supervise restarts the reconciler until ctx ends. It calls synced before it returns, if not earlier.
+// supervise restarts the reconciler until ctx ends. It calls synced at the latest before it returns.
 func (l *life) supervise(ctx context.Context, synced func()) {
 	defer synced()
 	if !l.awaitKinds(ctx, synced) {
 		return
 	}
 	if l.r.When != nil {
-		// There may be no object for as long as the process runs.
+		// The first object may never exist while the process runs.
 		l.observer.synced.Store(true)
 		synced()
 		if !l.awaitFirst(ctx) {
@@ -137,7 +136,7 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 	}
 }
 
-// once runs the reconciler until ctx ends or it crashes, and waits for all its goroutines.
+// once runs the reconciler until ctx ends or it crashes, and waits for its goroutines.
 func (l *life) once(parent context.Context, synced func()) (err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	var wg sync.WaitGroup
@@ -240,7 +239,7 @@ func (l *life) sources(ctx context.Context, env Env, q *queue, absent map[schema
 	return list
 }
 
-// awaitSources waits until all sources have synced; false if ctx ends before.
+// awaitSources waits until all sources have synced. It returns false if ctx ends first.
 func awaitSources(ctx context.Context, sources []*source) bool {
 	for _, s := range sources {
 		select {
@@ -252,7 +251,6 @@ func awaitSources(ctx context.Context, sources []*source) bool {
 	return true
 }
 
-// observed reports each call and its result to the observer.
 func (l *life) observed(f Func) Func {
 	return func(ctx context.Context, req Request) (res Result, err error) {
 		end := l.observer.begin(req)
@@ -294,8 +292,8 @@ type source struct {
 	bursts map[string]*burst // by name; nil once the source has ended
 }
 
-// run adds the handler that feeds the queue, and returns once the initial list is queued; the handler is removed when
-// ctx ends, and wg waits for that too. It does not wait for Start: a controller that is stopped while it starts its
+// run adds the handler that feeds the queue, and returns once the initial list is queued. When ctx ends, it removes
+// the handler; wg waits for that. run does not wait for Start: a controller that is stopped while it starts its
 // sources may start the rest after all waiters have returned.
 func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request], wg *sync.WaitGroup) {
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
@@ -308,7 +306,7 @@ func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface
 		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
 		return
 	}
-	// There are a hundred and more sources: no goroutine waits for the end of each.
+	// With over a hundred sources, a goroutine for each would be expensive.
 	wg.Add(1)
 	context.AfterFunc(ctx, func() {
 		defer wg.Done()
@@ -322,7 +320,7 @@ func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface
 	}
 }
 
-// String names the watch. Without it controller-runtime's errors would print the whole source, which others are using.
+// String names the watch. Without it, controller-runtime's errors would print the source while it is in use.
 func (s *source) String() string { return fmt.Sprintf("watch of %T", s.watch.Object) }
 
 // Start implements controller-runtime's source.TypedSource; run is started separately.
@@ -342,14 +340,13 @@ func (s *source) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// handler turns informer events into requests.
 type handler struct {
 	ctx context.Context
 	s   *source
 	q   workqueue.TypedRateLimitingInterface[Request]
 }
 
-// safely runs f; a panic crashes the reconciler, not the process.
+// safely runs f. A panic crashes the reconciler, not the process.
 func (h handler) safely(f func()) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrNoScale means that a kind does not have the scale subresource.
+// ErrNoScale means that a kind lacks the scale subresource.
 var ErrNoScale = errors.New("the server could not find the requested resource")
 
-// Scale reads the scale of an object of any kind. The error is ErrNoScale, a not-found error, or another of the API.
+// Scale reads the scale of an object of any kind. Its error is ErrNoScale, a not-found error, or another API error.
 func Scale(ctx context.Context, c client.Client, gvk schema.GroupVersionKind,
 	key client.ObjectKey) (*autoscalingv1.Scale, error) {
 	of, sub := scaleOf(gvk, key)
@@ -43,7 +43,7 @@ func WriteScale(ctx context.Context, c client.Client, gvk schema.GroupVersionKin
 	return c.SubResource("scale").Update(ctx, of, client.WithSubResourceBody(sub))
 }
 
-// scaleOf is an object and its scale, by name. Clients over HTTP want both to be unstructured where one is.
+// scaleOf returns an object and its scale, by name. HTTP clients require that both are unstructured or neither is.
 func scaleOf(gvk schema.GroupVersionKind, key client.ObjectKey) (of, sub *unstructured.Unstructured) {
 	of, sub = &unstructured.Unstructured{}, &unstructured.Unstructured{}
 	of.SetGroupVersionKind(gvk)
@@ -55,8 +55,7 @@ func scaleOf(gvk schema.GroupVersionKind, key client.ObjectKey) (of, sub *unstru
 	return of, sub
 }
 
-// names reports whether a not-found error is about the object of that name, rather than about a path that is not
-// served.
+// names reports whether a not-found error is about the object with that name, not about a path that is not served.
 func names(err error, name string) bool {
 	var s apierrors.APIStatus
 	return errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name == name

@@ -8,14 +8,14 @@ type Notice struct {
 	Type, Reason, Message string
 }
 
-// Notify records what a plan has to say, if it has something to say.
+// Notify records a plan's notice unless it is nil.
 func (e Env) Notify(n *Notice) {
 	if n != nil {
 		e.Events.Event(n.About, n.Type, n.Reason, "%s", n.Message)
 	}
 }
 
-// Changed returns a copy of an object with a change. Objects of the cache are shared.
+// Changed returns a changed copy of an object. Objects from the cache are shared.
 func Changed[T interface{ DeepCopy() T }](was T, change func(T)) T {
 	next := was.DeepCopy()
 	change(next)

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
-// awaitKinds waits until the API server has all kinds that the reconciler cannot do without: one of others need not
-// have ours, or not yet. While it waits it counts as synced. It returns false if ctx ends before.
+// awaitKinds waits until the API server has all kinds that the reconciler requires: other API servers may lack our
+// kinds, or get them later. Meanwhile the reconciler counts as synced. It returns false if ctx ends first.
 func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 	for said := false; ; {
 		needed, _, changed := l.missing()
@@ -36,8 +36,8 @@ func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 	}
 }
 
-// missing returns a kind that the API server does not have and the reconciler cannot do without, "" if it has all
-// these, and those that it can do without. The channel is closed when that may have changed.
+// missing returns a required kind that the API server lacks, or "", and the optional kinds that it lacks. The channel
+// is closed when the result may be out of date.
 func (l *life) missing() (needed string, optional map[schema.GroupKind]bool, changed <-chan struct{}) {
 	if l.kinds == nil {
 		return "", nil, nil
@@ -61,10 +61,10 @@ func (l *life) missing() (needed string, optional map[schema.GroupKind]bool, cha
 	return needed, optional, changed
 }
 
-// errMoreKinds ends a reconciler that begins anew with a kind that it could do without.
+// errMoreKinds ends a reconciler so that it starts again with an optional kind that has become available.
 var errMoreKinds = errors.New("the API server has a further kind")
 
-// awaitMore ends the reconciler when the API server has one of the kinds without which it began.
+// awaitMore ends the reconciler when the API server gets one of the optional kinds that it lacked.
 func (l *life) awaitMore(ctx context.Context, without int, end context.CancelCauseFunc) {
 	for {
 		_, absent, changed := l.missing()
@@ -80,7 +80,7 @@ func (l *life) awaitMore(ctx context.Context, without int, end context.CancelCau
 	}
 }
 
-// without is a cache that shows no objects of kinds that the API server does not have, and does not ask for them.
+// without is a cache in which kinds that the API server lacks have no objects. It does not watch them.
 type without struct {
 	client.Reader
 	declared *declared

@@ -17,8 +17,8 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// TestNothingRunsBeforeTheFirstObject: a reconciler with When is ready at once, is not made until there is an object of
-// the kind, and what it began ends with it.
+// TestNothingRunsBeforeTheFirstObject checks that a reconciler with When is ready at once, does not run until the
+// first object of the kind exists, and that everything it started ends with it.
 func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub()
@@ -48,7 +48,6 @@ func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 	})
 }
 
-// served is a Kinds that changes.
 type served struct {
 	kinds   []Kind
 	changed chan struct{}
@@ -56,8 +55,8 @@ type served struct {
 
 func (s *served) Stored() ([]Kind, <-chan struct{}) { return s.kinds, s.changed }
 
-// TestNothingRunsBeforeItsKindIsThere: a reconciler of a kind that the API server does not have is ready at once, and
-// begins when it has it.
+// TestNothingRunsBeforeItsKindIsThere checks that a reconciler whose kind the API server lacks is ready at once, and
+// starts when the kind appears.
 func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, kinds := newStub(), &served{changed: make(chan struct{})}
@@ -87,8 +86,8 @@ func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
 	})
 }
 
-// TestOptionalKinds: a reconciler works without a kind that it can do without, as if there were no object of it, and
-// begins anew when the API server has it.
+// TestOptionalKinds checks that a reconciler works without an optional kind, as if there were no such objects, and
+// restarts when the API server gets it.
 func TestOptionalKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, kinds := newStub(&corev1.ConfigMap{

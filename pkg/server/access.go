@@ -7,7 +7,7 @@ import (
 )
 
 // newAccess builds the authentication and authorization of requests from the options. issuers and audiences are
-// those accepted in service account tokens; clients returns the CAs of client certificates.
+// accepted in service account tokens; clients returns the CAs of client certificates.
 func (p *process) newAccess(issuers, audiences []string, clients func() []*x509.Certificate) (*access.Access, error) {
 	claims, err := p.RequiredClaims()
 	if err != nil {

@@ -302,7 +302,6 @@ func stillBehind(behind []socket.Behind) error {
 	return errors.New(text.String())
 }
 
-// follow applies a change of the CAs to everything that depends on them.
 func (a *authorities) follow() {
 	a.look()
 	if !a.present.Load().replacing {

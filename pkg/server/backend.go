@@ -18,7 +18,6 @@ import (
 
 var _ socket.Backend = (*process)(nil)
 
-// parts records the state of each component for `coracle status`.
 type parts struct {
 	mu   sync.Mutex
 	list []socket.Component

@@ -26,8 +26,7 @@ import (
 
 const (
 	diagnosisTime = 3 * time.Second
-	// mostDetails is the maximum number of detail lines per component.
-	mostDetails = 20
+	mostDetails   = 20
 	// An object is failing after this many attempts over this time. The minimum excludes conflicts, which a retry
 	// resolves.
 	failingAttempts, failingTime = 3, 10 * time.Second

@@ -74,8 +74,7 @@ func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	return p.pid, true, err
 }
 
-// lockHolder is the process that holds a data directory's lock. It is identified by a pidfd, since a pid can be
-// reused.
+// lockHolder is the process that holds a data directory's lock. It is identified by a pidfd, since a pid can be reused.
 type lockHolder struct {
 	pid int
 	fd  *os.File // non-blocking, so that the Go runtime's poller can wait for it

@@ -127,8 +127,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	require.Empty(t, unhealthy())
 }
 
-// TestHealthOfStoreAndCache checks that failing checks are named, and that /livez fails only if a restart would
-// help.
+// TestHealthOfStoreAndCache checks that failing checks are named, and that /livez fails only if a restart would help.
 func TestHealthOfStoreAndCache(t *testing.T) {
 	l := newTestPlane(t)
 	stopStore := begin(t, l.store)

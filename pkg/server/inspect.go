@@ -12,11 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// debugPath is the path of the debug endpoints, served by the API server to authorized users and on the control
-// socket.
+// debugPath is the path of the debug endpoints, served by the API server to authorized users and on the control socket.
 const debugPath = "/debug/coracle/"
 
-// shownFlows is the maximum number of flows per priority level.
 const shownFlows = 20
 
 func (l *plane) inspection() *http.ServeMux {

@@ -16,9 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 )
 
-// inspectSchedule serves an explanation of how a pod would be scheduled: ?namespace=N&pod=P, and optionally
-// &node=N, which can be repeated. It computes one explanation at a time, since each reads all pods; further
-// requests wait.
+// inspectSchedule serves an explanation of how a pod would be scheduled: ?namespace=N&pod=P, and optionally &node=N,
+// which can be repeated. It computes one explanation at a time, since each reads all pods; further requests wait.
 func (l *plane) inspectSchedule() http.HandlerFunc {
 	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	devices := allocation.New()

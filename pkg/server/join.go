@@ -123,8 +123,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	})
 }
 
-// serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the
-// slots.
+// serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the slots.
 func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
 	from := sender(r.RemoteAddr)
@@ -171,7 +170,6 @@ func parseJoinRequest(body []byte) (ask joinRequest, err error) {
 	return ask, nil
 }
 
-// check validates a request and returns its key.
 func (r joinRequest) check() (*ecdsa.PublicKey, error) {
 	if bad := validation.IsDNS1123Subdomain(r.NodeName); len(bad) > 0 {
 		return nil, fmt.Errorf("nodeName %q: %s", r.NodeName, bad[0])

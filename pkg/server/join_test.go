@@ -157,8 +157,7 @@ func TestResumeThenAnotherCluster(t *testing.T) {
 	require.NoError(t, machine("").enter(t.Context()), "a member from now on")
 }
 
-// TestNameIsBoundToAMachine checks that a name is bound as long as the Node exists, also after a restart of the
-// server.
+// TestNameIsBoundToAMachine checks that a name is bound as long as the Node exists, also after a restart of the server.
 func TestNameIsBoundToAMachine(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))

@@ -24,9 +24,8 @@ import (
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminKubeconfig writes the admin kubeconfig: the file in the data directory, and the context merged into the
-// user's file. Its certificate is valid for a year. Each start issues a new one, and a running server renews it in
-// time.
+// adminKubeconfig writes the admin kubeconfig: the file in the data directory, and the context merged into the user's
+// file. Its certificate is valid for a year. Each start issues a new one, and a running server renews it in time.
 type adminKubeconfig struct {
 	dataDir, url string
 	merged       string // the user's file; empty for none

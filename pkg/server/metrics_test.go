@@ -142,7 +142,6 @@ func (c cancelling) Write(b []byte) (int, error) {
 	return c.ResponseRecorder.Write(b)
 }
 
-// servedMetrics returns the names of all metrics of the API server and the agent.
 func servedMetrics(t *testing.T, l *plane) map[string]bool {
 	names := map[string]bool{}
 	families, err := append(prometheus.Gatherers{l.process.metrics.plane}, l.gatherers()...).Gather()

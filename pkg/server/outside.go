@@ -57,8 +57,7 @@ type Outside struct {
 	SourceNamespaces []string
 	// ClusterCIDR is the range of the nodes' pod CIDRs. Empty means that no pod CIDRs are allocated.
 	ClusterCIDR string
-	// NodeMonitorGracePeriod is how long a node may send no heartbeat before it counts as lost. 0 means the
-	// default.
+	// NodeMonitorGracePeriod is how long a node may send no heartbeat before it counts as lost. 0 means the default.
 	NodeMonitorGracePeriod time.Duration
 	LogLevel, LogFormat    string
 }
@@ -149,8 +148,7 @@ func LeaseOf(only []string) string {
 	return fmt.Sprintf("coracle-controllers-%08x", h.Sum32())
 }
 
-// builder creates the components of one term of leadership. checked is c with writes that fail once the term is
-// over.
+// builder creates the components of one term of leadership. checked is c with writes that fail once the term is over.
 type builder func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
 	log *slog.Logger) ([]run.Component, error)
 

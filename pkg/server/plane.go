@@ -358,7 +358,6 @@ func (l *plane) markNode(ctx context.Context) error {
 	return c.Patch(ctx, &node, ctrl.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// client returns an in-process client that acts as the user.
 func (l *plane) client(name string, groups ...string) client.Interface {
 	return l.clients.For(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }

@@ -136,8 +136,7 @@ func runDirOwner(runDir string) (runOwner, error) {
 	return readOwner(f)
 }
 
-// readOwner reads an owner file. An incomplete file means no owner: its writer was killed before it acquired
-// anything.
+// readOwner reads an owner file. An incomplete file means no owner: its writer was killed before it acquired anything.
 func readOwner(f *os.File) (o runOwner, err error) {
 	text, err := bounded.All(f, 4*unix.PathMax)
 	if err == nil && !bytes.HasSuffix(text, []byte("\n")) {

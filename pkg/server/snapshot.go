@@ -219,7 +219,6 @@ func install(dataDir, dir, old string) error {
 	return os.RemoveAll(dir)
 }
 
-// clusterIn reports whether a data directory contains keys or a store of a cluster.
 func clusterIn(dataDir string) (bool, error) {
 	for _, name := range []string{keyDir, encryptionDir, filepath.Join(storeDir, store.Directory)} {
 		if there, err := exists(filepath.Join(dataDir, name)); there || err != nil {

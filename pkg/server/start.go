@@ -21,8 +21,7 @@ import (
 // socket.Event a line.
 const reportVariable = "CORACLE_REPORT_FD"
 
-// logFile is the log of the background process, in the data directory. At maxLog bytes its contents move to
-// logFile.1.
+// logFile is the log of the background process, in the data directory. At maxLog bytes its contents move to logFile.1.
 const (
 	logFile = "coracle.log"
 	maxLog  = 16 << 20

@@ -6,8 +6,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/auditlog"
 )
 
-// transport returns the TLS version and cipher suites from the options. Zero and nil mean the defaults of
-// crypto/tls.
+// transport returns the TLS version and cipher suites from the options. Zero and nil mean the defaults of crypto/tls.
 func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 	if p.TLSMinVersion != "" {
 		if minVersion, err = cliflag.TLSVersion(p.TLSMinVersion); err != nil {

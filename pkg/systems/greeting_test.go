@@ -110,8 +110,8 @@ func greeting(system.Host) system.System {
 	}
 }
 
-// TestASystemFromOutside adds a system with one value. Its kind must be validated, stored and watched, and its
-// roles and reconciler must work.
+// TestASystemFromOutside checks that one value adds a system: its kind is validated, stored and watched, and its roles
+// and reconciler work.
 func TestASystemFromOutside(t *testing.T) {
 	list := append(systems.All(system.Host{}), greeting(system.Host{}))
 	e := registrytest.Start(t, registrytest.Options{Kinds: builtin.Table(list.Extensions()...), NoPlugins: true})

@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-// kinds returns the table of a server with all systems.
 var kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(All(system.Host{}).Extensions()...) })
 
 func task() *tasks.Task {
@@ -166,7 +165,8 @@ func rowOf(o client.Object) *kind.Resource {
 	return nil
 }
 
-// A task's name follows from its idempotency key, so at most one task has the key.
+// TestIdempotencyKeyNamesTheTask checks that a task's name follows from its idempotency key, so that at most one task
+// has the key.
 func TestIdempotencyKeyNamesTheTask(t *testing.T) {
 	r := kinds().ByGVK(tasks.GroupVersion.WithKind("Task"))
 	made := task()

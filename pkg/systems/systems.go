@@ -1,7 +1,7 @@
-// Package systems lists the systems of Coracle. Each is a vertical slice in its own folder: its kinds, reconcilers,
-// parts of the API server and of nodes, and commands.
+// Package systems lists the systems of Coracle. Each is a vertical slice in its own folder: kinds, reconcilers, parts
+// of the API server and of nodes, and commands.
 //
-// Its invariant: no package that pkg/systems imports, other than the systems themselves, knows the name of a system.
+// Its invariant: no package that pkg/systems imports, except the systems themselves, knows the name of a system.
 package systems
 
 import (
@@ -32,7 +32,7 @@ func All(h system.Host) List {
 	}
 }
 
-// Extensions returns what the systems add to the API.
+// Extensions returns the systems' additions to the API.
 func (l List) Extensions() []own.Extension {
 	list := make([]own.Extension, len(l))
 	for i, s := range l {

@@ -57,7 +57,8 @@ func TestBuildbarnFarm(t *testing.T) {
 	t.Run("invalid requests are refused with a remedy", func(t *testing.T) {
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"),
 			"No worker serves this instance and platform {OS=plan9}")
-		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
+		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"),
+			"The frontend does not use TLS as requested")
 		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
 	})
 	t.Run("storage is killed during an action", func(t *testing.T) {

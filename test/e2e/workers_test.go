@@ -222,7 +222,7 @@ func TestWorkers(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, 403, res.StatusCode)
-		require.Contains(t, string(body), "a node sends on only messages that were sent to a pod on it")
+		require.Contains(t, string(body), "a node may forward only messages that were sent to its pods")
 		h.Ctl("create serviceaccount nobody")
 		require.Contains(t,
 			h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message",

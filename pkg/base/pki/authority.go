@@ -177,7 +177,7 @@ type Leaf struct {
 }
 
 // AddressesExtra names the extra field of a node's user info. Its values are the addresses that its machine has proven:
-// those in its client certificate, with which it joined, and the one from which it connects.
+// the addresses in its client certificate, with which it joined, and its source address.
 const AddressesExtra = "coracle.dev/addresses"
 
 // Sign signs a certificate for a public key. It returns PEM: the certificate and, during a replacement, the new

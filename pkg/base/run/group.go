@@ -14,8 +14,7 @@ type Election interface {
 }
 
 // The time that all components of a Group together have to stop. It is short after the leadership is lost, because
-// another process takes over a moment later. When the process ends, a Group has less time than All gives one
-// component.
+// another process takes over a moment later. When the process ends, a Group has less time than All gives one component.
 const (
 	stopLost = 2 * time.Second
 	stopEnd  = stopEach - time.Second

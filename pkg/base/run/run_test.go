@@ -110,7 +110,6 @@ func TestTheEndWhileStarting(t *testing.T) {
 	require.Equal(t, "-store", l.lines[len(l.lines)-1])
 }
 
-// deaf ignores its context until it is released.
 type deaf struct{ ready, release chan struct{} }
 
 func (d *deaf) Name() string           { return "deaf" }

@@ -1,7 +1,6 @@
-// Package bundle collects data for debugging a machine and its cluster in one archive.
-//
-// Its invariant: the archive contains no secrets. Secrets are not read, and everything else is masked (mask.go).
-// Each entry and the whole archive have a maximum size.
+// Package bundle collects data for debugging a machine and its cluster in one archive. Its invariant: the archive
+// contains no secrets. Secrets are not read, and everything else is masked (mask.go). Each entry and the whole archive
+// have a maximum size.
 package bundle
 
 import (
@@ -196,7 +195,6 @@ func machine(context.Context) ([]byte, error) {
 	return out.Bytes(), errors.Join(errs...)
 }
 
-// mounts lists the mounts below the data and run directories.
 func (b *bundle) mounts(context.Context) ([]byte, error) {
 	raw, err := bounded.File("/proc/self/mountinfo", mostEntry)
 	var out bytes.Buffer

@@ -28,7 +28,6 @@ var jobLabels = []string{
 	"batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name",
 }
 
-// reduce removes the fields that API servers and controllers set.
 func reduce(k kind, o *unstructured.Unstructured) {
 	bound := o.GetAnnotations()["pv.kubernetes.io/bound-by-controller"] != ""
 	if k.status {
@@ -83,7 +82,6 @@ func reduce(k kind, o *unstructured.Unstructured) {
 	}
 }
 
-// reducePod removes the fields that scheduling and admission set in a Pod.
 func reducePod(o *unstructured.Unstructured) {
 	drop(o.Object, []string{"nodeName", "priority", "preemptionPolicy", "ephemeralContainers"}, "spec")
 	spec, _ := o.Object["spec"].(map[string]any)

@@ -105,7 +105,6 @@ func plain(o *unstructured.Unstructured) bool {
 	return len(o.GetAnnotations()) == 0
 }
 
-// text returns the string at path, or "" if there is none.
 func text(o *unstructured.Unstructured, path ...string) string {
 	s, _, _ := unstructured.NestedString(o.Object, path...)
 	return s

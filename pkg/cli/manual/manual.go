@@ -1,8 +1,7 @@
 // Package manual is the manual in the binary. It finds Markdown pages by name, by words and by misspelt names, and
-// renders them for a terminal. A page is a file KIND/NAME.md, where KIND is tutorial, howto, reference or
-// explanation. It begins with a title, and its first paragraph is its summary.
-//
-// Its invariant: page names are unique across all sources.
+// renders them for a terminal. A page is a file KIND/NAME.md, where KIND is tutorial, howto, reference or explanation.
+// It begins with a title, and its first paragraph is its summary. Its invariant: page names are unique across all
+// sources.
 package manual
 
 import (
@@ -127,8 +126,7 @@ type Found struct {
 	Line string
 }
 
-// Search returns the pages that contain all words, ignoring case. Pages with a word in their name or title come
-// first.
+// Search returns the pages that contain all words, ignoring case. Pages with a word in their name or title come first.
 func (m *Manual) Search(words ...string) (found []Found) {
 	for i := range words {
 		words[i] = strings.ToLower(words[i])

@@ -19,13 +19,11 @@ import (
 // ErrNotRunning means that no Coracle process serves the run directory.
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
-// ErrSilent means that a process serves the run directory but does not respond: it hangs or was stopped by a
-// signal.
+// ErrSilent means that a process serves the run directory but does not respond: it hangs or was stopped by a signal.
 var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers " +
 	"running")
 
-// A process that sends nothing for silence counts as hung. While it stops, it sends an event at least every
-// heartbeat.
+// A process that sends nothing for silence counts as hung. While it stops, it sends an event at least every heartbeat.
 const (
 	silence   = 20 * time.Second
 	heartbeat = 5 * time.Second

@@ -11,8 +11,7 @@ const (
 
 // Health is the state of one component.
 type Health struct {
-	// Component is one of api, store, cache, reconcilers, scheduler, nodes, certificates, proxy, dns, network and
-	// node.
+	// Component is one of api, store, cache, reconcilers, scheduler, nodes, certificates, proxy, dns, network and node.
 	Component string `json:"component"`
 	State     string `json:"state"`
 	// Summary is one line. Details are at most 20 lines with the problems and their causes.

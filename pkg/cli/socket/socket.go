@@ -1,7 +1,6 @@
-// Package socket implements the socket in the run directory over which the command line talks to the Coracle
-// process of this machine: status, images, graceful shutdown. Only root can open it.
-//
-// Its invariant: the socket holds no state. Each response is computed on request.
+// Package socket implements the socket in the run directory over which the command line talks to the Coracle process of
+// this machine: status, images, graceful shutdown. Only root can open it. Its invariant: the socket holds no state.
+// Each response is computed on request.
 package socket
 
 import (

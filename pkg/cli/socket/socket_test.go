@@ -130,7 +130,6 @@ func TestAnArchiveThatGoesOn(t *testing.T) {
 	require.Empty(t, said.String())
 }
 
-// lockedBuffer is a buffer for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
 	bytes.Buffer

@@ -35,9 +35,8 @@ const (
 	remembered = 1000
 	// maxMessage is upstream's limit on a message, in bytes.
 	maxMessage = 1024
-	// As in upstream's correlator: of events that differ only in their messages, such as a pod's random name in a
-	// quota error, mostDistinct are written within similarFor of each other. Further ones are counted in one combined
-	// event.
+	// As in upstream's correlator: of events that differ only in their messages, such as a pod's random name in a quota
+	// error, mostDistinct are written within similarFor of each other. Further ones are counted in one combined event.
 	mostDistinct = 10
 	similarFor   = 10 * time.Minute
 	combined     = "(combined from similar events): "

@@ -1,8 +1,6 @@
-// Package controllers runs the reconcilers: the control loops that drive the cluster's actual state towards the
-// desired state. all.go lists them. Each has its own folder, with a pure plan.go and a thin reconcile.go.
-//
-// Its invariant: a reconciler reaches the cluster only through its own client, with its own identity, and writes
-// only what it declares.
+// Package controllers runs the reconcilers: the control loops that drive the cluster's actual state towards the desired
+// state. all.go lists them. Each has its own folder, with a pure plan.go and a thin reconcile.go. Its invariant: a
+// reconciler reaches the cluster only through its own client, with its own identity, and writes only what it declares.
 package controllers
 
 import (

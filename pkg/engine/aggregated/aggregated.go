@@ -1,7 +1,6 @@
 // Package aggregated describes the kinds that aggregated API servers serve, as the API server's aggregation layer tells
-// the controllers that act on every kind: garbage collection, namespace deletion and autoscaling.
-//
-// Its invariant: it has no behaviour, so that neither side links the other.
+// the controllers that act on every kind: garbage collection, namespace deletion and autoscaling. Its invariant: it has
+// no behaviour, so that neither side links the other.
 package aggregated
 
 import (

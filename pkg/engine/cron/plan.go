@@ -1,7 +1,5 @@
-// Package cron decides when what has a cron schedule runs: CronJobs, and schedules of tasks in the form of CronJobs.
-//
-// It imports nothing of Coracle. Its invariant: Plan is pure, and each scheduled time has one run at most, whose name
-// is derived from the time.
+// Package cron decides when objects with a cron schedule run: CronJobs, and task schedules in the form of CronJobs. Its
+// invariant: Plan is pure, and each scheduled time has at most one run, whose name derives from the time.
 package cron
 
 import (
@@ -30,19 +28,18 @@ type Observed struct {
 	Jobs []*batchv1.Job
 }
 
-// Actions is what to do, in this order.
+// Actions are the results of a plan, in the order to carry them out.
 type Actions struct {
-	// Delete are jobs beyond the history limits, and those that the next run replaces.
+	// Delete are the jobs beyond the history limits, and the jobs that the next run replaces.
 	Delete []*batchv1.Job
-	// Create is the job of the run that was due at Scheduled, or nil. Its name is derived from that time, so that each run
+	// Create is the job of the run that was due at Scheduled, or nil. Its name derives from that time, so each run
 	// happens once.
 	Create    *batchv1.Job
 	Scheduled time.Time
-	// Status is the status without Create: see Started.
+	// Status is the status without Create; see Started.
 	Status batchv1.CronJobStatus
-	// Events are the events to record.
 	Events []Event
-	// Again is the time until the next run; 0: none.
+	// Again is the time until the next run; 0 means none.
 	Again time.Duration
 }
 
@@ -66,7 +63,7 @@ type plan struct {
 	Actions
 	spec *batchv1.CronJobSpec
 	now  time.Time
-	// unrecorded is a job whose run is not recorded in the status yet.
+	// unrecorded is a job whose run is not in the status yet.
 	unrecorded *batchv1.Job
 }
 
@@ -96,7 +93,6 @@ func Ended(j *batchv1.Job) batchv1.JobConditionType {
 	return ""
 }
 
-// followJobs updates the list of active jobs and the time of the last success.
 func (p *plan) followJobs() {
 	there := make(map[types.UID]bool, len(p.Jobs))
 	for _, j := range p.Jobs {
@@ -122,7 +118,6 @@ func (p *plan) followJobs() {
 	}
 }
 
-// trimHistory deletes the oldest jobs beyond the limits.
 func (p *plan) trimHistory() {
 	for how, limit := range map[batchv1.JobConditionType]*int32{
 		batchv1.JobComplete: p.spec.SuccessfulJobsHistoryLimit, batchv1.JobFailed: p.spec.FailedJobsHistoryLimit,
@@ -132,7 +127,7 @@ func (p *plan) trimHistory() {
 		}
 		var list []*batchv1.Job
 		for _, j := range p.Jobs {
-			if Ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // otherwise its run would happen again
+			if Ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // an unrecorded run would happen again
 				list = append(list, j)
 			}
 		}
@@ -143,7 +138,7 @@ func (p *plan) trimHistory() {
 	}
 }
 
-// startedAt returns when a job started. Jobs that never did, such as suspended ones, count as the youngest.
+// startedAt returns when a job started. Jobs that have not started, such as suspended ones, count as the youngest.
 func startedAt(j *batchv1.Job) time.Time {
 	if j.Status.StartTime == nil {
 		return j.CreationTimestamp.Add(oldest)
@@ -151,7 +146,7 @@ func startedAt(j *batchv1.Job) time.Time {
 	return j.Status.StartTime.Time
 }
 
-// schedule starts the run that is due, if any, and computes the time of the next.
+// schedule starts the run that is due, if any, and computes the time of the next one.
 func (p *plan) schedule() {
 	c := p.CronJob
 	if z := p.spec.TimeZone; z != nil {
@@ -191,8 +186,8 @@ func (p *plan) schedule() {
 	p.start(r.due)
 }
 
-// start starts the run due at a time, unless it is too late, has been started, or must not run concurrently with
-// another.
+// start starts the run that was due at a time, unless it is too late, was started already, or must not run
+// concurrently with another one.
 func (p *plan) start(due time.Time) {
 	if d := p.spec.StartingDeadlineSeconds; d != nil &&
 		p.now.Sub(due) > time.Duration(min(*d, int64(oldest/time.Second)))*time.Second {

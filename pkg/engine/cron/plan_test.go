@@ -210,7 +210,8 @@ func TestHistory(t *testing.T) {
 	require.Equal(t, now.Add(-time.Hour), a.Status.LastSuccessfulTime.Time)
 }
 
-// A run happens once, even if the process is killed at any time, and a second plan on the result starts nothing.
+// TestModel checks that each run happens once, even if the process is killed at any time, and that a second plan
+// starts nothing.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := now

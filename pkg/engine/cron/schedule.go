@@ -14,9 +14,9 @@ import (
 const (
 	// late is how long after the scheduled time a timer fires, so that small clock differences do not matter.
 	late = 100 * time.Millisecond
-	// oldest bounds how far back missed runs are searched for, whatever the status says.
+	// oldest bounds the search for missed runs, whatever the status contains.
 	oldest = 10 * 365 * 24 * time.Hour
-	// many is the number of missed runs above which there is a warning.
+	// many is the number of missed runs above which a warning is recorded.
 	many = 100
 )
 

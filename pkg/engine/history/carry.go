@@ -13,22 +13,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Step is what the plan of a workload with revisions leaves to do, in this order.
+// Step is the result of a plan for a workload with revisions, in the order to carry it out.
 type Step struct {
-	// Own adopts and releases, and writes the current revision. settled is false if the plan has to be made again.
+	// Own adopts and releases objects, and writes the current revision. settled is false if Plan must run again.
 	Own func() (settled bool, err error)
 	// Pods creates and deletes pods.
 	Pods func() error
 	// Forget are revisions to delete.
 	Forget []*appsv1.ControllerRevision
-	// Status is the workload with its new status; nil if that does not change.
+	// Status is the workload with its new status, or nil if it is unchanged.
 	Status client.Object
-	// More is set if there is more to do at once; otherwise there may be after Again, unless that is 0.
+	// More means that more must be done at once. Otherwise Again is the time until then; 0 means never.
 	More  bool
 	Again time.Duration
 }
 
-// Carry carries out a step. It does nothing further in a namespace that terminates, or for a workload that is gone.
+// Carry carries out a step. It stops silently if the namespace is terminating or the workload is gone.
 func (s Step) Carry(ctx context.Context, env engine.Env, req engine.Request) (engine.Result, error) {
 	switch settled, err := s.Own(); {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):

@@ -1,7 +1,6 @@
 // Package history records the revisions of a workload's pod template as ControllerRevisions in upstream's format, so
-// that kubectl rollout history and undo work and an upstream controller can take over.
-//
-// Its invariant: Plan is pure; it never deletes a revision that a pod or the status refers to.
+// that kubectl rollout history and undo work and an upstream controller can take over. Its invariant: Plan is pure; it
+// never deletes a revision that a pod or the status refers to.
 package history
 
 import (
@@ -29,7 +28,7 @@ import (
 const HashLabel = "controller.kubernetes.io/hash"
 
 // Data returns the data of a revision: a strategic merge patch that replaces the pod template, byte for byte as
-// upstream writes it.
+// upstream's.
 func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	raw, err := json.Marshal(t)
 	if err != nil {

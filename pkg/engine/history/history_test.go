@@ -18,8 +18,8 @@ func template() *corev1.PodTemplateSpec {
 	}
 }
 
-// TestRevisionsAreUpstreams: data and names are those that upstream's StatefulSet controller writes for the same
-// template, because either may take over revisions from the other.
+// TestRevisionsAreUpstreams checks that data and names equal upstream's StatefulSet controller's, because
+// either may take over revisions from the other.
 func TestRevisionsAreUpstreams(t *testing.T) {
 	data, err := Data(template())
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1
 	return engine.Pointers(list.Items), nil
 }
 
-// Own adopts and releases revisions. Before it adopts, it asks the server whether the owner is still the one that the
+// Own adopts and releases revisions. Before it adopts, it checks with the server that the owner is the one that the
 // caller read.
 func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind,
 	claimed Claimed) error {
@@ -71,8 +71,8 @@ func update(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) 
 	return client.IgnoreNotFound(c.Update(ctx, r))
 }
 
-// Create creates a revision. If another revision has its name, it counts a collision in the owner's status instead, at
-// the address that collisions returns, and the next name is another one.
+// Create creates a revision. If another revision has its name, it increments the collision count in the owner's status
+// at the address that collisions returns, which changes the next name.
 func Create(ctx context.Context, c client.Client, owner client.Object, r *appsv1.ControllerRevision,
 	collisions func(client.Object) **int32) error {
 	err := c.Create(ctx, r.DeepCopy())

@@ -1,6 +1,5 @@
-// Package indexes is sets of completion indexes, as the statuses of Indexed jobs and of arrays of tasks list them.
-//
-// It imports nothing of Coracle. Its invariant: a set's size depends on its gaps, not on the number of its indexes.
+// Package indexes implements sets of completion indexes as in the statuses of Indexed jobs and of arrays of tasks. Its
+// invariant: a set's size depends on its gaps, not on the number of its indexes.
 package indexes
 
 import (
@@ -13,12 +12,12 @@ import (
 // Range is the range of completion indexes from First to Last, both inclusive.
 type Range struct{ First, Last int }
 
-// Set is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of
-// gaps, not of indexes: all but one of 10^9 indexes are two ranges.
+// Set is a set of completion indexes: ordered ranges that neither overlap nor touch. For example, all but one of 10^9
+// indexes are two ranges.
 type Set []Range
 
-// Parse parses the output of String, such as "1,3-5". Set that are not below the limit, and anything that cannot be
-// parsed, are dropped: other clients may have written the status.
+// Parse parses the output of String, such as "1,3-5". It drops indexes that are not below the limit and invalid text,
+// because other clients may have written the status.
 func Parse(s string, below int) Set {
 	if s == "" {
 		return nil
@@ -41,7 +40,7 @@ func Parse(s string, below int) Set {
 	return normal(out)
 }
 
-// normal orders ranges and merges those that overlap or touch. It changes its argument.
+// normal sorts ranges and merges those that overlap or touch. It modifies its argument.
 func normal(ranges []Range) Set {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	out := ranges[:0]

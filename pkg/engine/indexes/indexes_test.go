@@ -19,7 +19,7 @@ func TestIndexesText(t *testing.T) {
 	}
 }
 
-// Set behaves like a set of integers.
+// TestIndexesAreASet checks that Set behaves like a set of integers.
 func TestIndexesAreASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const below = 40

@@ -25,20 +25,20 @@ import (
 const (
 	// discoveryTimeout bounds one discovery request.
 	discoveryTimeout = 30 * time.Second
-	// settle is how long definitions have to be unchanged before the kinds are discovered again.
+	// settle is how long definitions must be unchanged before the kinds are discovered again.
 	settle = 500 * time.Millisecond
-	// A discovery that failed is retried after retryFirst to retryMost.
+	// A failed discovery is retried after retryFirst up to retryMost.
 	retryFirst, retryMost = time.Second, time.Minute
 )
 
-// definitions are the kinds of objects that add kinds to an API server.
+// definitions are the kinds whose objects add kinds to an API server.
 var definitions = []schema.GroupVersionKind{
 	{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
 	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"},
 }
 
-// Discovered lists the kinds that an API server says it has. It asks again when a definition of kinds changes. It is a
-// component, which is ready once the kinds are known.
+// Discovered lists the kinds in an API server's discovery. It refreshes the list when a definition changes. It is a
+// component, and is ready once the kinds are known.
 type Discovered struct {
 	client discovery.DiscoveryInterface
 	cache  ctrlcache.Cache
@@ -56,7 +56,7 @@ var (
 	_ run.Component = (*Discovered)(nil)
 )
 
-// Discover creates the component. The cache must be running before it.
+// Discover creates the component. The cache must already be running.
 func Discover(cfg *rest.Config, cache ctrlcache.Cache, log *slog.Logger) (*Discovered, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = discoveryTimeout
@@ -130,8 +130,7 @@ func (d *Discovered) mark() {
 	}
 }
 
-// refresh discovers the kinds. Kinds of groups whose servers do not answer stay as they are, and the error names these
-// groups.
+// refresh discovers the kinds. If a group's server does not answer, its kinds stay, and the error names the group.
 func (d *Discovered) refresh() error {
 	lists, err := d.client.ServerPreferredResources()
 	var partial *discovery.ErrGroupDiscoveryFailed
@@ -162,7 +161,7 @@ func (d *Discovered) refresh() error {
 	return err
 }
 
-// stored are the kinds that can be watched and deleted.
+// stored returns the kinds that can be watched and deleted.
 func stored(lists []*metav1.APIResourceList) (map[schema.GroupVersionResource]engine.Kind, error) {
 	out := map[schema.GroupVersionResource]engine.Kind{}
 	for _, list := range lists {

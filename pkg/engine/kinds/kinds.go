@@ -1,7 +1,5 @@
-// Package kinds lists a catalog's kinds for the reconcilers.
-//
-// It is separate from pkg/control/controllers because kind reaches the API server's libraries, which reconcilers must
-// not link.
+// Package kinds lists a catalog's kinds for the reconcilers. It is separate from pkg/control/controllers because
+// package kind depends on the API server's libraries, which reconcilers must not link.
 package kinds
 
 import (

@@ -26,7 +26,7 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// errKilled is the answer to the writes of a process that is dead.
+// errKilled is the result of writes after the process was killed.
 var errKilled = errors.New("the process was killed")
 
 type key struct {
@@ -39,16 +39,15 @@ type change struct {
 	was, is client.Object
 }
 
-// api is the API server of a world: what is stored, what the caches show of it, and the changes between the two, in
-// order.
+// api is the API server of a world: the stored objects, the cached ones, and the changes between them in order.
 type api struct {
-	cc.Interface // what is not used panics
+	cc.Interface // unused methods panic
 	w            *World
 	stored       map[key]client.Object
 	cached       map[key]client.Object
 	pending      []change
 	revision     int
-	// left is how many further writes the process lives for, or until one fails; less than zero: any number.
+	// left is the number of further writes before the process dies or a write fails; negative means unlimited.
 	left   int
 	fail   error
 	writes int
@@ -83,7 +82,7 @@ func (a *api) commit(k key, is client.Object) {
 	a.pending = append(a.pending, change{k, was, is})
 }
 
-// begin counts a write. It fails if the process is dead by then, or this is the write that fails.
+// begin counts a write. It fails if the process is dead, or if this is the write that must fail.
 func (a *api) begin() error {
 	if a.left == 0 {
 		if a.fail == nil {
@@ -109,7 +108,7 @@ func (a *api) current(k key, o client.Object) (client.Object, error) {
 	return was.DeepCopyObject().(client.Object), nil
 }
 
-// replace stores next in place of what is stored. An object that is being deleted goes with its last finalizer.
+// replace stores next. It removes an object that is being deleted and has no finalizer left.
 func (a *api) replace(k key, next client.Object, answer client.Object) {
 	was := a.stored[k]
 	next.SetResourceVersion(was.GetResourceVersion())
@@ -124,7 +123,7 @@ func (a *api) replace(k key, next client.Object, answer client.Object) {
 	set(answer, next)
 }
 
-// runs reports whether an agent has to stop a pod before it can go.
+// runs reports whether an agent must stop a pod before the pod can be removed.
 func runs(o client.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	return ok && p.Spec.NodeName != "" && (p.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds > 0)
@@ -212,7 +211,7 @@ func (a *api) patch(o client.Object, p client.Patch, ofStatus bool) error {
 	return nil
 }
 
-// changed tells of an update by a reconciler.
+// changed calls OnUpdate for an update by a reconciler.
 func (a *api) changed(was, is client.Object) {
 	if a.w.OnUpdate != nil {
 		a.w.OnUpdate(was, is)
@@ -246,7 +245,7 @@ func (a *api) remove(o client.Object, opts ...client.DeleteOption) error {
 		return apierrors.NewConflict(resourceOf(k), k.name, errors.New("the version does not match"))
 	}
 	next := was.DeepCopyObject().(client.Object)
-	// a period is only shortened
+	// a grace period can only be shortened
 	if p, ok := next.(*corev1.Pod); ok && (p.DeletionTimestamp == nil || options.GracePeriodSeconds != nil) {
 		p.DeletionGracePeriodSeconds = options.GracePeriodSeconds
 	}
@@ -262,7 +261,7 @@ func (a *api) remove(o client.Object, opts ...client.DeleteOption) error {
 	return nil
 }
 
-// Get and List read what the cache shows.
+// Get reads from the cache, as List does.
 func (a *api) Get(_ context.Context, name client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	k := a.key(o)
 	k.namespace, k.name = name.Namespace, name.Name
@@ -302,7 +301,7 @@ func sorted(m map[key]client.Object) []key {
 
 func (a *api) Status() client.SubResourceWriter { return a.SubResource("status") }
 
-// SubResource is the status, whatever its name: an approval is a part of it.
+// SubResource returns the status for any name, since an approval is a part of it.
 func (a *api) SubResource(string) client.SubResourceClient { return statusOf{a: a} }
 
 type statusOf struct {

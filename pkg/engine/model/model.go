@@ -1,8 +1,8 @@
-// Package model drives reconcilers one step at a time over an API in memory, for tests that let users, nodes and
-// reconcilers interleave at random (rapid). Caches may be behind, writes may fail, and the process may be killed after
-// any write; then the next one starts from what is stored.
+// Package model drives reconcilers one step at a time over an in-memory API, for tests in which users, nodes and
+// reconcilers interleave at random (rapid). Caches may lag, writes may fail, and the process may be killed after any
+// write; the next process starts from the stored objects.
 //
-// Only tests import it. Its invariant: what it does is decided by rapid alone, so that each failure can be replayed.
+// Only tests import it. Its invariant: rapid alone makes all choices, so that each failure can be replayed.
 package model
 
 import (
@@ -24,26 +24,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// retryAfter is how long after a failed call a request is tried again. Times in objects have whole seconds, and so has
-// a world's.
+// retryAfter is the delay before a failed request is retried. Times in objects have whole seconds, and so has a
+// world's clock.
 const retryAfter = time.Second
 
-// lives is how many times rapid's usual number of actions a world lives for: an interleaving takes several actors.
+// lives multiplies rapid's number of actions, because an interleaving takes several actors.
 const lives = 12
 
-// World is a cluster of objects, and the reconcilers that act on them.
+// World is a cluster of objects and the reconcilers that act on them.
 type World struct {
-	// T reports what is wrong.
+	// T is the test.
 	T *rapid.T
-	// Now is the time, which only Pass and Settle change.
+	// Now is the current time. Only Pass and Settle change it.
 	Now time.Time
-	// OnCreate, if not nil, answers creations by itself if it returns true: reviews, for example.
+	// OnCreate, if not nil, may handle a creation, for example of a review. It then returns true.
 	OnCreate func(client.Object) bool
 	// OnDelete, if not nil, is called after each deletion by a reconciler.
 	OnDelete func(client.Object)
 	// OnUpdate, if not nil, is called before each update by a reconciler is stored.
 	OnUpdate func(was, is client.Object)
-	// Pause is how long Live waits: the longest time after which reconcilers poll for changes that send them no event.
+	// Pause is how long Live waits: the longest polling interval of reconcilers for changes without an event.
 	Pause time.Duration
 
 	scheme *runtime.Scheme
@@ -54,14 +54,14 @@ type World struct {
 	check  func()
 }
 
-// request is one that a reconciler is to handle, at the earliest at a time.
+// request is a reconciler's request, and the earliest time to handle it.
 type request struct {
 	reconciler int
 	engine.Request
 	at time.Time
 }
 
-// New makes an empty world with reconcilers.
+// New returns an empty world with reconcilers.
 func New(t *rapid.T, list ...*engine.Reconciler) *World {
 	w := &World{T: t, Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), scheme: clientgoscheme.Scheme, list: list}
 	w.api = &api{w: w, stored: map[key]client.Object{}, cached: map[key]client.Object{}, left: -1}
@@ -76,7 +76,7 @@ func (w *World) must(err error) {
 	}
 }
 
-// Restart ends the process that runs the reconcilers and starts another one, whose caches show what is stored.
+// Restart replaces the process that runs the reconcilers. The new caches show the stored objects.
 func (w *World) Restart() {
 	w.queue, w.live = nil, nil
 	w.api.left, w.api.fail, w.api.pending, w.api.cached = -1, nil, nil, map[key]client.Object{}
@@ -126,7 +126,7 @@ func (w *World) happened(c change) {
 	}
 }
 
-// Deliver shows the caches the next n changes; less than zero: all.
+// Deliver shows the next n changes to the caches; negative means all.
 func (w *World) Deliver(n int) {
 	for ; n != 0 && len(w.api.pending) > 0; n-- {
 		c := w.api.pending[0]
@@ -141,8 +141,7 @@ func (w *World) Deliver(n int) {
 	}
 }
 
-// Work lets a reconciler handle a request, if there is one. Its process may be killed meanwhile, or one of its writes
-// fail.
+// Work lets a reconciler handle a request, if there is one. The process may be killed meanwhile, or a write may fail.
 func (w *World) Work(t *rapid.T) {
 	due := w.due()
 	if len(due) == 0 {
@@ -176,7 +175,7 @@ func (w *World) due() []request {
 	return due
 }
 
-// handle has a request handled, and reports whether the process died.
+// handle handles a request, and reports whether the process died.
 func (w *World) handle(r request) bool {
 	w.queue = slices.DeleteFunc(w.queue, func(q request) bool {
 		return q.reconciler == r.reconciler && q.Request == r.Request
@@ -194,11 +193,10 @@ func (w *World) handle(r request) bool {
 	return false
 }
 
-// Pass lets time pass.
 func (w *World) Pass(d time.Duration) { w.Now = w.Now.Add(d) }
 
-// Settle lets the reconcilers do all there is to do within a time, and what failed before. What they find after that,
-// and after a restart, needs no write.
+// Settle lets the reconcilers finish within a time, including retries of failed requests. After that, and after a
+// restart, they must not write.
 func (w *World) Settle(within time.Duration) {
 	until := w.Now.Add(max(within, retryAfter))
 	w.run(until)
@@ -234,10 +232,10 @@ func compare(a, b key) int {
 		cmp.Compare(a.name, b.name))
 }
 
-// Stored returns the objects of a kind, by name, which are not to be changed.
+// Stored returns the stored objects of a kind by name. Do not modify them.
 func Stored[T client.Object](w *World) map[string]T { return of[T](w.api.stored) }
 
-// Cached returns what reconcilers see of a kind.
+// Cached returns the objects of a kind that reconcilers see.
 func Cached[T client.Object](w *World) map[string]T { return of[T](w.api.cached) }
 
 func of[T client.Object](all map[key]client.Object) map[string]T {
@@ -250,7 +248,7 @@ func of[T client.Object](all map[key]client.Object) map[string]T {
 	return out
 }
 
-// Create creates an object as a user would, unless one of its name exists.
+// Create creates an object as a user would, unless the name is taken.
 func (w *World) Create(o client.Object) {
 	if err := w.api.Create(context.Background(), o); err != nil && !apierrors.IsAlreadyExists(err) {
 		w.must(err)
@@ -275,9 +273,9 @@ func Delete[T client.Object](w *World, name string, opts ...client.DeleteOption)
 	}
 }
 
-// Live lets users and nodes act at random, as given by name, and with them what may always happen: a reconciler works,
-// caches follow, time passes, the process restarts. After each action and with each change of what caches show check is
-// called. Now and then all others pause until there is nothing to do.
+// Live runs random actions of users and nodes, given by name, and of the environment: a reconciler works, caches catch
+// up, time passes, the process restarts. It calls check after each action and each change of the caches. At times all
+// others pause until nothing is left to do.
 func (w *World) Live(actions map[string]func(*rapid.T), check func()) {
 	w.check = check
 	all := map[string]func(*rapid.T){

@@ -1,6 +1,4 @@
-// Package nodestate has the predicates on nodes that several packages share.
-//
-// Its invariant: its functions are pure and change no argument.
+// Package nodestate holds predicates on nodes that several packages share. Its invariant: its functions are pure.
 package nodestate
 
 import (
@@ -16,14 +14,14 @@ func Ready(n *corev1.Node) bool {
 	})
 }
 
-// LabelExternal is "true" for nodes without an agent of ours: another program runs their pods, which have no addresses
-// in the cluster. The name is the one that stored nodes have; external workers of tasks were the first such nodes.
+// LabelExternal is "true" on nodes without our agent: another program runs their pods, which have no addresses in the
+// cluster. Stored nodes have this label; external workers of tasks were the first such nodes.
 const LabelExternal = "tasks.coracle.dev/external"
 
-// External reports whether a node has no agent of ours.
+// External reports whether a node does not run our agent.
 func External(n *corev1.Node) bool { return n.Labels[LabelExternal] == "true" }
 
-// OutOfService reports whether the node has the taint that says it is shut down, so that nothing runs there.
+// OutOfService reports whether the node has the taint for nodes that are shut down, on which nothing runs.
 func OutOfService(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }

@@ -15,13 +15,13 @@ import (
 
 // Claimed are the pods of an owner.
 type Claimed struct {
-	// Pods are those that the owner controls or adopts.
+	// Pods are the pods that the owner controls or adopts.
 	Pods           []*corev1.Pod
 	Adopt, Release []*corev1.Pod
 }
 
-// Claim decides which pods belong to an owner that is not being deleted: of the owned ones and the orphans those that
-// match the selector and fit. fit may be nil.
+// Claim decides which pods belong to an owner that is not being deleted: owned and orphaned pods that match the
+// selector and fit. fit may be nil.
 func Claim(owned, orphans []*corev1.Pod, selector labels.Selector, fit func(*corev1.Pod) bool) Claimed {
 	var c Claimed
 	mine := func(p *corev1.Pod) bool { return selector.Matches(labels.Set(p.Labels)) && (fit == nil || fit(p)) }
@@ -41,8 +41,8 @@ func Claim(owned, orphans []*corev1.Pod, selector labels.Selector, fit func(*cor
 	return c
 }
 
-// Own adopts and releases pods. It checks with the server that the owner is still there before it adopts, as its name
-// may be taken by another one. A conflict is retried.
+// Own adopts and releases pods. Before it adopts, it checks with the server that the owner still exists, because
+// another object may have its name. A conflict is retried.
 func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind,
 	claimed Claimed) error {
 	if len(claimed.Adopt) > 0 {
@@ -74,7 +74,7 @@ func patch(ctx context.Context, c client.Client, was, next *corev1.Pod) error {
 		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
-// ControlledBy lists the pods of a namespace that uid controls, or that have no controller if uid is
+// ControlledBy lists the pods in a namespace that uid controls, or the pods without a controller if uid is
 // engine.NoController.
 func ControlledBy(ctx context.Context, env engine.Env, namespace, uid string) ([]*corev1.Pod, error) {
 	var list corev1.PodList

@@ -5,7 +5,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
-// ClaimNames returns the names of the persistent volume claims that a pod uses, including its ephemeral volumes'.
+// ClaimNames returns the names of the persistent volume claims that a pod uses, including claims of ephemeral volumes.
 func ClaimNames(p *corev1.Pod) []string {
 	var out []string
 	for i := range p.Spec.Volumes {

@@ -10,9 +10,8 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// TemplateHash names what is made from a pod template: replica sets, and the revisions of daemon sets. It is
-// upstream's, so that what upstream's controllers named is found again. collisions is the number of names that were
-// taken.
+// TemplateHash returns upstream's hash of a pod template for the names of replica sets and of daemon sets' revisions,
+// so that objects of upstream's controllers are recognized. collisions is the number of names that were taken.
 func TemplateHash(t *corev1.PodTemplateSpec, collisions *int32) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%v", dump.ForHash(*t))

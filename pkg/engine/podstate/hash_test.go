@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestTemplateHash: the value is upstream's for the same template, as it names sets that upstream may have made.
+// TestTemplateHash checks that the hash equals upstream's, since upstream may have named existing sets.
 func TestTemplateHash(t *testing.T) {
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "tier": "front"}},

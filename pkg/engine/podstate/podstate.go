@@ -1,7 +1,5 @@
-// Package podstate holds predicates on pods that several reconcilers share, and
-// creates pods from templates.
-//
-// Its invariant: its functions are pure and change no argument.
+// Package podstate holds predicates on pods that several reconcilers share, and creates pods from templates. Its
+// invariant: its functions are pure.
 package podstate
 
 import (
@@ -18,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Condition is the pod's condition of that type, or nil.
+// Condition returns the pod's condition of a type, or nil.
 func Condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range p.Status.Conditions {
 		if p.Status.Conditions[i].Type == t {
@@ -34,8 +32,8 @@ func Ready(p *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Available reports whether the pod has been ready for minReady; if it is ready but not
-// for that long, in is the time until it is available.
+// Available reports whether the pod has been ready for minReady. If it has been ready for less, in is the remaining
+// time.
 func Available(p *corev1.Pod, minReady time.Duration, now time.Time) (ok bool, in time.Duration) {
 	c := Condition(p, corev1.PodReady)
 	if c == nil || c.Status != corev1.ConditionTrue {
@@ -59,8 +57,8 @@ func Ended(p *corev1.Pod) bool {
 // Active reports whether the pod counts as one of its controller's replicas.
 func Active(p *corev1.Pod) bool { return !Ended(p) && p.DeletionTimestamp == nil }
 
-// WithCondition returns the conditions with c set; changed is false if status, reason
-// and message are unchanged. The transition time changes only with the status.
+// WithCondition returns the conditions with c set. changed is false if status, reason and message are unchanged. The
+// transition time changes only with the status.
 func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition,
 	now time.Time) (out []corev1.PodCondition, changed bool) {
 	c.LastTransitionTime = metav1.NewTime(now)
@@ -82,7 +80,7 @@ func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition,
 	return append(slices.Clone(conditions), c), true
 }
 
-// FromTemplate creates a pod from owner's template, to be named by the API server.
+// FromTemplate creates a pod from owner's template. The API server names it.
 func FromTemplate(t *corev1.PodTemplateSpec, owner client.Object, gvk schema.GroupVersionKind) *corev1.Pod {
 	prefix := owner.GetName() + "-"
 	if len(apivalidation.NameIsDNSSubdomain(prefix, true)) > 0 {
@@ -101,7 +99,7 @@ func FromTemplate(t *corev1.PodTemplateSpec, owner client.Object, gvk schema.Gro
 // NodeIndex finds pods by the node they are bound to.
 const NodeIndex = "spec.nodeName"
 
-// ByNode is the index over pods named NodeIndex.
+// ByNode returns the index named NodeIndex.
 func ByNode() engine.Index {
 	return engine.Index{Object: &corev1.Pod{}, Name: NodeIndex, Values: func(o client.Object) []string {
 		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {

@@ -9,10 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Memory records the inputs from which each service's endpoints were last computed, and what was written. A
-// reconciler's own writes enqueue it again; Memory lets it skip recomputing thousands of endpoints. It is lost at a
-// restart, which only costs work. It holds a few words for each service and for each object written for it, until
-// Forget.
+// Memory records the inputs from which each service's endpoints were last computed, and the written objects. A
+// reconciler's own writes enqueue it again, and Memory lets it skip computing thousands of endpoints. It is lost in a
+// restart, which only costs work. Until Forget it holds a few words for each service and each object written for it.
 type Memory struct {
 	seed maphash.Seed
 	mu   sync.Mutex
@@ -24,10 +23,10 @@ func NewMemory() *Memory {
 	return &Memory{seed: maphash.MakeSeed(), last: map[client.ObjectKey]State{}}
 }
 
-// State is a service with its pods, and the objects that hold its endpoints.
+// State is a service with its pods, and the objects with its endpoints.
 type State struct {
 	from uint64
-	// Written are the resource versions of the objects that hold the endpoints, by name.
+	// Written are the resource versions of the objects with the endpoints, by name.
 	Written map[string]string
 }
 
@@ -47,7 +46,7 @@ func (m *Memory) State(svc *corev1.Service, pods []*corev1.Pod) State {
 	return State{from: h.Sum64(), Written: map[string]string{}}
 }
 
-// Is reports whether the service was last left in this state.
+// Is reports whether the recorded state of the service equals s.
 func (m *Memory) Is(key client.ObjectKey, s State) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package services is shared by the reconcilers of services' endpoints: which services select a pod, which of its
-// changes are relevant, and whether anything changed since the last reconcile.
+// Package services is shared by the reconcilers of endpoints: which services select a pod, which changes of a pod are
+// relevant, and whether anything changed since the last reconcile.
 package services
 
 import (
@@ -15,12 +15,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// HasSelector reports whether the service takes its endpoints from pods.
+// HasSelector reports whether the service gets its endpoints from pods.
 func HasSelector(s *corev1.Service) bool {
 	return len(s.Spec.Selector) > 0 && s.Spec.Type != corev1.ServiceTypeExternalName
 }
 
-// Selects reports whether the service takes its endpoints from pods with these labels.
+// Selects reports whether the service gets its endpoints from pods with these labels.
 func Selects(s *corev1.Service, pod map[string]string) bool {
 	if !HasSelector(s) {
 		return false
@@ -34,8 +34,8 @@ func Selects(s *corev1.Service, pod map[string]string) bool {
 }
 
 // WatchPods enqueues the services that select a pod when it is created, deleted or changed in a relevant way. A burst
-// of changes of pods with the same labels enqueues them once: a reconcile costs the same, whichever of a service's pods
-// changed.
+// of changes of pods with the same labels enqueues them once, since the cost of a reconcile does not depend on which
+// pods changed.
 func WatchPods() engine.Watch {
 	return engine.Watch{Object: &corev1.Pod{}, Map: selecting, Batch: group, Changed: func(was, is client.Object) bool {
 		a, ok1 := was.(*corev1.Pod)
@@ -44,12 +44,11 @@ func WatchPods() engine.Watch {
 	}}
 }
 
-// group names the pods that the same services select.
+// group returns a name for pods that the same services select.
 func group(o client.Object) string {
 	return o.GetNamespace() + "/" + labels.Set(o.GetLabels()).String()
 }
 
-// selecting maps a pod to the services that select it.
 func selecting(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	if len(o.GetLabels()) == 0 {
 		return nil

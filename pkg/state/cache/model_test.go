@@ -313,7 +313,6 @@ func TestModelRestart(t *testing.T) {
 	})
 }
 
-// replayed applies the watcher's outstanding events to v.
 func replayed(t require.TestingT, w *Watcher, v view) view {
 	last := w.after
 	for {

@@ -289,8 +289,7 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 	})
 }
 
-// follows returns an error if the rule then cannot read what the rule now writes. Either may be nil, for no
-// encryption.
+// follows returns an error if the rule then cannot read what the rule now writes. Either may be nil, for no encryption.
 func follows(now, then *rule) error {
 	const key = registry + "probe"
 	stored := []byte("{}")

@@ -30,7 +30,7 @@ func (s *Store) watchQuota(used int64) {
 	}
 }
 
-// Warning says that the quota is nearly used up and by which kinds; empty if it is not.
+// Warning returns a warning with the largest kinds if the quota is nearly used up, else "".
 func (s *Store) Warning() string {
 	e := s.etcd.Load()
 	if e == nil || !s.space.nearly.Load() {

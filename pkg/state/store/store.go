@@ -1,6 +1,5 @@
-// Package store stores the cluster's state in an embedded etcd.
-//
-// Its invariant: a write that returned without error is on disk, and the watch reports every revision once, in order.
+// Package store stores the cluster's state in an embedded etcd. Its invariant: a write that returned without error is
+// on disk, and the watch reports every revision once, in order.
 package store
 
 import (

@@ -249,7 +249,6 @@ func TestBuildbarnFarm(t *testing.T) {
 	}
 }
 
-// touch makes an irrelevant change to all objects of a kind.
 func (c *cluster) touch(list ctrl.ObjectList, round int) {
 	c.T.Helper()
 	require.NoError(c.T, c.List(c.Ctx, list, ctrl.InNamespace("default")))

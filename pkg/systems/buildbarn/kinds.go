@@ -14,7 +14,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// part is a pointer to one of Buildbarn's parts.
 type part[T any] interface {
 	*T
 	buildbarn.Part

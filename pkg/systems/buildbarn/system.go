@@ -1,5 +1,4 @@
 // Package buildbarn is the system for Buildbarn farms: remote execution and caching for Bazel and similar build tools.
-//
 // Its invariant: this process evaluates no configuration of a farm; a child process checks them.
 package buildbarn
 

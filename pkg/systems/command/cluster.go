@@ -1,7 +1,6 @@
-// Package command has the code that the command lines of systems share: the flags that select a cluster, the connection
-// to it, and tables. A command uses only the cluster's API.
-//
-// Its invariant: a command reads the environment and the terminal only through this package.
+// Package command holds the code that the systems' command lines share: the flags that select a cluster, the connection
+// to it, and tables. A command uses only the cluster's API. Its invariant: a command reads the environment and the
+// terminal only through this package.
 package command
 
 import (
@@ -35,7 +34,7 @@ import (
 // Page is the number of objects that a command lists with one request.
 const Page = 500
 
-// Cluster is the cluster used by Coracle's own commands.
+// Cluster is a connection to the cluster of a command.
 type Cluster struct {
 	Namespace string
 	Client    ctrl.WithWatch
@@ -67,14 +66,13 @@ func hasCluster() bool {
 	return err != nil || len(config.Clusters) > 0 || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
-// errStopped means that nothing listens at the address in this machine's own kubeconfig.
+// errStopped means that nothing listens at the address in this machine's kubeconfig.
 var errStopped = errors.New("the cluster of this machine does not run: start it with `coracle start`")
 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second
 
-// Check returns an error that says what to do if there is no cluster, or if this machine's own is the default and is
-// stopped.
+// Check returns an error with a remedy if there is no cluster, or if the default cluster is this machine's and stopped.
 func Check() error {
 	if !hasCluster() {
 		return NoCluster()

@@ -46,7 +46,8 @@ func TestUseCluster(t *testing.T) {
 	require.Equal(t, "/mine", os.Getenv("KUBECONFIG"), "the user's choice stands")
 }
 
-// TestCheck: a command on this machine's stopped cluster says how to start it. It does not check other kubeconfigs.
+// TestCheck checks that a command on this machine's stopped cluster says how to start it, and that other kubeconfigs
+// are not checked.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)

@@ -15,8 +15,8 @@ import (
 // completionTimeout bounds the wait for the API server when a shell completes a name.
 const completionTimeout = 2 * time.Second
 
-// Complete has the shell complete a command's arguments with the names of a kind's objects, at most as many as one Page
-// has. new returns an empty list of the kind. most is the number of arguments that are names; 0 means all.
+// Complete makes the shell complete arguments with the names of a kind's objects, at most one Page. new returns an
+// empty list of the kind. most is the number of arguments that are names; 0 means all.
 func (c Connector) Complete(cmd *cobra.Command, most int, new func() ctrl.ObjectList) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -26,7 +26,7 @@ func (c Connector) Complete(cmd *cobra.Command, most int, new func() ctrl.Object
 	}
 }
 
-// CompleteFlag does the same for the value of a flag.
+// CompleteFlag completes the value of a flag in the same way.
 func (c Connector) CompleteFlag(cmd *cobra.Command, flag string, new func() ctrl.ObjectList) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, // fails only for a flag that does not exist, which a test would find
 		func(cmd *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -34,8 +34,8 @@ func (c Connector) CompleteFlag(cmd *cobra.Command, flag string, new func() ctrl
 		})
 }
 
-// names returns the names that begin with start and are not among taken. Errors give no names: a shell has no place to
-// show them.
+// names returns the names that begin with start and are not in taken. After an error it returns none, because a shell
+// cannot show the error.
 func (c Connector) names(cmd *cobra.Command, taken []string, start string, list ctrl.ObjectList) (names []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()

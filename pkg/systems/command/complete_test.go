@@ -15,7 +15,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// TestComplete: a shell completes names of the namespace's objects, without the ones already given.
+// TestComplete checks that a shell completes the names in the namespace, except those already given.
 func TestComplete(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/tasks.coracle.dev/v1alpha1/namespaces/shop/tasks" {

@@ -13,7 +13,7 @@ import (
 // Kubeconfig is the name of the administrator's kubeconfig in the data directory.
 const Kubeconfig = "kubeconfig"
 
-// DataDir returns the data directory for commands that read no other option.
+// DataDir returns the data directory for commands without a data directory option.
 func DataDir() string {
 	if dir := os.Getenv("CORACLE_DATA_DIR"); dir != "" {
 		return dir
@@ -44,7 +44,7 @@ func (c Connector) Flags(cmd *cobra.Command) func() (*Cluster, error) {
 	return func() (*Cluster, error) { return c.Connect(*kubeconfig, *namespace) }
 }
 
-// OnCluster adds the flags that select the cluster, and has the command connect to it and call f.
+// OnCluster adds the flags that select the cluster, and makes the command connect to it and call f.
 func (c Connector) OnCluster(cmd *cobra.Command, f func(ctx context.Context, c *Cluster, args []string) error) {
 	cluster := c.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

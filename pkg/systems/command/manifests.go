@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// PrintManifests writes objects, which have their kind set, as YAML documents to apply: without status and creation
-// time.
+// PrintManifests writes objects as YAML documents to apply, without status and creation time. Their TypeMeta must be
+// set.
 func PrintManifests[T runtime.Object](w io.Writer, objects ...T) error {
 	for _, o := range objects {
 		text, err := json.Marshal(o)

@@ -23,16 +23,16 @@ type Terminal struct {
 	Out, Err io.Writer
 }
 
-// Interactive reports whether In is a terminal, at which a user can answer questions.
+// Interactive reports whether In is a terminal, so that a user can answer questions.
 func (t Terminal) Interactive() bool {
 	f, ok := t.In.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Standard is the terminal of this process.
+// Standard returns the terminal of this process.
 func Standard() Terminal { return Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
 
-// Exit ends the process with a code other than 1. A command that answers a question returns 1 for "no", and more for an
+// Exit ends the process with a code other than 1. Commands that answer a question return 1 for "no" and more for an
 // error.
 type Exit struct {
 	Code int
@@ -88,7 +88,7 @@ func PrintAs(out io.Writer, format string, v any) error {
 	return err
 }
 
-// Stamp formats a time in the local time zone; empty if t is zero.
+// Stamp formats a time in the local time zone, or returns "" if t is zero.
 func Stamp(t *metav1.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -96,10 +96,10 @@ func Stamp(t *metav1.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// longestCell is the number of bytes of a message that fit into a table.
+// longestCell bounds a message in a table, in bytes.
 const longestCell = 60
 
-// Shorten returns a text as one line that fits into a table.
+// Shorten turns a text into one line that fits into a table.
 func Shorten(text string) string {
 	return bounded.Text(strings.ReplaceAll(text, "\n", " "), longestCell)
 }

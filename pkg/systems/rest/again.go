@@ -9,13 +9,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
-// The pauses after a conflict: what was read may be older than what others wrote, until the cache has that.
+// The pauses after a conflict. The object that was read may be stale until the cache has other writers' changes.
 const (
 	pauseFirst = 5 * time.Millisecond
 	pauseMost  = 500 * time.Millisecond
 )
 
-// again calls change, which reads and writes an object, until it returns no conflict.
+// again calls change until it returns no conflict. change must read the object anew each time.
 func again(ctx context.Context, change func() error) error {
 	pause := backoff.Backoff{First: pauseFirst, Most: pauseMost, Jitter: true}
 	for {

@@ -12,29 +12,28 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// bundles are the routes of Kontrol's Bundles: many objects that are brought to clusters in order.
+// bundles serves Kontrol's Bundles: sets of objects that are rolled out to clusters in order.
 type bundles Server
 
-// Routes implements Resource.
 func (s *bundles) Routes() []Route {
 	const at = "/api/v1/bundles/{id}"
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/bundles",
-			Summary: "Create a bundle: many objects that are brought to clusters in order", Handle: s.create,
+			Summary: "Create a bundle: objects that are rolled out to clusters in order", Handle: s.create,
 			Body:    wire.CreateBundle{},
 			Answers: map[int]any{http.StatusCreated: wire.Bundle{}, http.StatusConflict: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles, and how far they are", Handle: s.list,
+			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles with their progress", Handle: s.list,
 			Query: append([]Parameter{
-				{"cluster", "only those of a cluster, by its cluster_id", ""},
-				{"state", "only those in a state, such as Synced or Failed", ""},
+				{"cluster", "only bundles for a cluster, by its cluster_id", ""},
+				{"state", "only bundles in a state, such as Synced or Failed", ""},
 			}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Bundle{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: at, Summary: "Get a bundle, and how far it is", Handle: s.get,
+			Method: http.MethodGet, Path: at, Summary: "Get a bundle with its progress", Handle: s.get,
 			Answers: map[int]any{http.StatusOK: wire.Bundle{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
@@ -57,7 +56,7 @@ func (s *bundles) Routes() []Route {
 			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects as its deletion policy says",
+			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects by its deletion policy",
 			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -81,7 +80,6 @@ func (s *bundles) create(c *Call) error {
 	return c.Answer(http.StatusCreated, view.Bundle(b))
 }
 
-// bundleStates are the values of the parameter state.
 var bundleStates = []string{
 	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
 	string(kontrol.BundlePaused), string(kontrol.BundleFailed),
@@ -106,7 +104,7 @@ func (s *bundles) list(c *Call) error {
 	return page(c, shown, func(b *kontrol.Bundle) any { return view.Bundle(b) })
 }
 
-// find returns a Bundle by its id, which is made of its UID.
+// find returns a Bundle by its ID, which derives from its UID.
 func (s *bundles) find(c *Call) (*kontrol.Bundle, error) {
 	id, err := strconv.ParseInt(c.Param("id"), 10, 64)
 	var list kontrol.BundleList
@@ -167,7 +165,7 @@ func (s *bundles) approve(c *Call) error {
 	})
 }
 
-// change writes a Bundle, again after a conflict, and answers with it.
+// change writes a Bundle, retries on conflict, and answers with it.
 func (s *bundles) change(c *Call, write func(*kontrol.Bundle) error) error {
 	var b *kontrol.Bundle
 	err := again(c, func() (err error) {

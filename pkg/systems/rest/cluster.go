@@ -16,12 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Cluster reads and writes the cluster's objects with the rights of the client's user. The in-process client itself
-// does not authorize, so each call is reviewed first: what the role of the user does not allow is 403. What Get and
+// Cluster reads and writes the cluster's objects with the rights of the client's user. The in-process client does not
+// authorize, so each call is first checked with a SelfSubjectAccessReview; a denial becomes status 403. What Get and
 // List return is immutable below the first level.
 type Cluster struct{ client client.Interface }
 
-// allowed returns a 403 if the user may not.
+// allowed returns an error with status 403 if the user has no such right.
 func (c Cluster) allowed(ctx context.Context, verb string, obj ctrl.Object, namespace, name, sub string) error {
 	mapping, err := c.resource(obj)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c Cluster) Get(ctx context.Context, namespace, name string, into ctrl.Obje
 	return c.client.Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: name}, into)
 }
 
-// List reads the objects of a kind; kind is a value of it.
+// List reads the objects of a kind. kind is any value of that type.
 func (c Cluster) List(ctx context.Context, kind ctrl.Object, into ctrl.ObjectList, opts ...ctrl.ListOption) error {
 	o := (&ctrl.ListOptions{}).ApplyOptions(opts)
 	if err := c.allowed(ctx, "list", kind, o.Namespace, "", ""); err != nil {
@@ -101,7 +101,7 @@ func (c Cluster) UpdateStatus(ctx context.Context, obj ctrl.Object) error {
 	return c.client.Status().Update(ctx, obj)
 }
 
-// Delete deletes an object, unless another one has its name by now.
+// Delete deletes an object. It fails if another object has taken its name.
 func (c Cluster) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
 	if err := c.allowed(ctx, "delete", obj, obj.GetNamespace(), obj.GetName(), ""); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c Cluster) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.Delet
 	return c.client.Delete(ctx, obj, opts...)
 }
 
-// WatchTask reports the changes of a task after the version it has.
+// WatchTask watches the changes of a task after its resourceVersion.
 func (c Cluster) WatchTask(ctx context.Context, t *taskapi.Task) (watch.Interface, error) {
 	if err := c.allowed(ctx, "watch", t, t.Namespace, t.Name, ""); err != nil {
 		return nil, err

@@ -19,28 +19,27 @@ import (
 // User is the name under which the facade reads and writes. The ClusterRole of the same name has its rights.
 const User = identity.User
 
-// Limits of requests and connections.
 const (
-	// maxBody is the maximum size of a request body, in bytes.
+	// maxBody bounds a request body, in bytes.
 	maxBody = 1 << 20
-	// maxHeader is the maximum size of a request's headers, in bytes.
+	// maxHeader bounds a request's headers, in bytes.
 	maxHeader = 32 << 10
-	// maxConnections limits the open connections, maxConnectionsEach the connections of one client address.
+	// maxConnections bounds the open connections, maxConnectionsEach the connections from one client address.
 	maxConnections, maxConnectionsEach = 1024, 256
-	// maxBodies limits the request bodies that are read at a time, maxReads the logs that are held in memory. Others
+	// maxBodies bounds the request bodies that are read concurrently, maxReads the logs in memory. Further requests
 	// wait.
 	maxBodies, maxReads = 64, 8
-	// logTimeout limits the time in which a log that is not followed is read.
+	// logTimeout bounds reading a log without follow.
 	logTimeout = 20 * time.Second
-	// maxStreams limits the log streams that are open at a time.
+	// maxStreams bounds the open log streams.
 	maxStreams = 256
-	// requestTimeout limits a request other than a log stream.
+	// requestTimeout bounds a request other than a log stream.
 	requestTimeout = 60 * time.Second
-	// bodyTimeout limits the time in which a body must arrive.
+	// bodyTimeout bounds the arrival of a request body.
 	bodyTimeout = 20 * time.Second
-	// writeStall is how long a client may leave a log stream unread.
+	// writeStall is how long a client may not read from its log stream.
 	writeStall = 30 * time.Second
-	// maxPage is the maximum of the parameter limit of lists.
+	// maxPage is the maximum of a list's parameter limit.
 	maxPage = 5000
 )
 

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// refusal is an answer with a status of 400 or more.
 type refusal struct {
 	status  int
 	message string
@@ -18,15 +17,14 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
-// Refuse returns the error of a Handle that answers with a status of 400 or more and a message.
+// Refuse returns an error for Handle that becomes an answer with this status, at least 400, and message.
 func Refuse(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// errHandled means that the answer was begun, and its connection must be closed because it cannot be completed.
+// errHandled means that the answer has begun and cannot be completed, so its connection must be closed.
 var errHandled = http.ErrAbortHandler
 
-// refuse answers with an error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errHandled) {
 		panic(errHandled)
@@ -41,8 +39,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, status, message)
 }
 
-// statusOf returns the status and message of an error: the API server's, in Podling's form: errors of the client are
-// 400, including failed validation.
+// statusOf returns the status and message of an error. It keeps the API server's status, except that client errors,
+// including failed validation, are 400 as in Podling.
 func statusOf(err error) (int, string) {
 	var refused *refusal
 	if errors.As(err, &refused) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// guard refuses requests before they reach a route: foreign hosts and origins, and those without the token. It returns
-// nil if the request may go on.
+// guard refuses requests with a foreign host or origin, and requests without the token. It returns nil if the request
+// may proceed.
 func (s *Server) guard(w http.ResponseWriter, r *http.Request, route *Route) error {
 	if s.cfg.RESTInsecure && !localHost(r.Host) {
 		return Refuse(http.StatusForbidden, "host %q is not allowed: use localhost or a loopback address", r.Host)
@@ -32,7 +32,7 @@ func (s *Server) guard(w http.ResponseWriter, r *http.Request, route *Route) err
 	return nil
 }
 
-// localHost reports whether a Host header names this machine's loopback.
+// localHost reports whether a Host header names localhost or a loopback address.
 func localHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -66,7 +66,6 @@ func (s *Server) origin(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// preflight answers a CORS preflight request for the methods of a path.
 func preflight(w http.ResponseWriter, methods []string) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))

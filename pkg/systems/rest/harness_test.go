@@ -59,8 +59,7 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client whose creates fail while err is set, and whose changes fail with a conflict until the channel
-// changes is full.
+// broken is a client whose creates fail while err is set, and whose changes conflict until the channel changes is full.
 type broken struct {
 	client.Interface
 	mu      sync.Mutex
@@ -127,7 +126,7 @@ type agent struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	down   bool
-	old    bool // it has no logs of tasks whose pods are deleted
+	old    bool // it keeps no logs of tasks whose pods are deleted
 	asked  []string
 	more   chan string // lines of a followed log
 }

@@ -10,17 +10,17 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// continueHeader has the value of the parameter continue for the next page.
+// continueHeader holds the value of the parameter continue for the next page.
 const continueHeader = "X-Continue"
 
-// paging are the parameters of lists. Without limit a list is whole, as Podling's.
+// paging are the parameters of lists. Without a limit a list is complete, as in Podling.
 var paging = []Parameter{
 	{"limit", "maximum number of items, 1 to 5000; all if absent", 0},
 	{"continue", "the header " + continueHeader + " of the page before", ""},
 }
 
-// page writes a list, oldest first, one item at a time: it never holds the whole answer in memory. What it was given
-// must be its own.
+// page writes a list, oldest first, one item at a time, so that the whole answer is never in memory. It sorts items,
+// which must be the caller's own.
 func page[T ctrl.Object](c *Call, items []T, convert func(T) any) error {
 	limit, err := c.number("limit", 0, 1, maxPage)
 	if err != nil {
@@ -52,7 +52,6 @@ func page[T ctrl.Object](c *Call, items []T, convert func(T) any) error {
 	return writeList(c, items, convert)
 }
 
-// writeList writes a list, one item at a time.
 func writeList[T any](c *Call, items []T, convert func(T) any) error {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(http.StatusOK)
@@ -78,12 +77,12 @@ func writeList[T any](c *Call, items []T, convert func(T) any) error {
 	return nil
 }
 
-// position orders the items of a list: by age, then by namespace and name.
+// position is the sort key of an item: its age, then its namespace and name.
 func position(o ctrl.Object) string {
 	return o.GetCreationTimestamp().UTC().Format("20060102150405") + " " + o.GetNamespace() + "/" + o.GetName()
 }
 
-// maxContinue limits the parameter continue, in bytes.
+// maxContinue bounds the parameter continue, in bytes.
 const maxContinue = 1024
 
 func parseContinue(value string) (string, error) {
@@ -97,7 +96,6 @@ func parseContinue(value string) (string, error) {
 	return string(at), nil
 }
 
-// pointers returns pointers to the items of a list.
 func pointers[T any](items []T) []*T {
 	out := make([]*T, len(items))
 	for i := range items {

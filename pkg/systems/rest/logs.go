@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// defaultTail is the number of lines that logs have without the parameter tail, maxTail its maximum.
+	// defaultTail is the number of lines without the parameter tail, maxTail its maximum.
 	defaultTail, maxTail = 100, 100_000
-	// maxLogs limits the logs of a container in an answer that is not a stream, in bytes; the end of them is kept.
+	// maxLogs bounds a container's log in an answer other than a stream, in bytes; the end of the log is kept.
 	maxLogs = 1 << 20
-	// maxLine limits a line of a stream, in bytes; longer ones are split.
+	// maxLine bounds a line of a stream, in bytes; longer lines are split.
 	maxLine = 64 << 10
 )
 
@@ -37,7 +37,7 @@ var (
 	streamToken = Parameter{"token", "the token, for clients that cannot send headers", ""}
 )
 
-// logs reads the logs of a task from the node that runs it, be it one of ours or an external worker.
+// logs serves the log of a task from the node that runs it, which is one of ours or an external worker.
 func (t *tasks) logs(c *Call) error {
 	tail, err := c.number("tail", defaultTail, 0, maxTail)
 	if err != nil {
@@ -74,10 +74,11 @@ func (t *tasks) stream(c *Call) error {
 	return t.server().follow(c, source, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs/stream", tail)
 }
 
-// source is where logs are: a container on one of our nodes, or an external worker, by its node's name.
+// source locates logs: a container on one of our nodes, or an external worker by its node's name.
 type source struct {
 	namespace, pod, container, node, worker string
-	// id is what a worker calls the attempt of a task; kept is where an agent has its log once the pod is gone.
+	// id is a worker's ID for the attempt of a task. kept is an agent's path to the attempt's log after its pod is
+	// gone.
 	id   string
 	kept []string
 }
@@ -99,7 +100,7 @@ func (t *tasks) source(c *Call) (source, error) {
 	return s, t.server().locate(c, &s)
 }
 
-// logged returns the attempt whose log is asked for: the last one that has a node, unless the ID names another one.
+// logged returns the attempt that asked names, or else the last attempt with a node.
 func logged(task *taskapi.Task, asked *taskapi.TaskAttempt) *taskapi.TaskAttempt {
 	var last *taskapi.TaskAttempt
 	for i := range task.Status.Attempts {
@@ -112,7 +113,7 @@ func logged(task *taskapi.Task, asked *taskapi.TaskAttempt) *taskapi.TaskAttempt
 	return last
 }
 
-// locate checks the rights to logs, and whether the node is an external worker.
+// locate checks the right to read the logs, and determines whether the node is an external worker.
 func (s *Server) locate(ctx context.Context, from *source) error {
 	if err := s.cluster.ReadLogs(ctx, from.namespace, from.pod); err != nil {
 		return err
@@ -128,7 +129,6 @@ func (s *Server) locate(ctx context.Context, from *source) error {
 	return err
 }
 
-// open reads the log of a container from its agent.
 func (s *Server) open(ctx context.Context, from source, tail int, follow bool) (io.ReadCloser, error) {
 	base, transport, err := s.cfg.Nodes.Connect(ctx, from.node)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Server) open(ctx context.Context, from source, tail int, follow bool) (
 		return s.fetch(ctx, client, u)
 	}
 	if from.kept != nil {
-		// An agent of an earlier version has no logs of tasks whose pods are gone.
+		// Agents of earlier versions do not keep the logs of tasks whose pods are gone.
 		if in, err := read(from.kept...); err == nil || !isNotFound(err) {
 			return in, err
 		}
@@ -160,7 +160,7 @@ func isNotFound(err error) bool {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// fetch returns the body of an answer with the status 200. The answer of a failure is an error of limited length.
+// fetch returns the body of an answer with status 200. Other answers become an error of bounded length.
 func (s *Server) fetch(ctx context.Context, client *http.Client, u *url.URL) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -183,7 +183,6 @@ func (s *Server) fetch(ctx context.Context, client *http.Client, u *url.URL) (io
 	return nil, Refuse(http.StatusBadGateway, "worker returned status %d: %s", resp.StatusCode, bytes.TrimSpace(said))
 }
 
-// whole returns the last lines of a log.
 func (s *Server) whole(ctx context.Context, from source, tail int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
@@ -195,7 +194,7 @@ func (s *Server) whole(ctx context.Context, from source, tail int) (string, erro
 	return lastBytes(in, maxLogs)
 }
 
-// lastBytes returns the end of what r has, from the beginning of a line if some is left out.
+// lastBytes returns the end of a stream. If it omits something, it begins at the start of a line.
 func lastBytes(r io.Reader, most int) (string, error) {
 	var kept []byte
 	cut := false
@@ -224,7 +223,7 @@ func lastBytes(r io.Reader, most int) (string, error) {
 	return string(kept), nil
 }
 
-// relay answers with the JSON of an external worker, of limited size and of the expected type.
+// relay answers with the JSON of an external worker, if its size is within the limit and it has the type of into.
 func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
 	ctx, cancel := context.WithTimeout(c.Context, logTimeout)
 	defer cancel()
@@ -245,7 +244,6 @@ func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
 	return c.Answer(http.StatusOK, into)
 }
 
-// askWorker sends a GET request to an external worker.
 func (s *Server) askWorker(c *Call, name, path string, tail int) (io.ReadCloser, error) {
 	var node corev1.Node
 	if err := s.cluster.Get(c, "", name, &node); err != nil {
@@ -267,7 +265,7 @@ func (s *Server) askWorker(c *Call, name, path string, tail int) (io.ReadCloser,
 	return s.fetch(c, s.workers, u)
 }
 
-// follow sends a log as a stream of events, one for each line, until it ends or the client leaves.
+// follow sends a log as server-sent events, one per line, until the log ends or the client disconnects.
 func (s *Server) follow(c *Call, from source, path string, tail int) error {
 	select {
 	case s.streams <- struct{}{}:
@@ -300,7 +298,7 @@ func (s *Server) follow(c *Call, from source, path string, tail int) error {
 	return copyEvents(c.w, rc, in, from.worker != "")
 }
 
-// copyEvents copies lines as events. An external worker sends events already.
+// copyEvents copies lines as events. With events set, the lines are events already, as from an external worker.
 func copyEvents(w io.Writer, rc *http.ResponseController, in io.Reader, events bool) error {
 	r := bufio.NewReaderSize(in, maxLine)
 	for {
@@ -326,7 +324,7 @@ func copyEvents(w io.Writer, rc *http.ResponseController, in io.Reader, events b
 		}
 		if err != nil {
 			_ = rc.Flush()
-			return nil // the end of the log
+			return nil // the log has ended
 		}
 	}
 }

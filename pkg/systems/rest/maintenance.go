@@ -15,27 +15,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maintenance are the routes of health and prune.
 type maintenance Server
 
-// Routes implements Resource.
 func (m *maintenance) Routes() []Route {
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/health", Summary: "Whether the facade serves", Handle: m.health, Public: true,
+			Method: http.MethodGet, Path: "/health", Summary: "Report whether the facade serves requests", Handle: m.health,
+			Public:  true,
 			Answers: map[int]any{http.StatusOK: wire.Health{}},
 		},
 		{
 			Method: http.MethodPost, Path: "/api/v1/prune",
-			Summary: "Remove what has ended: tasks, pods without a controller, and workers that are offline", Handle: m.prune,
-			Query:   []Parameter{{"all", "also remove what has not ended, and services, of what was created here", false}},
+			Summary: "Remove ended tasks, ended pods without a controller, and offline workers", Handle: m.prune,
+			Query:   []Parameter{{"all", "also remove unfinished tasks, pods and services that were created over REST", false}},
 			Answers: map[int]any{http.StatusOK: wire.PruneResult{}},
 		},
 	}
 }
 
 func (m *maintenance) health(c *Call) error {
-	// The name is Podling's, whose API this is.
+	// Podling's clients expect this name.
 	return c.Answer(http.StatusOK, wire.Health{
 		Status:      "ok",
 		Service:     "podling-master",
@@ -43,8 +42,8 @@ func (m *maintenance) health(c *Call) error {
 	})
 }
 
-// prune removes what has ended in the facade's namespace and, with all, everything created here: never what others
-// created and still use, nor our own nodes.
+// prune removes ended objects in the facade's namespace and, with all, every object that was created here. It never
+// removes our own nodes, or objects that others created and still use.
 func (m *maintenance) prune(c *Call) error {
 	all := c.Request.URL.Query().Get("all") == "true"
 	var out wire.PruneResult

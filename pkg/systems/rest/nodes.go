@@ -19,39 +19,37 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maxWorkers is the maximum number of external workers.
 const maxWorkers = 1000
 
-// nodes are the routes of nodes.
 type nodes Server
 
 func (n *nodes) server() *Server { return (*Server)(n) }
 
-// patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s by default.
+// patience is how long Podling's master waits for a heartbeat. Podling's workers send one every 30 s by default.
 const patience = 90 // seconds
 
-// Routes implements Resource. The second routes of register and heartbeat come from Podling's design, in which workers
-// send a heartbeat every 10 s and are offline after 30 s; the others come from its code.
+// Routes implements Resource. The second routes of register and heartbeat come from Podling's design, with a heartbeat
+// every 10 s and a timeout of 30 s; the others come from Podling's code.
 func (n *nodes) Routes() []Route {
 	register := Route{
 		Method: http.MethodPost, Path: "/api/v1/nodes/register",
-		Summary: "Register an external worker, which may be silent for 90 s unless it says",
+		Summary: "Register an external worker, heartbeat timeout 90 s unless it sets one",
 		Handle:  func(c *Call) error { return n.register(c, patience) },
 		Body:    wire.RegisterNode{},
 		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
 	same := register
-	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, which may be silent for 30 s unless it says"
+	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, heartbeat timeout 30 s unless it sets one"
 	same.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
 	return []Route{
 		register, same,
 		{
-			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
 			Handle:  n.heartbeat,
 			Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
 			Handle: n.heartbeatBody,
 			Body:   wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -67,7 +65,7 @@ func (n *nodes) Routes() []Route {
 	}
 }
 
-// register registers a worker that may be silent for so many seconds, unless it says.
+// register registers a worker. silent is its heartbeat timeout in seconds, unless the request has one.
 func (n *nodes) register(c *Call, silent int) error {
 	var in wire.RegisterNode
 	if err := c.Decode(&in); err != nil {
@@ -102,8 +100,8 @@ func (n *nodes) register(c *Call, silent int) error {
 	if err := n.cluster.Create(c, lease(node, now)); err != nil {
 		return err
 	}
-	// The worker that registered this address before is gone, or has lost its tasks: it registers again only after a
-	// restart or when it was offline. Its ID is not valid any more.
+	// A worker registers again only after a restart or after it was offline. So the previous worker of this address is
+	// gone or has lost its tasks, and its ID becomes invalid.
 	for i := range there.Items {
 		if before := &there.Items[i]; before.Annotations[view.AddressAnnotation] == address.String() {
 			if err := n.cluster.Delete(c, before); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -114,7 +112,7 @@ func (n *nodes) register(c *Call, silent int) error {
 	return c.Answer(http.StatusCreated, view.Node(node, view.Load{}, now, view.Place{}))
 }
 
-// lease records a worker's heartbeats, as for other nodes.
+// lease returns the Lease of a worker, which records its heartbeats as for other nodes.
 func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(now)
 	seconds := int32(taskapi.Patience(node, 0) / time.Second)
@@ -128,10 +126,17 @@ func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 	}
 }
 
-// workerAddress returns where a worker can be reached. That is not up to the worker: requests are sent only to the
-// address that the registration came from, so that no client can make the server send requests elsewhere. The hostname
-// must be that address, or resolve to it; it is never resolved again. A worker on loopback must register over
-// loopback, and link-local and multicast addresses are refused. Nor may the port be the facade's own.
+// workerAddress returns the address for requests to a worker. It is always the address that the registration came
+// from, so that no client can make the server send requests elsewhere. The hostname must be that address or resolve to
+// it; it is not resolved again. A worker on loopback must register over loopback. Link-local and multicast addresses
+// and the facade's own port are refused.
+//
+// An external worker is a Node without an agent, with the label and taint tasks.External: only pods that tolerate the
+// taint, such as all pods created here, are scheduled to it. As it is a Node and not a kind of our own, the scheduler,
+// the node lifecycle, RBAC and kubectl treat it like other nodes. pkg/systems/tasks/externalworker sends it its pods.
+//
+// A registration is fenced by its ID, which is new each time, and by its source address: heartbeats, reports and
+// deregistration are accepted from that address only.
 func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, error) {
 	from := c.Remote()
 	if port < 1 || port > 65535 {
@@ -157,7 +162,7 @@ func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, 
 		"hostname %q is not the address %s that the registration came from", host, from)
 }
 
-// maxHost is the maximum length of a hostname, resolvePatience the timeout of its resolution.
+// maxHost bounds a hostname, in bytes; resolvePatience is the timeout of its resolution.
 const (
 	maxHost         = 253
 	resolvePatience = 5 * time.Second
@@ -181,13 +186,13 @@ var (
 	errNotOwner  = Refuse(http.StatusForbidden, "only the worker's own address may report for it")
 )
 
-// owner returns an error unless the request comes from the external worker with a node's name.
+// owner returns an error unless the request comes from the external worker with this name.
 func (s *Server) owner(c *Call, name string) error {
 	_, err := s.worker(c, name)
 	return err
 }
 
-// worker returns the Node of the external worker that a request comes from.
+// worker returns the Node of an external worker. The request must come from that worker's address.
 func (s *Server) worker(c *Call, name string) (*corev1.Node, error) {
 	var node corev1.Node
 	err := s.cluster.Get(c, "", name, &node)
@@ -251,7 +256,6 @@ func (n *nodes) beat(c *Call, id string) error {
 	return c.Answer(http.StatusOK, view.Node(node, load[node.Name], now, view.Place{}))
 }
 
-// renew records a heartbeat.
 func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	return again(c, func() error {
 		var have coordinationv1.Lease
@@ -276,7 +280,6 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	})
 }
 
-// setReady writes the Ready condition of a worker.
 func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
 	reason, message string) (next *corev1.Node, err error) {
 	err = again(c, func() error {
@@ -291,7 +294,7 @@ func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
 	return next, err
 }
 
-// deregister deletes the worker's Node, which fails its tasks at once (NodeLost) and ends its metrics. The worker may
+// deregister deletes the worker's Node. Its tasks fail at once (NodeLost), and its metrics end. The worker may
 // register again, with a new ID.
 func (n *nodes) deregister(c *Call) error {
 	node, err := n.server().worker(c, c.Param("id"))
@@ -338,7 +341,7 @@ func (n *nodes) heartbeats(ctx context.Context) (map[string]time.Time, error) {
 	return at, nil
 }
 
-// load counts the tasks under way and the requested resources by node.
+// load returns the running tasks and the requested resources by node.
 func (n *nodes) load(ctx context.Context) (map[string]view.Load, error) {
 	var list corev1.PodList
 	if err := n.cluster.List(ctx, &corev1.Pod{}, &list); err != nil {
@@ -364,8 +367,8 @@ func (n *nodes) load(ctx context.Context) (map[string]view.Load, error) {
 	return of, nil
 }
 
-// place is where the client reached the facade: it serves the logs of our own nodes, so a client finds them
-// at the address of the node that it gets.
+// place returns the address at which the client reached the facade. Clients look for logs at the address of a node,
+// and the facade serves the logs of our own nodes.
 func (s *Server) place(c *Call) view.Place {
 	host, port, err := net.SplitHostPort(c.Request.Host)
 	if err != nil {

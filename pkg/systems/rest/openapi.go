@@ -13,13 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// descriptionPath is where the OpenAPI description is.
 const descriptionPath = "/api/v1/openapi.json"
 
-// description is the route of the OpenAPI description.
 type description Server
 
-// Routes implements Resource.
 func (d *description) Routes() []Route {
 	made := sync.OnceValues(func() ([]byte, error) { return json.Marshal(describe(d.router.routes)) })
 	return []Route{{
@@ -36,10 +33,8 @@ func (d *description) Routes() []Route {
 	}}
 }
 
-// document is any JSON object.
 type document map[string]any
 
-// describe returns the OpenAPI 3.0 description of routes.
 func describe(routes []*Route) document {
 	schemas := schemas{}
 	paths := document{}
@@ -120,7 +115,6 @@ func operation(r *Route, s schemas) document {
 	return op
 }
 
-// schemas are the schemas of named types.
 type schemas map[string]any
 
 func (s schemas) of(t reflect.Type) document {
@@ -159,7 +153,7 @@ func (s schemas) add(t reflect.Type) {
 	}
 	properties := document{}
 	schema := document{"type": "object", "properties": properties}
-	s[t.Name()] = schema // before its fields, for types that contain themselves
+	s[t.Name()] = schema // set before its fields, for recursive types
 	var required []string
 	for _, f := range reflect.VisibleFields(t) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")

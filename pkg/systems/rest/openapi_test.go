@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// operations returns the documented statuses by method and path.
 func (w *world) operations() map[string]sets.Set[string] {
 	w.t.Helper()
 	var doc struct {
@@ -39,7 +38,6 @@ func (w *world) operations() map[string]sets.Set[string] {
 	return out
 }
 
-// other is another system's part of the API.
 type other struct{}
 
 func (other) Routes() []Route {
@@ -58,7 +56,7 @@ func (other) Routes() []Route {
 	}}
 }
 
-// TestOtherSystemsAddRoutes adds routes with one line. They have the same guard and the same OpenAPI document.
+// TestOtherSystemsAddRoutes checks that added routes have the same guard and are in the same OpenAPI document.
 func TestOtherSystemsAddRoutes(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Resources = append(c.Resources, other{}) })
 	require.JSONEq(t, `{"phase":"waxing"}`, w.do("GET", "/api/v1/moons/ours", nil).body)
@@ -104,7 +102,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		return a
 	}
 
-	// The statuses of every route.
+	// Every route has these statuses.
 	for _, r := range w.server.router.routes {
 		path := strings.NewReplacer("{id}", "nothing").Replace(r.Path)
 		expect(http.StatusForbidden, r.Method, path, nil, "Origin", "https://evil.example")
@@ -154,7 +152,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	}
 	w.broken.fail(nil)
 
-	// Nodes.
 	w.server.maxWorkers = 0
 	for _, path := range []string{"/api/v1/nodes/register", "/api/v1/nodes"} {
 		expect(http.StatusTooManyRequests, "POST", path, valid["POST "+path])
@@ -170,7 +167,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusBadRequest, "GET", "/api/v1/nodes?limit=x", nil)
 	w.node("ours")
 
-	// Tasks.
 	var task, second wire.Task
 	expect(http.StatusCreated, "POST", "/api/v1/tasks", valid["POST /api/v1/tasks"]).into(t, &task)
 	expect(http.StatusCreated, "POST", "/api/v1/tasks", valid["POST /api/v1/tasks"], idempotencyHeader, "k").into(t,
@@ -192,7 +188,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", at+"/logs", nil)
 	expect(http.StatusOK, "GET", at+"/logs/stream", nil)
 
-	// Pods.
 	var pod wire.Pod
 	expect(http.StatusCreated, "POST", "/api/v1/pods", valid["POST /api/v1/pods"]).into(t, &pod)
 	expect(http.StatusNotFound, "POST", "/api/v1/pods",
@@ -213,7 +208,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", ptr+"/logs", nil)
 	expect(http.StatusOK, "GET", ptr+"/logs/stream", nil)
 
-	// Unavailable logs.
 	w.agent.fail(true)
 	for _, path := range []string{at + "/logs", at + "/logs/stream", ptr + "/logs", ptr + "/logs/stream"} {
 		expect(http.StatusBadGateway, "GET", path, nil)
@@ -226,7 +220,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	}
 	expect(http.StatusOK, "DELETE", ptr, nil)
 
-	// Services.
 	expect(http.StatusCreated, "POST", "/api/v1/services", valid["POST /api/v1/services"])
 	expect(http.StatusConflict, "POST", "/api/v1/services", valid["POST /api/v1/services"])
 	expect(http.StatusNotFound, "POST", "/api/v1/services",
@@ -238,7 +231,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", "/api/v1/services/s/endpoints", nil)
 	expect(http.StatusOK, "DELETE", "/api/v1/services/s", nil)
 
-	// Resources.
 	made := w.resource(valid["POST /api/v1/resources"])
 	resource := "/api/v1/resources/" + strconv.FormatInt(made.ID, 10)
 	expect(http.StatusCreated, "POST", "/api/v1/resources", valid["POST /api/v1/resources"])
@@ -252,7 +244,6 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "POST", resource+"/approve", `{"generation":3}`)
 	expect(http.StatusOK, "DELETE", resource, nil)
 
-	// Bundles.
 	var one wire.Bundle
 	expect(http.StatusCreated, "POST", "/api/v1/bundles", valid["POST /api/v1/bundles"]).into(t, &one)
 	expect(http.StatusConflict, "POST", "/api/v1/bundles", valid["POST /api/v1/bundles"])

@@ -16,13 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// pods are the routes of pods. Pods of tasks are not among them, and of other namespaces than the facade's only those
-// created here.
+// pods serves pods other than the pods of tasks. In namespaces other than the facade's it serves only pods created
+// here.
 type pods Server
 
 func (p *pods) server() *Server { return (*Server)(p) }
 
-// Routes implements Resource.
 func (p *pods) Routes() []Route {
 	return []Route{
 		{
@@ -38,7 +37,7 @@ func (p *pods) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it",
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, at the path that workers serve",
 			Handle:  p.get,
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -127,7 +126,7 @@ func (p *pods) shows(pod *corev1.Pod) bool {
 
 var errNoPod = Refuse(http.StatusNotFound, "pod not found")
 
-// find returns the pod of an ID. A worker may know the pod of a task, so those are found as well.
+// find returns the pod with an ID. Pods of tasks are included, because a worker may run them.
 func (p *pods) find(c *Call) (*corev1.Pod, error) {
 	namespace, name := view.ParseID(c.Param("id"), p.cfg.Namespace)
 	if namespace == "" || name == "" {
@@ -195,7 +194,7 @@ func (p *pods) remove(c *Call) error {
 	return c.Answer(http.StatusOK, wire.Message{Message: "pod deleted successfully"})
 }
 
-// source returns where the logs of a pod are, with its containers: the one asked for, or all.
+// source returns the location of a pod's logs, and the requested container or all containers.
 func (p *pods) source(c *Call) (source, []string, error) {
 	pod, err := p.find(c)
 	if err != nil {
@@ -256,7 +255,7 @@ func (p *pods) logs(c *Call) error {
 	return c.Answer(http.StatusOK, out)
 }
 
-// maxPodLogs limits the logs of all containers of a pod in one answer, in bytes.
+// maxPodLogs bounds the logs of all containers of a pod in one answer, in bytes.
 const maxPodLogs = 2 * maxLogs
 
 func (p *pods) stream(c *Call) error {

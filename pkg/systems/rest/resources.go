@@ -13,10 +13,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// resources are the routes of Kontrol's Resources: what clusters should have, what was applied, and what is there.
+// resources serves Kontrol's Resources: the desired, the applied and the current objects of clusters.
 type resources Server
 
-// Routes implements Resource.
 func (s *resources) Routes() []Route {
 	const at = "/api/v1/resources/{id}"
 	return []Route{
@@ -28,9 +27,10 @@ func (s *resources) Routes() []Route {
 		{
 			Method: http.MethodGet, Path: "/api/v1/resources", Summary: "List resources with their states", Handle: s.list,
 			Query: append([]Parameter{
-				{"cluster", "only those of a cluster, by its cluster_id", ""}, {"namespace", "only objects of a namespace", ""},
-				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects of a name", ""},
-				{"state", "only those in a state, such as Synced or Drifted", ""},
+				{"cluster", "only resources for a cluster, by its cluster_id", ""},
+				{"namespace", "only objects of a namespace", ""},
+				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects with a name", ""},
+				{"state", "only resources in a state, such as Synced or Drifted", ""},
 			}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Resource{}, http.StatusBadRequest: wire.Error{}},
 		},
@@ -58,7 +58,7 @@ func (s *resources) Routes() []Route {
 			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says",
+			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and its objects by its deletion policy",
 			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -82,7 +82,6 @@ func (s *resources) create(c *Call) error {
 	return c.Answer(http.StatusCreated, view.Resource(r, nil, nil))
 }
 
-// resourceStates are the values of the parameter state.
 var resourceStates = []string{
 	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
 	string(kontrol.StateDrifted),
@@ -120,20 +119,19 @@ func (s *resources) list(c *Call) error {
 	})
 }
 
-// states are the states of all clusters, by the name of their Resource.
+// states are the states on all clusters, by the name of the Resource.
 type states struct {
 	applied map[string][]*kontrol.AppliedState
 	current map[string][]*kontrol.CurrentState
 }
 
-// on reports whether a cluster should have a Resource, or had it.
+// on reports whether a cluster should have a Resource, or has a state of it.
 func (s *states) on(r *kontrol.Resource, cluster string) bool {
 	return r.Spec.ClusterName == cluster ||
 		slices.ContainsFunc(s.applied[r.Name], func(a *kontrol.AppliedState) bool { return a.State.Cluster == cluster }) ||
 		slices.ContainsFunc(s.current[r.Name], func(a *kontrol.CurrentState) bool { return a.State.Cluster == cluster })
 }
 
-// states reads the states of all Resources, or of those that match.
 func (s *resources) states(ctx context.Context, opts ...ctrl.ListOption) (*states, error) {
 	var applied kontrol.AppliedStateList
 	if err := s.cluster.List(ctx, &kontrol.AppliedState{}, &applied, opts...); err != nil {
@@ -220,12 +218,12 @@ func (s *resources) approve(c *Call) error {
 	})
 }
 
-// generationGone means that a client has read an older generation than there is.
+// generationGone is the error for a client that has read an older generation.
 func generationGone(r *kontrol.Resource, read int64) error {
 	return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, read)
 }
 
-// change writes a Resource, again after a conflict, and answers with it.
+// change writes a Resource, retries on conflict, and answers with it.
 func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
 	var r *kontrol.Resource
 	err := again(c, func() (err error) {

@@ -25,7 +25,7 @@ func (w *world) resource(body string) wire.Resource {
 	return r
 }
 
-// synced writes the status of a resource in sync on a cluster, like reconciler and watcher.
+// synced writes the status of a resource in sync on a cluster, as the reconciler and the watcher would.
 func (w *world) synced(name, cluster string) {
 	w.t.Helper()
 	var r kontrol.Resource

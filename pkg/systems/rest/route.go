@@ -18,25 +18,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// Route is one operation of the API. The routes are also what the OpenAPI description is made of, so they say
-// everything about themselves.
+// Route is one operation of the API. The OpenAPI description is generated from the routes.
 type Route struct {
-	// Method and Path, in the form of http.ServeMux: GET /api/v1/tasks/{id}.
+	// Method and Path form a pattern of http.ServeMux: GET /api/v1/tasks/{id}.
 	Method, Path string
-	// Summary says what it does, in a few words.
-	Summary string
-	// Query are its query parameters.
-	Query []Parameter
-	// Headers are the request headers it reads.
-	Headers []Parameter
-	// Body is a value of the type of the request body; nil if it reads none.
+	Summary      string
+	Query        []Parameter
+	Headers      []Parameter
+	// Body is a value of the request body's type; nil if there is no body.
 	Body any
-	// Answers are its statuses, each with a value of the type of the answer; nil means text/event-stream. Statuses that
-	// every route has (see common) need not be listed.
+	// Answers maps a status to a value of the answer's type; nil means text/event-stream. It omits the statuses that
+	// every route has (see common).
 	Answers map[int]any
 	// Public routes need no token.
 	Public bool
-	// Stream marks an answer that may last: it has no deadline.
+	// Stream marks an answer without a deadline.
 	Stream bool
 	// Handle serves a request. Its error becomes the answer.
 	Handle func(*Call) error
@@ -45,7 +41,7 @@ type Route struct {
 // Parameter describes a query parameter or header.
 type Parameter struct {
 	Name, Description string
-	// Value is a value of its type: "", 0 or false.
+	// Value is a value of the parameter's type: "", 0 or false.
 	Value any
 }
 
@@ -57,7 +53,7 @@ type Call struct {
 	server  *Server
 }
 
-// Param returns a part of the path.
+// Param returns a parameter of the path.
 func (c *Call) Param(name string) string { return c.Request.PathValue(name) }
 
 // Remote returns the address of the client.
@@ -69,7 +65,7 @@ func (c *Call) Remote() netip.Addr {
 	return a.Addr().Unmap().WithZone("")
 }
 
-// number returns a query parameter within a range.
+// number returns an integer query parameter, or otherwise if it is absent. A value out of range is an error.
 func (c *Call) number(name string, otherwise, least, most int) (int, error) {
 	value := c.Request.URL.Query().Get(name)
 	if value == "" {
@@ -109,10 +105,8 @@ func (c *Call) Decode(into any) error {
 	return nil
 }
 
-// maxDepth limits the nesting of a body.
 const maxDepth = 32
 
-// decode decodes one JSON value of limited depth.
 func decode(data []byte, into any) error {
 	depth, quoted, escaped := 0, false, false
 	for _, b := range data {
@@ -156,13 +150,13 @@ func fail(w http.ResponseWriter, status int, message string) {
 	write(w, status, append(data, '\n'))
 }
 
-// sayOnly answers with the name of a status, as Podling does where there is no route.
+// sayOnly answers with the name of a status, as Podling does for unknown paths and methods.
 func sayOnly(w http.ResponseWriter, status int) {
 	data, _ := json.Marshal(wire.Message{Message: http.StatusText(status)})
 	write(w, status, append(data, '\n'))
 }
 
-// common are the statuses that every route may answer beside its own.
+// common returns the statuses that every route may answer besides its own.
 func common(r *Route) []int {
 	list := []int{http.StatusForbidden}
 	if !r.Public {
@@ -174,13 +168,12 @@ func common(r *Route) []int {
 	return list
 }
 
-// router finds the route of a request.
 type router struct {
 	mux    *http.ServeMux
 	routes []*Route
 }
 
-// newRouter panics if two routes conflict, which is a mistake in the program.
+// newRouter returns a router. It panics if two routes conflict, which is a programming error.
 func newRouter(s *Server, resources ...Resource) *router {
 	t := &router{mux: http.NewServeMux()}
 	methods := map[string][]string{}
@@ -221,7 +214,6 @@ func newRouter(s *Server, resources ...Resource) *router {
 	return t
 }
 
-// serve returns the handler of a route.
 func (s *Server) serve(route *Route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()

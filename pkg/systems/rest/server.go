@@ -15,26 +15,24 @@ import (
 
 // Server serves the API. It is a run.Component.
 type Server struct {
-	cfg     Config
-	log     *slog.Logger
-	token   *tokenFile // nil if insecure
-	cluster Cluster
-	router  *router
-	workers *http.Client // to external workers
-	streams chan struct{}
-	bodies  chan struct{}
-	reads   chan struct{}
-	// maxWorkers is the maximum number of external workers.
-	maxWorkers int
-	// schedulePatience is how long a create waits for the scheduler.
+	cfg              Config
+	log              *slog.Logger
+	token            *tokenFile // nil if insecure
+	cluster          Cluster
+	router           *router
+	workers          *http.Client // for requests to external workers
+	streams          chan struct{}
+	bodies           chan struct{}
+	reads            chan struct{}
+	maxWorkers       int
 	schedulePatience time.Duration
 	ending           context.Context
 	end              context.CancelFunc
-	// Ready: the socket is open.
+	// Ready is closed once the socket is open.
 	run.Readiness
 }
 
-// New returns a Server. It opens no socket yet, but reads the token.
+// New returns a Server. It reads the token, but does not open the socket yet.
 func New(c Config) (*Server, error) {
 	if c.Namespace == "" {
 		c.Namespace = "default"
@@ -64,7 +62,7 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// slot waits for one of a limited number of places. The returned function frees it.
+// slot waits for a free slot of a semaphore. The returned function releases it.
 func slot(ctx context.Context, of chan struct{}) (func(), error) {
 	select {
 	case of <- struct{}{}:
@@ -74,7 +72,7 @@ func slot(ctx context.Context, of chan struct{}) (func(), error) {
 	}
 }
 
-// resources are the parts of the API, in the order of its description.
+// resources returns the parts of the API, in the order of its description.
 func (s *Server) resources() []Resource {
 	return append([]Resource{
 		(*tasks)(s),
@@ -94,7 +92,7 @@ func (s *Server) Name() string { return "rest" }
 // Handler returns the handler of all requests.
 func (s *Server) Handler() http.Handler { return s.router.mux }
 
-// drain is how long requests may take to finish after the end; log streams end at once.
+// drain is how long running requests may take after the end of ctx. Log streams end at once.
 const drain = 5 * time.Second
 
 // Run serves until ctx is done.
@@ -110,7 +108,7 @@ func (s *Server) Run(ctx context.Context) error {
 	l = connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsEach, Logger: s.log})
 	h := &http.Server{
 		Handler: s.Handler(), TLSConfig: s.cfg.TLS,
-		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: requestTimeout + writeStall, // replaced for streams
+		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: requestTimeout + writeStall, // streams replace it
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          100,

@@ -12,10 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// services are the routes of services: all in the facade's namespace, and in others the services created here.
+// services serves services: all in the facade's namespace, and in other namespaces those created here.
 type services Server
 
-// Routes implements Resource.
 func (s *services) Routes() []Route {
 	return []Route{
 		{
@@ -29,7 +28,7 @@ func (s *services) Routes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/services", Summary: "List services", Handle: s.list,
-			Query:   append([]Parameter{{"namespace", "only those of a namespace", ""}}, paging...),
+			Query:   append([]Parameter{{"namespace", "only services of a namespace", ""}}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Service{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{

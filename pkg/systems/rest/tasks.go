@@ -16,16 +16,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// idempotencyHeader names the key of a create: a second request with the key of the first is answered with the task of
-// the first.
+// idempotencyHeader holds the key of a create. A second request with the same key is answered with the first one's
+// task.
 const idempotencyHeader = "Idempotency-Key"
 
-// tasks are the routes of tasks.
 type tasks Server
 
 func (t *tasks) server() *Server { return (*Server)(t) }
 
-// Routes implements Resource.
 func (t *tasks) Routes() []Route {
 	return []Route{
 		{
@@ -44,7 +42,7 @@ func (t *tasks) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it",
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, at the path that workers serve",
 			Handle:  t.get,
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
@@ -120,10 +118,10 @@ func (t *tasks) create(c *Call) error {
 	return c.Answer(http.StatusCreated, out)
 }
 
-// schedulePatience is how long a create waits for the scheduler, so that its answer has the node, as Podling's.
+// schedulePatience is how long a create waits for the scheduler, so that its answer has the node as in Podling.
 const schedulePatience = 300 * time.Millisecond
 
-// scheduled returns the task once it has a node or an explanation why it has none, or as it is after a moment.
+// scheduled returns the task once it has a node or an explanation, or unchanged after schedulePatience.
 func (t *tasks) scheduled(ctx context.Context, task *taskapi.Task) (*taskapi.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.schedulePatience)
 	defer cancel()
@@ -147,7 +145,8 @@ func (t *tasks) scheduled(ctx context.Context, task *taskapi.Task) (*taskapi.Tas
 	return task, nil
 }
 
-// repeated returns the task of an earlier request with the same idempotency key, if that asked for the same.
+// repeated returns the task of an earlier request with the same idempotency key. A different request with that key is
+// refused.
 func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Task, error) {
 	var there taskapi.Task
 	if err := t.cluster.Get(ctx, asked.Namespace, asked.Name, &there); err != nil {
@@ -156,12 +155,13 @@ func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Tas
 	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey ||
 		there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
 		!taskapi.SameRequest(&there, asked) {
-		return nil, Refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
+		return nil, Refuse(http.StatusConflict, "a different request had this %s: its task is %s", idempotencyHeader,
+			there.Name)
 	}
 	return &there, nil
 }
 
-// noNode explains why nothing can be scheduled at the moment; empty if there is a node that may take it.
+// noNode explains why nothing can be scheduled now, or returns "" if a node may accept the task.
 func (s *Server) noNode(ctx context.Context) (string, error) {
 	var list corev1.NodeList
 	if err := s.cluster.List(ctx, &corev1.Node{}, &list); err != nil {
@@ -175,8 +175,8 @@ func (s *Server) noNode(ctx context.Context) (string, error) {
 	return "no available nodes", nil
 }
 
-// taskPaging are the parameters of lists of tasks. There may be very many: a page is made of its tasks alone, which is
-// why pages are in the order of IDs.
+// taskPaging are the parameters of lists of tasks. Pages are ordered by ID, so that a page is made without reading the
+// other tasks, of which there may be very many.
 var taskPaging = []Parameter{
 	{"limit", "maximum number of tasks, 1 to 5000, in the order of their IDs; all, oldest first, if absent", 0}, paging[1],
 }
@@ -213,7 +213,6 @@ func (t *tasks) list(c *Call) error {
 
 var errNoTask = Refuse(http.StatusNotFound, "task not found")
 
-// find returns the task and attempt of an ID.
 func (t *tasks) find(c *Call) (*taskapi.Task, taskapi.TaskAttempt, error) {
 	name, attempt, ok := view.ParseAttemptID(c.Param("id"))
 	if !ok || name == "" {
@@ -235,7 +234,7 @@ func (t *tasks) get(c *Call) error {
 	return c.Answer(http.StatusOK, view.Task(task))
 }
 
-// report applies a worker's report to the pod of the attempt; the task's own status follows from that.
+// report applies a worker's report to the attempt's pod. The task's status follows from the pod's.
 func (t *tasks) report(c *Call) error {
 	var in wire.TaskStatus
 	if err := c.Decode(&in); err != nil {
@@ -273,7 +272,7 @@ func (t *tasks) report(c *Call) error {
 	return c.Answer(http.StatusOK, out)
 }
 
-// stale is 409 for a report that came too late, and 400 for a wrong one.
+// stale returns status 409 for a report that came too late, and 400 for an invalid one.
 func stale(err error) error {
 	var late view.ErrStale
 	if errors.As(err, &late) {
@@ -282,8 +281,8 @@ func stale(err error) error {
 	return Refuse(http.StatusBadRequest, "%v", err)
 }
 
-// owned returns a copy of the pod of an attempt if the request comes from the external worker that runs it, and nil if
-// the pod is gone.
+// owned returns a copy of an attempt's pod, or nil if the pod is gone. The request must come from the external worker
+// that runs it.
 func (t *tasks) owned(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt) (*corev1.Pod, error) {
 	var pod corev1.Pod
 	err := t.cluster.Get(c, task.Namespace, taskapi.PodName(task, attempt), &pod)
@@ -299,8 +298,8 @@ func (t *tasks) owned(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt)
 	return pod.DeepCopy(), nil
 }
 
-// late answers a report on an attempt whose pod is gone. One that was applied already, and is only repeated because its
-// answer was lost, succeeds; others come from a worker that was given up.
+// late answers a report on an attempt whose pod is gone. A repetition of the last applied report succeeds, since its
+// first answer may be lost. Other reports are from a worker that was given up, and are refused.
 func (t *tasks) late(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt, in *wire.TaskStatus) error {
 	for i := range task.Status.Attempts {
 		a := &task.Status.Attempts[i]

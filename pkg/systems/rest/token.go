@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxToken is the maximum size of the token file, minToken the minimum length of the token, in bytes.
+	// maxToken bounds the token file, minToken is the shortest valid token, in bytes.
 	maxToken, minToken = 4096, 16
 )
 
-// tokenFile compares tokens with the token in a file, which is read again when it changes. While it cannot be read, no
-// client is authenticated.
+// tokenFile compares tokens with the token in a file, which is reread when it changes. While the file cannot be read,
+// no client is authenticated.
 type tokenFile struct {
 	path string
 
@@ -39,8 +39,8 @@ func newTokenFile(path string) (*tokenFile, error) {
 	return t, t.err
 }
 
-// refresh reads the file if it has changed. A file that is written in place within the resolution of its timestamp is
-// read again as well: a young file is not trusted to be unchanged.
+// refresh reads the file if it has changed. A file modified in the last second is always read, since another write may
+// not change its timestamp.
 func (t *tokenFile) refresh() {
 	info, err := os.Stat(t.path)
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *tokenFile) refresh() {
 
 var errNoToken = errors.New("missing or invalid token")
 
-// check compares in constant time.
+// check compares a token in constant time.
 func (t *tokenFile) check(token string) error {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// TestAWorkersLife: a worker registers, sends heartbeats, leaves and comes back.
+// TestAWorkersLife checks that a worker can register, send heartbeats, leave and come back.
 func TestAWorkersLife(t *testing.T) {
 	w := newWorld(t)
 	id := w.register(8081)

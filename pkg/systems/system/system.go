@@ -1,7 +1,6 @@
-// Package system describes a system: what one vertical slice adds to the cluster. pkg/systems lists the systems, and
-// the server assembles them; no other part of the cluster knows their names.
-//
-// Its invariant: a System is complete when it is made, and is not changed afterwards.
+// Package system describes a system: the additions of one vertical slice to the cluster. pkg/systems lists the systems,
+// and the server assembles them; other parts of the cluster do not know their names. Its invariant: a System is
+// complete when it is made, and does not change afterwards.
 package system
 
 import (
@@ -24,26 +23,26 @@ import (
 // System is one vertical slice: kinds, reconcilers, node part, commands and manual.
 type System struct {
 	Name string
-	// Extension has its kinds, its subresources of other kinds, and its roles.
+	// Extension holds its kinds, its subresources of other kinds, and its roles.
 	own.Extension
-	// Reconcilers returns its reconcilers, made anew for each term of leadership. Nil: it has none.
+	// Reconcilers returns new reconcilers for each term of leadership. It may be nil.
 	Reconcilers func(Controllers) []*engine.Reconciler
-	// Node makes its part of an agent. Nil: it has none.
+	// Node makes its part of an agent. It may be nil.
 	Node func(part.Host) part.Part
-	// Operator runs its reconcilers on another API server. Nil: it has none.
+	// Operator runs its reconcilers on another API server. It may be nil.
 	Operator *Operator
 	// Commands are its commands below `coracle`, AgentCommands below `coracle agent`.
 	Commands, AgentCommands []*cobra.Command
-	// Manual has its pages, as pkg/cli/manual reads them. Nil: it has none.
+	// Manual holds its pages, in the form of pkg/cli/manual. It may be nil.
 	Manual fs.FS
 }
 
 // Operator describes the process that runs a system's reconcilers on any Kubernetes.
 type Operator struct {
 	Short string
-	// Reconcilers are the names of the reconcilers that it runs.
+	// Reconcilers are the names of the operator's reconcilers.
 	Reconcilers []string
-	// Listen is the default address of its health and metrics.
+	// Listen is the default address for health and metrics.
 	Listen string
 	// Definitions returns the system's kinds as CustomResourceDefinitions.
 	Definitions func() []*apiextensionsv1.CustomResourceDefinition
@@ -51,30 +50,30 @@ type Operator struct {
 	Rights func() []rbacv1.PolicyRule
 	// Advice suggests rules that an administrator may add to Rights, as lines of YAML comments.
 	Advice string
-	// Sources means that the operator reads Secrets and ConfigMaps that objects name, which can be limited to some
+	// Sources means that the operator reads the Secrets and ConfigMaps that objects name, which can be limited to some
 	// namespaces.
 	Sources bool
 }
 
-// Host holds the functions that the process offers a system at creation. The zero value is for uses without a server,
-// such as printing definitions: a handler that needs a nil field answers that this server cannot serve the request.
+// Host holds the functions that the process offers a system. The zero value is for uses without a server, such as
+// printing definitions: a handler that needs a nil field answers that this server cannot serve the request.
 type Host struct {
 	// Seal returns an authentication code that only this cluster's API servers can compute (HMAC-SHA-256).
 	Seal func(data []byte) []byte
 }
 
-// Controllers holds the clients and settings that the process gives the reconcilers.
+// Controllers holds the clients and settings for the reconcilers.
 type Controllers struct {
 	// ClientFor returns the client for an identity, such as "system:serviceaccount:kube-system:task-controller".
 	ClientFor func(identity string) client.Interface
-	// Connect returns the base URL of a node's API and a transport that authenticates to it. Nil: nodes cannot be
-	// reached.
+	// Connect returns the base URL of a node's API and a transport that authenticates to it. It is nil if there is no
+	// way to reach nodes.
 	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
 	// ServerVersion is the version of the API server; empty means the version of this build.
 	ServerVersion string
-	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 is the default.
+	// TaskPatience is the time without a heartbeat after which a node's tasks fail; 0 means the default.
 	TaskPatience time.Duration
-	// SourceNamespaces are the namespaces in which reconcilers may read the Secrets and ConfigMaps that objects name;
+	// SourceNamespaces are the namespaces where reconcilers may read the Secrets and ConfigMaps that objects name;
 	// empty means all.
 	SourceNamespaces []string
 }

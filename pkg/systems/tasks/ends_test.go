@@ -30,8 +30,8 @@ func (c *cluster) taskEnds(name string) *tasks.Task {
 	})
 }
 
-// TestTasksLetGoOfTheirPods checks that the end of an attempt is recorded before its pod is deleted, also over
-// HTTP, and if another client deletes the pod first.
+// TestTasksLetGoOfTheirPods checks that an attempt's end is recorded before its pod is deleted: in process, over HTTP,
+// and if another client deletes the pod first.
 func TestTasksLetGoOfTheirPods(t *testing.T) {
 	for name, http := range map[string]bool{"in process": false, "over HTTP": true} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 	}
 }
 
-// BenchmarkTasks measures the control plane's cost of a task whose container ends at once, with 500 tasks waiting
-// for one node with 110 places.
+// BenchmarkTasks measures the control plane's cost of a task whose container ends at once, with 500 tasks waiting for
+// a node that runs 110 pods.
 func BenchmarkTasks(b *testing.B) {
 	c := start(b, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	c.Node("a")

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted.
-// The query takes the parameters of a pod's log, and attempt and index. The default is the last attempt that started.
+// taskLog reads the log of a task's attempt from its node's agent, which keeps the log until the task is deleted. The
+// query has the parameters of a pod's log, and attempt and index. The default is the last attempt that started.
 func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)
@@ -44,7 +44,7 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if from.ended {
 		params.Del("follow")
 	}
-	var failed error // the first one that is more than that a node does not have it
+	var failed error // the first error other than a node without this log
 	for _, node := range from.nodes {
 		base, transport, err := on.Node(req.Context(), node)
 		if err != nil {
@@ -75,14 +75,12 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 			t.Name))))
 }
 
-// loggedFrom is where the log of an attempt is.
 type loggedFrom struct {
-	nodes    []string // one of them has it
+	nodes    []string // the candidates
 	pod, uid string
 	ended    bool
 }
 
-// loggedAttempt returns where the log is that is asked for.
 func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 	number := func(name string, low int64) (int64, error) {
 		text := q.Get(name)
@@ -134,8 +132,8 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 		why))
 }
 
-// unlisted returns where the log of an attempt is that may have ended so long ago that the status does not list it; nil
-// if there is none. Its node is one of those on which others ran, and the name of its pod follows from the attempt.
+// unlisted locates the log of an attempt that the status no longer lists, or returns nil if there cannot be one. It is
+// on a node where other attempts ran, under a pod name that follows from the attempt.
 func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
 	array := t.Spec.Array
 	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) ||

@@ -12,7 +12,6 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// validateSchedule validates a schedule: its cron line, its time zone, and the tasks that it creates.
 func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 	errs := tasks.ValidateSchedule(s)
 	if len(errs) > 0 {
@@ -35,7 +34,7 @@ func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 	return append(errs, validatePod(at, spec.Child("taskTemplate", "spec"))...)
 }
 
-// validCron parses a cron line. The library panics on some.
+// validCron parses a cron expression. The library panics on some inputs.
 func validCron(line string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

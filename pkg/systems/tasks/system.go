@@ -1,7 +1,5 @@
 // Package tasks is the system of tasks (Podling): containers that run to completion, once or by a schedule, on the
-// cluster's nodes or on external workers.
-//
-// Its invariant: a task reaches exactly one of the terminal phases, once.
+// cluster's nodes or on external workers. Its invariant: a task reaches exactly one of the terminal phases, once.
 package tasks
 
 import (
@@ -52,7 +50,7 @@ func kinds() []own.Kind {
 		ValidateStatus: tasks.ValidateStatusUpdate,
 		Fields:         tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
 	}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status })
-	own.WholeField(row, "status") // one reconciler writes it, several times within moments
+	own.WholeField(row, "status") // one reconciler writes it, often several times within milliseconds
 	row.Subresources = []kind.Subresource{{
 		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog,
 		Methods: []string{http.MethodGet},
@@ -67,8 +65,8 @@ func kinds() []own.Kind {
 	return []own.Kind{{Row: row, Rights: tasks.Rights}, {Row: schedules, Rights: tasks.ScheduleRights}}
 }
 
-// forget returns a function that asks a node's agent to remove the logs of a deleted task; nil if nodes cannot be
-// reached.
+// forget returns a function that asks a node's agent to remove the logs of a deleted task, or nil if there is no way
+// to reach nodes.
 func forget(c system.Controllers) func(ctx context.Context, node string, task types.UID) error {
 	if c.Connect == nil {
 		return nil

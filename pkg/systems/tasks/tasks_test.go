@@ -45,7 +45,8 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 	require.ErrorContains(t, err, "it is Pending: attempt 2 failed")
 }
 
-// If the status no longer lists an attempt, the nodes of other attempts are asked for its log by its pod's name.
+// TestTheLogOfAnAttemptThatIsNotListed checks that the nodes of other attempts are asked for the log of an attempt
+// that the status no longer lists, by its pod's name.
 func TestTheLogOfAnAttemptThatIsNotListed(t *testing.T) {
 	at := int32(99)
 	task := &tasks.Task{

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 )
 
-// validate validates a new task, and the pod of its first attempt by upstream's rules for pods.
 func validate(t *tasks.Task) field.ErrorList {
 	if errs := tasks.Validate(t); len(errs) > 0 {
 		return errs
@@ -20,7 +19,7 @@ func validate(t *tasks.Task) field.ErrorList {
 	return validatePod(t, field.NewPath("spec"))
 }
 
-// validatePod validates the pod that a valid task makes. Errors name the fields of the task, below spec.
+// validatePod validates the pod of a valid task. Errors name fields of the task, below spec.
 func validatePod(t *tasks.Task, spec *field.Path) field.ErrorList {
 	example := t.DeepCopy()
 	example.Name, example.Namespace, example.UID = "task", "default", "00000000-0000-0000-0000-000000000000"
@@ -39,8 +38,8 @@ var (
 	inEnv       = regexp.MustCompile(`^\.env\[(\d+)\]`)
 )
 
-// taskField returns the path below a task's spec of a path in its pod, whose first variables, own of them, are not the
-// task's.
+// taskField converts a path in a task's pod to a path below the task's spec. The first own variables of the pod are
+// not the task's.
 func taskField(path string, own int) string {
 	if !inContainer.MatchString(path) {
 		return strings.TrimPrefix(path, "spec")

@@ -22,22 +22,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// batchPods limits the pods among which a batch is spread.
 const batchPods = 32
 
-// messageBatch has the messages of one request, one per line of its body.
+// messageBatch holds the messages of one request, one per line of its body.
 type messageBatch struct {
 	sender
 	wait bool
 	head http.Header
 	msgs []workers.BatchMessage
 	out  []workers.BatchResult
-	// again reports, by index in msgs, whether the message may be sent to another pod.
+	// again[i] means that msgs[i] may be sent to another pod.
 	again []bool
 }
 
-// sendBatch sends each line of the body as a message, and responds with one line for each, in order. It skips empty
-// lines.
+// sendBatch sends each non-empty line of the body as a message, and responds with one line each, in the same order.
 func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool) error {
 	b := &messageBatch{sender: s, wait: wait, head: head}
 	for line := range bytes.SplitSeq(body, []byte("\n")) {
@@ -74,7 +72,7 @@ func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, head http.
 	return nil
 }
 
-// send spreads the messages among the pods. Messages that a pod refuses go to others, in at most mostReceivers rounds.
+// send distributes the messages over the pods. Refused messages go to other pods, in at most mostReceivers rounds.
 func (b *messageBatch) send(ctx context.Context, pods []*corev1.Pod) {
 	b.out, b.again = make([]workers.BatchResult, len(b.msgs)), make([]bool, len(b.msgs))
 	rest := make([]int, len(b.msgs))
@@ -106,7 +104,7 @@ func (b *messageBatch) send(ctx context.Context, pods []*corev1.Pod) {
 	}
 }
 
-// post sends the messages with the indexes in list to a pod's node, and sets their results.
+// post sends the messages with the indexes in list to a pod's node, and records their results.
 func (b *messageBatch) post(ctx context.Context, p *corev1.Pod, list []int) {
 	outcomes, elsewhere, err := b.exchange(ctx, p, list)
 	for n, i := range list {
@@ -132,8 +130,8 @@ func (b *messageBatch) post(ctx context.Context, p *corev1.Pod, list []int) {
 	}
 }
 
-// exchange sends the messages with the indexes in list to a pod's node. Its error is a StatusError; elsewhere reports
-// whether they may then be sent to other pods.
+// exchange sends the messages with the indexes in list to a pod's node. Its error is a StatusError. elsewhere reports
+// whether the messages may be sent to other pods after the error.
 func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod,
 	list []int) (outcomes []workers.BatchOutcome, elsewhere bool, err error) {
 	msgs := make([]workers.BatchMessage, len(list))

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
-// node has the queues of the pods of an agent in this process. While it runs, messages to its pods need no connection.
+// node holds the queues of the pods of an agent in this process. While it runs, messages to its pods use no connection.
 type node struct {
 	*messages.Manager
 	name string
@@ -17,7 +17,7 @@ type node struct {
 	mux  http.ServeMux
 }
 
-// node creates the part for an agent.
+// node returns the part for an agent.
 func (m *messaging) node(h part.Host) part.Part {
 	n := &node{name: h.NodeName, to: m, Manager: messages.New(messages.Config{
 		Enter: h.Enter, Dir: messages.LogDir(h.DataDir), API: h.API, Token: h.Token, Changed: h.Changed, Event: h.Event,
@@ -44,7 +44,7 @@ func (n *node) Stop() {
 	n.Manager.Stop()
 }
 
-// RoundTrip implements http.RoundTripper: it serves this part's routes of the node's API.
+// RoundTrip implements http.RoundTripper. It serves this part's routes of the node's API.
 func (n *node) RoundTrip(req *http.Request) (*http.Response, error) {
 	return memhttp.Call(&n.mux, req, workers.MaxBatchOutcomes)
 }

@@ -23,10 +23,10 @@ import (
 // the message and of the services to which it may go, which only API servers can compute. A node can still replay
 // messages.
 
-var errNotGiven = errors.New("a node sends on only messages that were sent to a pod on it, to the worker of that pod " +
-	"or its dead-letter worker")
+var errNotGiven = errors.New("a node may forward only messages that were sent to its pods, and only to the pod's " +
+	"worker or dead-letter worker")
 
-// fromNode reports whether a node sends a message, in its own name.
+// fromNode reports whether a node sends the message under its own name.
 func fromNode(req *http.Request) bool {
 	u, ok := request.UserFrom(req.Context())
 	return ok && slices.Contains(u.GetGroups(), user.NodesGroup)
@@ -45,7 +45,7 @@ func (s sender) receipt(p *corev1.Pod, contentType string, payload []byte) strin
 	return q.Worker + "," + q.DeadLetter + "," + base64.RawURLEncoding.EncodeToString(code)
 }
 
-// mayForward reports whether the request has a valid receipt of the message that names the service.
+// mayForward reports whether the request has a valid receipt for the message and the service.
 func (s sender) mayForward(req *http.Request, payload []byte, service string) bool {
 	parts := strings.Split(req.Header.Get(workers.HeaderReceipt), ",")
 	if len(parts) != 3 || service != parts[0] && service != parts[1] {

@@ -43,7 +43,7 @@ func (c *sealed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(""))}, nil
 }
 
-// TestNodesSendOnWhatTheyWereGiven checks that a node can neither forge a message nor send one to a service outside
+// TestNodesSendOnWhatTheyWereGiven checks that a node can neither forge a message nor send one to a service other than
 // its worker's.
 func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Annotations: map[string]string{

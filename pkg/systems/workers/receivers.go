@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// defaultWait is how long a sender waits for the reply by default, maxWait the longest wait that it may ask for.
+	// defaultWait is the default time that a sender waits for the reply, maxWait the longest time it may ask for.
 	defaultWait = time.Minute
 	maxWait     = time.Hour
-	// mostReceivers limits how many pods of a service are tried while they refuse a message.
+	// mostReceivers bounds the pods of a service that are tried while they refuse a message.
 	mostReceivers = 5
-	// maxContentType limits the media type of a message, in bytes.
+	// maxContentType bounds the media type of a message, in bytes.
 	maxContentType = 256
-	// acceptTime is how long a node may take to accept a message without a reply.
+	// acceptTime bounds the time in which a node accepts a message without a reply.
 	acceptTime = 15 * time.Second
 )
 
@@ -39,9 +39,9 @@ var (
 // messaging sends messages to pods and services.
 type messaging struct {
 	host system.Host
-	// here is this process's own node; nil while no agent runs in it.
+	// here is the node of this process; nil while no agent runs in it.
 	here atomic.Pointer[node]
-	// local takes the place of here in tests.
+	// local replaces here in tests.
 	local func(name string) localNode
 }
 
@@ -63,7 +63,6 @@ func (m *messaging) localNode(name string) localNode {
 	return nil
 }
 
-// pod sends a message to a pod.
 func (m *messaging) pod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := builtin.AdmitProxy(req, on, "message"); err != nil {
 		return nil, err
@@ -80,7 +79,7 @@ func (m *messaging) pod(req *http.Request, on kind.Connection) (http.Handler, er
 	}}, nil
 }
 
-// service sends a message to a random ready pod of a service.
+// service returns a handler that sends a message to a random ready pod of a service.
 func (m *messaging) service(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := builtin.AdmitProxy(req, on, "message"); err != nil {
 		return nil, err
@@ -104,7 +103,7 @@ func namespaceOf(on kind.Connection) string {
 	return namespace
 }
 
-// receives reports whether messages can be sent to a pod: it has a queue, and is ready.
+// receives reports whether a pod can receive messages: it has a queue and is ready.
 func receives(p *corev1.Pod) bool {
 	return p.Annotations[workers.AnnotationQueue] != "" && p.DeletionTimestamp == nil && p.Spec.NodeName != "" &&
 		p.Status.Phase == corev1.PodRunning && podstate.Ready(p)
@@ -123,7 +122,7 @@ func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) 
 				ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 				continue
 			}
-			// Users can write EndpointSlices: accept only pods of the same namespace.
+			// Users can write EndpointSlices, so accept only pods of the same namespace.
 			if p, ok := on.Read(podKind, svc.Namespace, ep.TargetRef.Name).(*corev1.Pod); ok && receives(p) {
 				pods = append(pods, p)
 			}

@@ -23,13 +23,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// sender sends one message.
 type sender struct {
 	*messaging
 	on         kind.Connection
 	candidates func() []*corev1.Pod
-	worker     string               // the service's worker; empty for none
-	starting   func() []*corev1.Pod // candidates of a worker that starts
+	worker     string               // the service's worker; "" if there is none
+	starting   func() []*corev1.Pod // candidates while a worker starts
 }
 
 // ServeHTTP implements http.Handler.
@@ -39,7 +38,7 @@ func (s sender) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// failed is the error of a message, as a Status whose reason is the Failure.
+// failed returns the error of a message as a Status whose reason is the Failure.
 func failed(f workers.Failure, code int, message string) *apierrors.StatusError {
 	status := metav1.Status{
 		Status: metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(f), Message: message,
@@ -56,7 +55,7 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 		return s.serveStream(w, req)
 	}
 	if req.ContentLength > workers.MaxPayload {
-		if req.Header.Get("Expect") == "" { // a client that sends all of it before it reads shall see the status, too
+		if req.Header.Get("Expect") == "" { // some clients send everything before they read the status
 			_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
 		}
 		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
@@ -99,8 +98,8 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	return s.try(ctx, w, head, body, wait, deadline)
 }
 
-// try sends a message to one receiver after the other until one accepts it, and responds. It starts one if there is
-// none.
+// try sends a message to one receiver after the other until one accepts it, and responds. Without receivers it wakes
+// the worker.
 func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool,
 	deadline time.Time) error {
 	pods := s.candidates()
@@ -125,8 +124,7 @@ func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header
 	return last
 }
 
-// waitOf returns whether a sender wants the reply, and how long it waits for it or, without, for the message to be
-// accepted.
+// waitOf returns whether a sender waits for the reply, and its timeout: for the reply, or else for the acceptance.
 func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
 	q := req.URL.Query()
 	if v := req.Header.Get(workers.HeaderWait); v != "" && !q.Has("wait") {
@@ -148,7 +146,7 @@ func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
 	return wait, timeout, nil
 }
 
-// flagOf returns whether a query has a flag, with no value or with one that is true.
+// flagOf returns whether a query has a flag, which has no value or a true one.
 func flagOf(q url.Values, name string) (bool, error) {
 	if !q.Has(name) {
 		return false, nil
@@ -164,7 +162,6 @@ func flagOf(q url.Values, name string) (bool, error) {
 	return on, nil
 }
 
-// header are the headers of the message on its way to the node.
 func (s sender) header(req *http.Request, id string) http.Header {
 	head := http.Header{}
 	contentType := req.Header.Get("Content-Type")
@@ -176,7 +173,7 @@ func (s sender) header(req *http.Request, id string) http.Header {
 	if v := req.Header.Get("Traceparent"); v != "" && len(v) <= 128 {
 		head.Set("Traceparent", v)
 	}
-	// Only nodes, which send messages on, say what became of them before.
+	// Only nodes, which forward messages, may set the earlier attempts and the dead letter.
 	if fromNode(req) {
 		for _, name := range []string{workers.HeaderAttempt, workers.HeaderDeadLetter} {
 			if v := req.Header.Get(name); v != "" && len(v) <= 8<<10 {
@@ -187,7 +184,7 @@ func (s sender) header(req *http.Request, id string) http.Header {
 	return head
 }
 
-// wake asks for a pod of a worker that has none, and waits for it.
+// wake requests a pod for a worker that has none, and waits for it.
 func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
 	r, namespace, name := s.on.Target()
 	none := failed(workers.NoReceiver, http.StatusServiceUnavailable,
@@ -222,15 +219,14 @@ func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// needsWake reports whether the worker must be notified of a message. It is notified once in half of the time after
-// which it would go to sleep.
+// needsWake reports whether a message must wake the worker: at most once in half of its idle time.
 func needsWake(w *workers.Worker) bool {
 	at := w.Status.WakeTime
 	return w.Spec.Scale != nil &&
 		(at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
 }
 
-// toNode posts to a path of a pod's node. elsewhere is true if nothing was sent.
+// toNode posts to a path on a pod's node. elsewhere is true if nothing was sent, so another pod may be tried.
 func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header,
 	body []byte) (res *http.Response, elsewhere bool, err error) {
 	var transport http.RoundTripper
@@ -278,7 +274,7 @@ func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, 
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, acceptTime)
 		defer cancel()
-		head.Del(workers.HeaderReceipt) // of a pod before
+		head.Del(workers.HeaderReceipt) // the receipt of the previous pod
 		if r := s.receipt(p, head.Get("Content-Type"), body); r != "" {
 			head.Set(workers.HeaderReceipt, r)
 		}

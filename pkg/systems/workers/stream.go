@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	// streamWindow is how many messages of a connection may be without an answer. Further ones are not read.
+	// streamWindow bounds the unanswered messages of a connection. Further ones are not read.
 	streamWindow = 256
-	// streamForwards is how many of them may be on their way to other nodes, or wait for a pod to start.
+	// streamForwards bounds the messages that are being forwarded to other nodes, or wait for a pod to start.
 	streamForwards = 64
-	// streamBatch is how many are given to the node in this process together.
+	// streamBatch bounds the messages that the node in this process gets together.
 	streamBatch = 64
-	// streamLife is after how long clients must authenticate again, on another connection, streamGrace how long they may
-	// take to leave.
+	// streamLife is the time after which clients must authenticate again on another connection, streamGrace the time
+	// they have to leave.
 	streamLife  = 5 * time.Minute
 	streamGrace = time.Minute
-	// streamRecheck is how long an authorization is valid before it is asked for again.
+	// streamRecheck is how long an authorization is cached.
 	streamRecheck = 10 * time.Second
 	// streamStall is how long a client may take to send the rest of a message.
 	streamStall = 30 * time.Second
 )
 
-// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers. Messages
-// for the node in this process need no other; those for other nodes have one each.
+// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers.
+// Messages to other nodes have a goroutine each, messages to the node in this process have none.
 type messageStream struct {
 	sender
 	req    *http.Request
@@ -48,37 +48,35 @@ type messageStream struct {
 	in     *bufio.Reader
 	out    *bufio.Writer
 
-	slots    chan struct{}      // has an element for each message without an answer
+	slots    chan struct{}      // one element per unanswered message
 	answers  chan *streamAnswer // has room for all of them
 	forwards chan struct{}
-	open     sync.WaitGroup // messages without an answer
+	open     sync.WaitGroup // unanswered messages
 
 	mu      sync.Mutex
 	pending map[string]*streamMessage
 
-	// What follows belongs to the goroutine that reads.
+	// The following fields belong to the reading goroutine.
 	receivers []*corev1.Pod
-	since     time.Time // when they were looked up
+	since     time.Time // when receivers were looked up
 	checked   time.Time
 	node      localNode
-	batch     []*streamMessage // for node
-	leave     *time.Timer      // ends the connection of a client that stays
-	last      bool             // the sender has no more messages
+	batch     []*streamMessage // messages for node
+	leave     *time.Timer      // ends the connection of a client that does not leave
+	last      bool             // the sender has sent its last message
 }
 
-// streamAnswer is an answer on its way to the sender.
 type streamAnswer struct {
 	frame.Head
 	payload []byte
 	release func() // may be nil
 }
 
-// streamed reports whether a sender asks for a connection on which messages follow each other.
+// streamed reports whether a sender asks for a connection for many messages.
 func streamed(req *http.Request) bool {
 	return strings.EqualFold(req.Header.Get("Upgrade"), frame.SendProtocol)
 }
 
-// serveStream serves a connection to its end.
 func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
 	if fromNode(req) {
 		_, _, name := s.on.Target()
@@ -108,7 +106,6 @@ func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// without returns the messages without an answer.
 func (c *messageStream) without() []*streamMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +127,6 @@ func newMessageStream(s sender, req *http.Request, conn net.Conn, in *bufio.Read
 	return c
 }
 
-// write sends answers until there are no more.
 func (c *messageStream) write() {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
@@ -164,10 +160,9 @@ func (c *messageStream) write() {
 	}
 }
 
-// farewell is the ID of the last frame of a connection.
 const farewell = "end"
 
-// read takes messages until the connection ends.
+// read accepts messages until the connection ends.
 func (c *messageStream) read(ending *sync.WaitGroup) {
 	defer c.deliver()
 	for {
@@ -197,10 +192,10 @@ func (c *messageStream) read(ending *sync.WaitGroup) {
 			}
 			c.deliver()
 			c.last = true
-			c.leave.Stop() // the deadlines of its messages end it
+			c.leave.Stop() // the deadlines of its messages end the connection
 			ending.Go(func() {
 				c.open.Wait()
-				c.answers <- &streamAnswer{Head: frame.Head{Kind: frame.Last, ID: farewell}} // has room
+				c.answers <- &streamAnswer{Head: frame.Head{Kind: frame.Last, ID: farewell}} // the channel has room
 			})
 		default:
 			return
@@ -211,13 +206,13 @@ func (c *messageStream) read(ending *sync.WaitGroup) {
 	}
 }
 
-// message takes a message. It returns false if the connection is unusable.
+// message accepts a message. It returns false if the connection is unusable.
 func (c *messageStream) message(h *frame.Head, size int) bool {
 	c.mu.Lock()
 	_, known := c.pending[h.ID]
 	c.mu.Unlock()
 	if known {
-		return false // an answer could be to either
+		return false // an answer could not be assigned
 	}
 	select {
 	case c.slots <- struct{}{}:
@@ -257,7 +252,7 @@ func (c *messageStream) message(h *frame.Head, size int) bool {
 	return true
 }
 
-// check validates a message, and asks for the sender's permission again when it is time.
+// check validates a message, and rechecks the sender's permission if the cached one has expired.
 func (c *messageStream) check(m *streamMessage, millis int64) error {
 	now := time.Now()
 	wait := time.Duration(millis) * time.Millisecond
@@ -283,7 +278,7 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 	return nil
 }
 
-// deliver gives messages to the node in this process.
+// deliver passes the batch to the node in this process.
 func (c *messageStream) deliver() {
 	if len(c.batch) == 0 {
 		return

@@ -23,7 +23,7 @@ import (
 	streams "github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
-// streaming is a connection to a service with pods on this node ("local") and on another one.
+// streaming is a connection to a service with a pod on this node ("local") and one on another node.
 type streaming struct {
 	sealed
 	mu   sync.Mutex
@@ -168,7 +168,7 @@ func TestStream(t *testing.T) {
 	require.Zero(t, on.held)
 }
 
-// TestStreamEnds checks that the replies of a disconnected sender are abandoned.
+// TestStreamEnds checks that the replies to a disconnected sender are dropped.
 func TestStreamEnds(t *testing.T) {
 	on := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100)}
 	who := &user.DefaultInfo{Name: "ann"}
@@ -191,7 +191,7 @@ func TestStreamEnds(t *testing.T) {
 		got <- err
 	}()
 	<-on.came
-	cancel() // as when the server stops
+	cancel() // as if the server stopped
 	var lost *streams.Error
 	require.ErrorAs(t, <-got, &lost)
 	require.Contains(t, []int{502, 504}, lost.Code)

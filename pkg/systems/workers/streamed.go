@@ -17,28 +17,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// receiversFor is how long the receivers of a service are cached. A removed one refuses messages, which then go to
-// another pod.
+// receiversFor is how long the receivers of a service are cached. A removed pod refuses messages, which then go to
+// another one.
 const receiversFor = 100 * time.Millisecond
 
-// streamMessage is a message of a connection that has no answer yet.
 type streamMessage struct {
 	of                     *messageStream
 	id, contentType, trace string
-	wait                   bool // for the reply
+	wait                   bool // the sender waits for the reply
 	deadline               time.Time
 	payload                []byte
-	pod                    *corev1.Pod // receiver on the node in this process
+	pod                    *corev1.Pod // the receiver on the node in this process
 
 	// The stream's lock guards the following fields.
 	held      int    // bytes that count against the sender's flow
 	stop      func() // ends the wait for a reply; may be nil
-	refused   bool   // by the node in this process; forward sends it
+	refused   bool   // the node in this process refused it, and forward sends it
 	cancelled bool
 	answered  bool
 }
 
-// route adds a message to the batch for the node in this process, or else forwards it.
 func (c *messageStream) route(m *streamMessage) {
 	if now := time.Now(); len(c.receivers) == 0 || now.Sub(c.since) > receiversFor {
 		c.receivers, c.since = c.candidates(), now
@@ -53,7 +51,7 @@ func (c *messageStream) route(m *streamMessage) {
 			return
 		}
 	}
-	c.deliver() // first: the wait for a free slot may be long
+	c.deliver() // before the wait for a slot, which may be long
 	select {
 	case c.forwards <- struct{}{}:
 		go func() {
@@ -65,7 +63,6 @@ func (c *messageStream) route(m *streamMessage) {
 	}
 }
 
-// delivery returns the message for the node in this process.
 func (m *streamMessage) delivery() *workers.Delivery {
 	d := &workers.Delivery{
 		BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace,
@@ -80,7 +77,7 @@ func (m *streamMessage) delivery() *workers.Delivery {
 	return d
 }
 
-// delivered is called when the node has the message. Its bytes now count against the node's budget.
+// delivered is called when the node has stored the message, whose bytes then count against the node's budget.
 func (m *streamMessage) delivered(d *workers.Delivery) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
@@ -90,7 +87,7 @@ func (m *streamMessage) delivered(d *workers.Delivery) {
 	}
 }
 
-// done is called with the outcome from the node in this process. It must not block: a queue's lock may be held.
+// done gets the outcome from the node in this process. It must not block, since the caller may hold a queue's lock.
 func (m *streamMessage) done(o workers.Delivered) {
 	r, _, _ := m.of.on.Target()
 	switch {
@@ -162,7 +159,6 @@ func (w *streamResponse) Header() http.Header         { return w.header }
 func (w *streamResponse) WriteHeader(code int)        { w.code = code }
 func (w *streamResponse) Write(b []byte) (int, error) { return w.body.Write(b) }
 
-// fail answers with the Status of an error.
 func (m *streamMessage) fail(err error) {
 	status := responsewriters.ErrorToAPIStatus(err)
 	status.APIVersion, status.Kind = "v1", "Status"
@@ -176,7 +172,7 @@ func (m *streamMessage) fail(err error) {
 	})
 }
 
-// answer ends the message. It is called once.
+// answer sends the answer and ends the message. It is called once.
 func (m *streamMessage) answer(a *streamAnswer) {
 	m.of.mu.Lock()
 	m.answered = true
@@ -184,10 +180,9 @@ func (m *streamMessage) answer(a *streamAnswer) {
 	m.drop()
 	m.of.mu.Unlock()
 	a.ID = m.id
-	m.of.answers <- a // has room
+	m.of.answers <- a // the channel has room
 }
 
-// cancel ends the wait for a reply.
 func (m *streamMessage) cancel() {
 	m.of.mu.Lock()
 	m.cancelled = true

@@ -1,7 +1,6 @@
-// Package workers is the system of message workers: programs that get messages from a queue, scaled by its depth. This
-// package is the API server's part: it takes messages and brings them to the nodes of pods.
-//
-// Its invariant: a sender learns that a message is accepted only after a node has it on disk.
+// Package workers is the system of message workers: programs that get messages from a queue and are scaled by its
+// length. This package is the API server's part, which accepts messages and sends them to the pods' nodes. Its
+// invariant: a sender learns that a message is accepted only after a node has it on disk.
 package workers
 
 import (
@@ -55,7 +54,7 @@ func kinds() []own.Kind {
 		Default: workers.Default, Validate: workers.Validate, ValidateUpdate: workers.ValidateUpdate,
 		Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
-	// A worker that is scaled by its queues rejects a fixed number of replicas.
+	// A worker with spec.scale rejects a fixed number of replicas.
 	row.Subresources = append(row.Subresources, own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
 		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{
 			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
@@ -64,7 +63,6 @@ func kinds() []own.Kind {
 	return []own.Kind{{Row: row, Rights: workers.Rights}}
 }
 
-// subresource returns the subresource to which messages are sent.
 func subresource(options string, connect kind.Connector) kind.Subresource {
 	return kind.Subresource{
 		Name: "message", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(options), Verbs: []string{"create"},
@@ -72,7 +70,7 @@ func subresource(options string, connect kind.Connector) kind.Subresource {
 	}
 }
 
-// roles lets nodes forward the messages of ended pods to other pods of the same worker.
+// roles allow nodes to forward the messages of ended pods to other pods of the same worker.
 func roles() []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-messages"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services/message"}, Verbs: []string{"create"}},

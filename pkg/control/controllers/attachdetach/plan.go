@@ -50,7 +50,7 @@ type Decision struct {
 	Again time.Duration
 }
 
-// Plan decides which volumes to attach to a node and to detach from it. It is a pure function.
+// Plan decides which volumes to attach to a node and to detach from it. It is pure.
 func Plan(o Observed, now time.Time) Decision {
 	var d Decision
 	have := map[string]bool{}

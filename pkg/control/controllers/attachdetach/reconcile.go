@@ -1,8 +1,7 @@
-// Package attachdetach creates and deletes VolumeAttachments. They ask the controllers of CSI drivers to attach
-// volumes to the nodes whose pods use them, and to detach them.
-//
-// Its invariants: a volume that a node may still have mounted is not detached, unless the node is gone, out of
-// service, or unhealthy for six minutes. A volume for a single node is never attached to two.
+// Package attachdetach creates and deletes VolumeAttachments. They ask the controllers of CSI drivers to attach volumes
+// to the nodes whose pods use them, and to detach them. Its invariants: a volume that a node may still have mounted is
+// not detached, unless the node is gone, out of service, or unhealthy for six minutes. A volume for a single node is
+// never attached to two.
 package attachdetach
 
 import (
@@ -302,7 +301,7 @@ func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[st
 	return o, users, nil
 }
 
-// volumeOf returns the volume of a bound claim, or nil if it does not need attaching.
+// volumeOf returns the volume of a bound claim, or nil if it needs no attaching.
 func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolume, error) {
 	var c corev1.PersistentVolumeClaim
 	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: claim}, &c); err != nil {

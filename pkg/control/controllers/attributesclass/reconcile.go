@@ -1,6 +1,5 @@
-// Package attributesclass protects VolumeAttributesClasses that are in use from deletion.
-//
-// Its invariant: a class that a claim or a volume names has the protection finalizer.
+// Package attributesclass protects VolumeAttributesClasses that are in use from deletion. Its invariant: a class that a
+// claim or a volume names has the protection finalizer.
 package attributesclass
 
 import (

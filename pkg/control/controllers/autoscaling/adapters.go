@@ -143,7 +143,6 @@ func (r *reconciler) objectPath(namespace string, d autoscalingv2.CrossVersionOb
 	return path, nil
 }
 
-// external reads the sum of an external metric.
 func (r *reconciler) external(ctx context.Context, namespace string, m autoscalingv2.MetricIdentifier) (v Value) {
 	query, err := selecting(url.Values{}, "labelSelector", m.Selector)
 	var found custom

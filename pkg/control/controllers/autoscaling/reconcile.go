@@ -1,5 +1,4 @@
 // Package autoscaling scales the targets of HorizontalPodAutoscalers so that their metrics approach the target values.
-//
 // Its invariant: it never writes a replica count outside an autoscaler's bounds.
 package autoscaling
 

@@ -1,8 +1,6 @@
 // Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens and deletes expired tokens, as
-// upstream's bootstrap-signer-controller and token-cleaner-controller do. `kubeadm join` needs both to find and
-// trust a cluster.
-//
-// Its invariant: cluster-info has one signature for each valid token that may sign, and no other signatures.
+// upstream's bootstrap-signer-controller and token-cleaner-controller do. `kubeadm join` needs both to find and trust a
+// cluster. Its invariant: cluster-info has one signature for each valid token that may sign, and no other signatures.
 package bootstraptokens
 
 import (

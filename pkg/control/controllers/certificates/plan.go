@@ -15,7 +15,6 @@ const (
 	retainPending = 24 * time.Hour // after creation, or after approval without a certificate
 )
 
-// Bounds of a certificate's lifetime.
 const (
 	mostLife  = 365 * 24 * time.Hour
 	leastLife = 10 * time.Minute

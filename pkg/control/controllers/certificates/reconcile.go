@@ -1,8 +1,7 @@
-// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers
-// csrapproving, csrsigning and csrcleaner do. It also deletes old PodCertificateRequests.
-//
-// Its invariant: it signs only approved requests. It approves only client certificate requests of nodes whose
-// authors have upstream's permission for that. No role grants that permission by default.
+// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving,
+// csrsigning and csrcleaner do. It also deletes old PodCertificateRequests. Its invariant: it signs only approved
+// requests. It approves only client certificate requests of nodes whose authors have upstream's permission for that. No
+// role grants that permission by default.
 package certificates
 
 import (

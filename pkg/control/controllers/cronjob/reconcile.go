@@ -1,6 +1,5 @@
-// Package cronjob creates the Jobs of CronJobs at their scheduled times.
-//
-// Its invariant: each scheduled time has at most one Job, even if the process is killed at any time.
+// Package cronjob creates the Jobs of CronJobs at their scheduled times. Its invariant: each scheduled time has at most
+// one Job, even if the process is killed at any time.
 package cronjob
 
 import (

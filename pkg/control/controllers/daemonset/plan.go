@@ -161,7 +161,6 @@ func (p *plan) arrange(nodes []*corev1.Node) {
 	p.order = slices.Sorted(maps.Keys(p.nodes))
 }
 
-// older compares bound pods before unbound ones, and then by age.
 func older(a, b *corev1.Pod) int {
 	unbound := func(p *corev1.Pod) int {
 		if p.Spec.NodeName == "" {

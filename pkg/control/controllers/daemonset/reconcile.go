@@ -1,8 +1,6 @@
 // Package daemonset runs a pod of a DaemonSet on every eligible node. Each pod requires its node by name, and the
-// scheduler binds it.
-//
-// Its invariant: it deletes only pods that the set controls. A rolling update never makes more pods unavailable,
-// nor creates more extra ones, than its strategy allows.
+// scheduler binds it. Its invariant: it deletes only pods that the set controls. A rolling update never makes more pods
+// unavailable, nor creates more extra ones, than its strategy allows.
 package daemonset
 
 import (

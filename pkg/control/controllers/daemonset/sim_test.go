@@ -93,7 +93,6 @@ func (s *sim) observed() Observed {
 	return o
 }
 
-// change replaces a pod by a changed copy, because objects are immutable.
 func (s *sim) change(name string, f func(*corev1.Pod)) {
 	for i, p := range s.pods {
 		if p.Name == name {

@@ -1,6 +1,5 @@
-// Package deployment rolls out a Deployment's pods through ReplicaSets, according to its strategy.
-//
-// Its invariant: no step removes more available pods, or requests more pods in total, than the strategy allows.
+// Package deployment rolls out a Deployment's pods through ReplicaSets, according to its strategy. Its invariant: no
+// step removes more available pods, or requests more pods in total, than the strategy allows.
 package deployment
 
 import (

@@ -79,7 +79,6 @@ func size(rs *appsv1.ReplicaSet) int32 { return *rs.Spec.Replicas }
 
 func available(rs *appsv1.ReplicaSet) int32 { return rs.Status.AvailableReplicas }
 
-// newSize returns the size that the new set may have in this step.
 func (p *plan) newSize() int32 {
 	if p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		return p.want()

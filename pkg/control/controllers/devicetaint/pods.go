@@ -1,7 +1,6 @@
 // Package devicetaint evicts pods from devices with NoExecute taints that their claims do not tolerate (KEP-5055).
-// Drivers set taints in ResourceSlices, administrators in DeviceTaintRules. A rule's status reports the progress.
-//
-// Its invariant: it deletes a pod only for a device that is allocated to a claim that is reserved for exactly this pod.
+// Drivers set taints in ResourceSlices, administrators in DeviceTaintRules. A rule's status reports the progress. Its
+// invariant: it deletes a pod only for a device that is allocated to a claim that is reserved for exactly this pod.
 package devicetaint
 
 import (

@@ -1,7 +1,6 @@
 // Package disruption computes how many pods of each PodDisruptionBudget may be disrupted. It also resets the
-// DisruptionTarget condition of pods that were not deleted in time.
-//
-// Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
+// DisruptionTarget condition of pods that were not deleted in time. Its invariant: while the pods of a budget cannot be
+// counted, it allows no disruption.
 package disruption
 
 import (

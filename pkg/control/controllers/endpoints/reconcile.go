@@ -1,6 +1,5 @@
-// Package endpoints maintains the v1 Endpoints of each Service with a selector, for clients that still read them.
-//
-// Its invariant: it does not touch the Endpoints of Services without a selector.
+// Package endpoints maintains the v1 Endpoints of each Service with a selector, for clients that still read them. Its
+// invariant: it does not touch the Endpoints of Services without a selector.
 package endpoints
 
 import (

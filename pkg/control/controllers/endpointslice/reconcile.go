@@ -1,7 +1,6 @@
 // Package endpointslice maintains the EndpointSlices of each Service with a selector. Upstream's library,
-// k8s.io/endpointslice, decides which slice holds which endpoints.
-//
-// Its invariant: it touches only slices whose managed-by label names it.
+// k8s.io/endpointslice, decides which slice holds which endpoints. Its invariant: it touches only slices whose
+// managed-by label names it.
 package endpointslice
 
 import (

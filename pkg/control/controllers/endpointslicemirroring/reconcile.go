@@ -1,7 +1,6 @@
-// Package endpointslicemirroring copies Endpoints that users write for Services without a selector to
-// EndpointSlices, because the service proxy and DNS read only EndpointSlices.
-//
-// Its invariant: it touches only slices whose managed-by label names it.
+// Package endpointslicemirroring copies Endpoints that users write for Services without a selector to EndpointSlices,
+// because the service proxy and DNS read only EndpointSlices. Its invariant: it touches only slices whose managed-by
+// label names it.
 package endpointslicemirroring
 
 import (

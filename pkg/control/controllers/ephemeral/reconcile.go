@@ -1,7 +1,5 @@
-// Package ephemeral creates the claims of generic ephemeral volumes (KEP-1698). The pod owns them, so they are
-// deleted with it.
-//
-// Its invariant: it never changes an existing claim.
+// Package ephemeral creates the claims of generic ephemeral volumes (KEP-1698). The pod owns them, so they are deleted
+// with it. Its invariant: it never changes an existing claim.
 package ephemeral
 
 import (

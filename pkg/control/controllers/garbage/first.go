@@ -48,7 +48,6 @@ func (o *others) hold(owner object) (left time.Duration, late bool) {
 	return left, false
 }
 
-// listed enqueues the waiting owners if all kinds have been listed.
 func (o *others) listed() {
 	for owner := range o.endFirst() {
 		o.enqueue(owner.request())

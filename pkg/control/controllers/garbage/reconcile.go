@@ -1,7 +1,6 @@
 // Package garbage deletes objects whose owners are gone. It implements background, foreground and orphaning deletion.
-//
-// Its invariants: it deletes an object only after the API server has confirmed that each owner is gone or waits
-// for its dependents. An aggregated API server that does not answer blocks only decisions about its own objects.
+// Its invariants: it deletes an object only after the API server has confirmed that each owner is gone or waits for its
+// dependents. An aggregated API server that does not answer blocks only decisions about its own objects.
 package garbage
 
 import (

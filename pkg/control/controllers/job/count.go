@@ -161,7 +161,6 @@ func (p *plan) delay() {
 	}
 }
 
-// later reports whether pod a failed after pod b of the same index.
 func later(a, b *corev1.Pod) bool {
 	total := func(p *corev1.Pod) int { n, ignored := failuresOf(p); return n + ignored }
 	return cmp.Or(cmp.Compare(total(a), total(b)), byFinish(a, b)) > 0

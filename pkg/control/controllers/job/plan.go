@@ -194,7 +194,6 @@ func (p *plan) untrack(pod *corev1.Pod) bool {
 	return true
 }
 
-// claim determines the job's pods, and the pods to adopt and release.
 func (p *plan) claim() error {
 	selector, err := metav1.LabelSelectorAsSelector(p.Job.Spec.Selector)
 	if err != nil {

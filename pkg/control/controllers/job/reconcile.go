@@ -1,7 +1,6 @@
-// Package job runs the pods of a Job until enough of them have succeeded or too many have failed.
-//
-// Its invariants: each pod is counted at most once, and each pod that ends with the job's finalizer is counted,
-// even if the process is killed at any time. At most parallelism pods are active. A finished job stays finished.
+// Package job runs the pods of a Job until enough of them have succeeded or too many have failed. Its invariants: each
+// pod is counted at most once, and each pod that ends with the job's finalizer is counted, even if the process is
+// killed at any time. At most parallelism pods are active. A finished job stays finished.
 package job
 
 import (

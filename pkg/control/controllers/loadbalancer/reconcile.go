@@ -1,8 +1,6 @@
-// Package loadbalancer assigns addresses to services of type LoadBalancer: from a pool, or the nodes' addresses.
-// The nodes' proxies do the rest (pkg/node/proxy).
-//
-// Its invariant: the services' status is the only record of allocations. One request plans all of them, so no
-// address is assigned twice.
+// Package loadbalancer assigns addresses to services of type LoadBalancer: from a pool, or the nodes' addresses. The
+// nodes' proxies do the rest (pkg/node/proxy). Its invariant: the services' status is the only record of allocations.
+// One request plans all of them, so no address is assigned twice.
 package loadbalancer
 
 import (
@@ -75,7 +73,6 @@ func ingresses(ctx context.Context, env engine.Env, was, is client.Object) []eng
 	return all
 }
 
-// ingress reports whether there is an Ingress that the nodes serve.
 func ingress(ctx context.Context, env engine.Env) (bool, error) {
 	var list networkingv1.IngressList
 	var classes networkingv1.IngressClassList

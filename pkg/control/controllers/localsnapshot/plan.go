@@ -146,7 +146,6 @@ func (s State) named(name string) *corev1.Node {
 	return nil
 }
 
-// host returns the node with a hostname label, or nil.
 func (s State) host(name string) *corev1.Node {
 	for _, n := range s.Nodes {
 		if n.Labels[corev1.LabelHostname] == name {

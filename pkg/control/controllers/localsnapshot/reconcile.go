@@ -1,9 +1,7 @@
 // Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and creates
-// volumes as copies of such snapshots or of other volumes. It corresponds to csi-snapshotter and
-// external-provisioner for CSI drivers.
-//
-// Its invariants: a node copies only for an existing object, which remains until the copy is removed. Requests to
-// nodes may be repeated. A claim is bound to a copy only once the copy is complete and on disk.
+// volumes as copies of such snapshots or of other volumes. It corresponds to csi-snapshotter and external-provisioner
+// for CSI drivers. Its invariants: a node copies only for an existing object, which remains until the copy is removed.
+// Requests to nodes may be repeated. A claim is bound to a copy only once the copy is complete and on disk.
 package localsnapshot
 
 import (

@@ -1,6 +1,5 @@
-// Package namespace deletes the contents of terminating namespaces, and then finalizes them.
-//
-// Its invariant: a namespace is finalized only after every kind was listed and found empty.
+// Package namespace deletes the contents of terminating namespaces, and then finalizes them. Its invariant: a namespace
+// is finalized only after every kind was listed and found empty.
 package namespace
 
 import (

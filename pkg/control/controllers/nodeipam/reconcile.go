@@ -1,6 +1,5 @@
-// Package nodeipam allocates each node's pod CIDR from the cluster CIDR.
-//
-// Its invariant: no two nodes share a CIDR. It works on one node at a time.
+// Package nodeipam allocates each node's pod CIDR from the cluster CIDR. Its invariant: no two nodes share a CIDR. It
+// works on one node at a time.
 package nodeipam
 
 import (

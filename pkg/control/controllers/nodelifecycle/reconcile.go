@@ -1,8 +1,6 @@
-// Package nodelifecycle monitors nodes. A node that stops sending heartbeats is marked Unknown and tainted, and
-// its pods become not ready. If so many nodes are lost at once that a network partition is likely, their pods are
-// not evicted.
-//
-// Its invariant: it changes only taints that follow from conditions.
+// Package nodelifecycle monitors nodes. A node that stops sending heartbeats is marked Unknown and tainted, and its
+// pods become not ready. If so many nodes are lost at once that a network partition is likely, their pods are not
+// evicted. Its invariant: it changes only taints that follow from conditions.
 package nodelifecycle
 
 import (

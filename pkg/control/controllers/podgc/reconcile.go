@@ -1,7 +1,6 @@
-// Package podgc deletes pods that no node agent deletes: pods of missing nodes, terminating pods that have no node
-// or whose node is out of service, and terminated pods beyond a threshold.
-//
-// Its invariant: it deletes no pod that an existing node could still run, unless the node is tainted as out of service.
+// Package podgc deletes pods that no node agent deletes: pods of missing nodes, terminating pods that have no node or
+// whose node is out of service, and terminated pods beyond a threshold. Its invariant: it deletes no pod that an
+// existing node could still run, unless the node is tainted as out of service.
 package podgc
 
 import (
@@ -205,7 +204,6 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 	return r.remove(ctx, p)
 }
 
-// remove deletes a pod without a grace period.
 func (r *reconciler) remove(ctx context.Context, p *corev1.Pod) error {
 	err := r.Client.Delete(ctx, p, engine.Preconditions(p), client.GracePeriodSeconds(0))
 	if apierrors.IsConflict(err) {

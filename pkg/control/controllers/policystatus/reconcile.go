@@ -1,7 +1,6 @@
 // Package policystatus reports type errors in the expressions of validating admission policies in their status, as
-// upstream's validatingadmissionpolicy-status-controller does.
-//
-// Its invariant: it checks each generation of a policy once and writes only the status.
+// upstream's validatingadmissionpolicy-status-controller does. Its invariant: it checks each generation of a policy
+// once and writes only the status.
 package policystatus
 
 import (

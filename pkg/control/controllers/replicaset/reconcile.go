@@ -1,7 +1,6 @@
 // Package replicaset maintains the number of pods that a ReplicaSet or a ReplicationController specifies. A
-// ReplicationController is converted to an equivalent ReplicaSet.
-//
-// Its invariant: it deletes only pods that the set controls.
+// ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods that the set
+// controls.
 package replicaset
 
 import (

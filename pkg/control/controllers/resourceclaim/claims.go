@@ -1,8 +1,6 @@
-// Package resourceclaim creates the resource claims of pods from templates, and releases devices that pods no
-// longer use (KEP-4381).
-//
-// Its invariant: a claim is deallocated only when no pod uses it. A pod uses its claims until it has ended, or
-// until the API server confirms that it is deleted.
+// Package resourceclaim creates the resource claims of pods from templates, and releases devices that pods no longer
+// use (KEP-4381). Its invariant: a claim is deallocated only when no pod uses it. A pod uses its claims until it has
+// ended, or until the API server confirms that it is deleted.
 package resourceclaim
 
 import (

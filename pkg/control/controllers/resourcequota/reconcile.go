@@ -1,7 +1,6 @@
-// Package resourcequota maintains the status of resource quotas: the usage of each limited resource.
-//
-// Its invariant: it never lowers a quota's usage while a write that was charged to it may still be committed.
-// Usage counts such writes too, and a status only replaces the version that it was computed from.
+// Package resourcequota maintains the status of resource quotas: the usage of each limited resource. Its invariant: it
+// never lowers a quota's usage while a write that was charged to it may still be committed. Usage counts such writes
+// too, and a status only replaces the version that it was computed from.
 package resourcequota
 
 import (

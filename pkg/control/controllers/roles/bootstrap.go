@@ -1,9 +1,7 @@
-// Package roles writes the roles and bindings that every cluster has, and maintains the rules of aggregated
-// cluster roles.
-//
-// Its invariants: rules that users added to a role stay. An aggregated role has exactly the rules of the roles
-// that it selects. controllers.All does not list New: the other reconcilers need the rights that it writes, so the
-// API server runs it itself, with its own identity.
+// Package roles writes the roles and bindings that every cluster has, and maintains the rules of aggregated cluster
+// roles. Its invariants: rules that users added to a role stay. An aggregated role has exactly the rules of the roles
+// that it selects. controllers.All does not list New: the other reconcilers need the rights that it writes, so the API
+// server runs it itself, with its own identity.
 package roles
 
 import (

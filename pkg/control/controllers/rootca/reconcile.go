@@ -1,8 +1,7 @@
 // Package rootca publishes the CA bundle that verifies the API server: as the ConfigMap kube-root-ca.crt in each
-// namespace, and as the ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. The
-// ClusterTrustBundle of the signer kubernetes.io/kubelet-serving verifies nodes.
-//
-// Its invariant: the ConfigMap's data is exactly the bundle, and each signer has exactly one ClusterTrustBundle.
+// namespace, and as the ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. The ClusterTrustBundle
+// of the signer kubernetes.io/kubelet-serving verifies nodes. Its invariant: the ConfigMap's data is exactly the
+// bundle, and each signer has exactly one ClusterTrustBundle.
 package rootca
 
 import (

@@ -1,6 +1,4 @@
-// Package serviceaccount creates the default service account of each namespace.
-//
-// Its invariant: it only creates.
+// Package serviceaccount creates the default service account of each namespace. Its invariant: it only creates.
 package serviceaccount
 
 import (

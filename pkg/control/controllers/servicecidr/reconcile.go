@@ -1,7 +1,6 @@
-// Package servicecidr protects ServiceCIDRs (KEP-1880) from deletion while a service has an address in no other
-// range, and sets their Ready condition.
-//
-// Its invariant: a range keeps its finalizer while an allocated address is in no other range that is not being deleted.
+// Package servicecidr protects ServiceCIDRs (KEP-1880) from deletion while a service has an address in no other range,
+// and sets their Ready condition. Its invariant: a range keeps its finalizer while an allocated address is in no other
+// range that is not being deleted.
 package servicecidr
 
 import (

@@ -1,7 +1,6 @@
-// Package statefulset maintains the pods of a StatefulSet and their identities.
-//
-// Its invariant: an ordinal never has more than one pod. With ordered pod management, no pod is created, deleted
-// or updated while a pod that precedes it is unavailable.
+// Package statefulset maintains the pods of a StatefulSet and their identities. Its invariant: an ordinal never has
+// more than one pod. With ordered pod management, no pod is created, deleted or updated while a pod that precedes it is
+// unavailable.
 package statefulset
 
 import (

@@ -46,7 +46,6 @@ func newSim(t require.TestingT, replicas int32) *sim {
 	}}
 }
 
-// edit changes the set's spec as a user would.
 func (s *sim) edit(f func(*appsv1.StatefulSetSpec)) {
 	s.set = s.set.DeepCopy()
 	s.set.Generation++
@@ -70,7 +69,6 @@ func (s *sim) observed() Observed {
 	return o
 }
 
-// change replaces a pod by a changed copy, because objects are immutable.
 func (s *sim) change(name string, f func(*corev1.Pod)) {
 	for i, p := range s.pods {
 		if p.Name == name {

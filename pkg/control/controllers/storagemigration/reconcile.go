@@ -1,9 +1,7 @@
 // Package storagemigration rewrites the objects of a resource in the current storage version (StorageVersionMigration,
-// KEP-4192). It then corrects the stored versions in the status of the resource's definition.
-//
-// Its invariant: a migration succeeds only after every object that was stored before its start has been rewritten,
-// or changed or deleted by another client. Progress is not saved across restarts, because rewriting an object
-// again is harmless.
+// KEP-4192). It then corrects the stored versions in the status of the resource's definition. Its invariant: a
+// migration succeeds only after every object that was stored before its start has been rewritten, or changed or deleted
+// by another client. Progress is not saved across restarts, because rewriting an object again is harmless.
 package storagemigration
 
 import (

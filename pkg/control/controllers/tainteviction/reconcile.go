@@ -1,5 +1,4 @@
 // Package tainteviction deletes pods from nodes with NoExecute taints that they do not tolerate, or no longer tolerate.
-//
 // Its invariant: a pod that tolerates a node's taints forever stays.
 package tainteviction
 

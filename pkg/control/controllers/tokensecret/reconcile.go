@@ -1,8 +1,7 @@
 // Package tokensecret writes service account tokens to the Secrets that request one (type
-// kubernetes.io/service-account-token). Such a token does not expire: it is valid while its Secret and account
-// exist. It is meant for clients outside the cluster; pods have better tokens.
-//
-// Its invariant: it never replaces an existing token, and deletes Secrets whose account does not exist.
+// kubernetes.io/service-account-token). Such a token does not expire: it is valid while its Secret and account exist.
+// It is meant for clients outside the cluster; pods have better tokens. Its invariant: it never replaces an existing
+// token, and deletes Secrets whose account does not exist.
 package tokensecret
 
 import (

@@ -1,6 +1,5 @@
-// Package ttlafterfinished deletes finished Jobs after their ttlSecondsAfterFinished (KEP-592).
-//
-// Its invariant: it deletes no unfinished Job, and no Job that has changed since it was read.
+// Package ttlafterfinished deletes finished Jobs after their ttlSecondsAfterFinished (KEP-592). Its invariant: it
+// deletes no unfinished Job, and no Job that has changed since it was read.
 package ttlafterfinished
 
 import (

@@ -1,9 +1,7 @@
-// Package volumebinding binds claims and persistent volumes to each other, provisions local volumes (directories
-// on nodes) and reclaims released volumes. It protects objects in use from deletion, and reports since when a
-// claim is unused.
-//
-// Its invariants: a claim is bound once. A volume is bound to one claim. A directory on a node has a volume object
-// until it is removed. PlanClaim and PlanVolume return one write at a time, so that each may be interrupted.
+// Package volumebinding binds claims and persistent volumes to each other, provisions local volumes (directories on
+// nodes) and reclaims released volumes. It protects objects in use from deletion, and reports since when a claim is
+// unused. Its invariants: a claim is bound once. A volume is bound to one claim. A directory on a node has a volume
+// object until it is removed. PlanClaim and PlanVolume return one write at a time, so that each may be interrupted.
 package volumebinding
 
 import (

@@ -134,8 +134,7 @@ func (p *Provider) Health() error {
 	return nil
 }
 
-// WritableUntil is when writes begin to fail unless the plugin becomes healthy; zero before the first success of
-// Check.
+// WritableUntil is when writes begin to fail unless the plugin becomes healthy; zero before the first success of Check.
 func (p *Provider) WritableUntil() time.Time {
 	if s := p.state.Load(); s != nil {
 		return s.ExpirationTimestamp

@@ -1,7 +1,6 @@
 // Package certificates makes the certificate authority of a Buildbarn farm, the certificates of its parts, and the
-// certificates and tokens of its clients. They are kept in Secrets, so that a farm needs nothing but Kubernetes.
-//
-// Its invariant: Due accepts a Secret that Issue returned until two thirds of its lifetime are over.
+// certificates and tokens of its clients. They are stored in Secrets, so a farm needs no service besides Kubernetes.
+// Its invariant: Due accepts a Secret that Issue returned until two thirds of its lifetime have passed.
 package certificates
 
 import (
@@ -33,7 +32,7 @@ const (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// skew backdates certificates and tokens, for verifiers whose clock is behind.
+	// skew backdates certificates and tokens, for verifiers whose clocks are slow.
 	skew = time.Hour
 )
 

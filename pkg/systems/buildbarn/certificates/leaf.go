@@ -20,7 +20,7 @@ type Leaf struct {
 	Identity string
 	// Hosts are the DNS names and IP addresses of a server. Without any, the certificate is for clients only.
 	Hosts []string
-	// Life is how long the certificate and the token are valid.
+	// Life is the validity of the certificate and the token.
 	Life time.Duration
 	// Token adds a token to the Secret.
 	Token bool
@@ -100,7 +100,7 @@ func (a *Authority) Due(data map[string][]byte, l Leaf) time.Time {
 	return cert.NotBefore.Add(skew + l.Life*2/3)
 }
 
-// issued reports whether Issue makes such a certificate for a leaf.
+// issued reports whether Issue would make such a certificate for a leaf.
 func (a *Authority) issued(cert *x509.Certificate, key *ecdsa.PrivateKey, l Leaf) bool {
 	names, addresses := split(l.Hosts)
 	return belongs(cert, key) && cert.CheckSignatureFrom(a.cert) == nil &&

@@ -1,9 +1,9 @@
-// Package check checks configurations of Buildbarn as deep as the programs do that read them: Jsonnet is evaluated, and
-// what comes out compared with the programs' own schema. Both happen in a process with little memory and processor time
-// (cmd/coracle-buildbarn-check), since files may be hostile.
+// Package check checks Buildbarn configurations as thoroughly as the programs that read them: it evaluates the Jsonnet
+// and compares the result with the programs' own schema. Both happen in a child process with little memory and
+// processor time (cmd/coracle-buildbarn-check), since files may be hostile.
 //
-// Its invariants: for any files, Check ends, and this process neither grows nor ends; the program's own parser accepts
-// what Check accepts; and the files of one namespace do not delay the checks of others.
+// Its invariants: for any files, Check returns, and this process neither grows nor crashes; the program's own parser
+// accepts what Check accepts; and one namespace's files do not delay the checks of others.
 package check
 
 import (
@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask
-	// again and again.
+	// kept is the number of cached verdicts, since reconcilers ask repeatedly. A verdict takes a few KiB, at most
+	// 2*protocol.MaxFactsBytes.
 	kept = 1000
-	// atOnce is how many processes run at a time, ofOne how many of one namespace.
+	// atOnce bounds the concurrent processes, ofOne those for one namespace.
 	atOnce, ofOne = 3, 2
 )
 
-// Checker checks files. It may be used by several goroutines.
+// Checker checks files. It is safe for concurrent use.
 type Checker struct {
 	open     func() (*os.File, error)
 	verdicts *lru.Cache
@@ -41,35 +41,34 @@ func New(open func() (*os.File, error)) *Checker {
 	return &Checker{open: open, verdicts: lru.New(kept), turns: newTurns(atOnce, ofOne)}
 }
 
-// Invalid is what is wrong with files, for people.
+// Invalid is the error for files with a fault. Problem is written for users.
 type Invalid struct{ Problem string }
 
 func (e *Invalid) Error() string { return e.Problem }
 
-// Request is what to check: the files, of all that there are, that the programs of a component read.
+// Request selects the files to check: of All, the ones that the programs of a component read.
 type Request struct {
 	All map[string]string
-	// Component is one of the five, Instance the instance name of workers.
+	// Component is one of the five kinds of parts. Instance is the instance name of workers.
 	Component, Instance string
-	// Fields reports whether their fields are compared with the schema of Buildbarn that is built in.
+	// Fields makes the check compare the files' fields with the built-in schema of Buildbarn.
 	Fields bool
 }
 
-// Verdict is about files that are valid.
+// Verdict describes files that are valid.
 type Verdict struct {
-	// Files are those that the programs read.
+	// Files are the files that the programs read.
 	Files map[string]string
-	// Facts are what each program's file says about the farm around it; nil if that is not known.
+	// Facts are, for each program's file, its facts about the farm around it; nil if they are not known.
 	Facts []*protocol.Facts
 }
 
-// verdict is what is remembered.
 type verdict struct {
 	problem string
 	facts   []*protocol.Facts
 }
 
-// prepared is a request with everything that can be known without a process.
+// prepared is a request with its cache key and the encoded input of the process.
 type prepared struct {
 	protocol.Request
 	key  [sha256.Size]byte
@@ -93,7 +92,7 @@ func (r Request) prepare() (p prepared, err error) {
 	return p, nil
 }
 
-// Known returns the verdict about files, if there is one yet. The error is an *Invalid.
+// Known returns the cached verdict on files. known is false if there is none yet. The error is an *Invalid.
 func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
 	p, err := r.prepare()
 	if err != nil {
@@ -110,8 +109,8 @@ func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
 	return Verdict{p.Files, about.facts}, true, nil
 }
 
-// Check waits for a turn of the namespace, and checks the files that latest returns then; Known knows the verdict
-// afterwards. An error says nothing about the files.
+// Check waits for a turn of the namespace, then checks the files that latest returns and caches the verdict for Known.
+// An error means that the check failed, not that the files are invalid.
 func (c *Checker) Check(ctx context.Context, namespace string, latest func() Request) error {
 	if err := c.turns.take(ctx, namespace); err != nil {
 		return err
@@ -120,7 +119,7 @@ func (c *Checker) Check(ctx context.Context, namespace string, latest func() Req
 	r := latest()
 	p, err := r.prepare()
 	if invalid := (*Invalid)(nil); errors.As(err, &invalid) {
-		return nil // which Known finds out itself
+		return nil // Known finds the fault without a process
 	} else if err != nil {
 		return err
 	}
@@ -153,7 +152,7 @@ func verdictOf(answers []protocol.Answer) (v verdict) {
 	return v
 }
 
-// variables are the environment of a program's container. Its values are made up.
+// variables returns the environment of a program's container, with made-up values.
 func variables(program string) map[string]string {
 	v := map[string]string{
 		"HOME":                    "/",

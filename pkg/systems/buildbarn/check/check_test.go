@@ -28,7 +28,6 @@ func example(t *testing.T) map[string]string {
 	return c.Data
 }
 
-// files checks files and returns the files that the programs read.
 func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string,
 	fields bool) (map[string]string, error) {
 	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})
@@ -74,7 +73,7 @@ func TestRenderedIsAccepted(t *testing.T) {
 		for name := range files {
 			component, instance, _ := strings.Cut(strings.TrimSuffix(name, ".jsonnet"), "-")
 			if !strings.HasSuffix(name, ".jsonnet") || component == "runner" {
-				continue // a runner's file is checked with its worker's
+				continue // a runner's file is checked together with its worker's
 			}
 			_, err := c.files(t.Context(), files, component, instance, true)
 			require.NoError(t, err, "%s/%s", dir, name)
@@ -107,7 +106,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 			"storage.jsonnet", "putAuthorizer: common.allow", "// no",
 			": contentAddressableStorage: the field putAuthorizer is required",
 		},
-		// It is not used and so not evaluated.
+		// The variable is not used, and so not evaluated.
 		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""},
 		{
 			"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes",
@@ -210,7 +209,7 @@ func TestHostileFilesEnd(t *testing.T) {
 			"takes more than 2 s of processor time",
 		},
 		"output": {
-			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON",
+			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "larger than 4 MiB of JSON",
 		},
 		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
 		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
@@ -227,7 +226,7 @@ func TestHostileFilesEnd(t *testing.T) {
 			require.True(t, strings.HasPrefix(invalid.Problem, "storage.jsonnet"), invalid.Problem)
 		})
 	}
-	// The parser is recursive, and this nests deeply without brackets. Any limit may end it.
+	// The parser is recursive, and this nests deeply without brackets. Any of the limits may stop it.
 	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"},
 		"storage", "", true)
 	var invalid *Invalid

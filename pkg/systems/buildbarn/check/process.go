@@ -15,18 +15,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// patience is for a process that does not get the processor.
+// patience bounds the wait for a process on a busy machine.
 const patience = 5 * time.Minute
 
 // run runs the program in an executable file on a request, and returns the answers up to the first with a problem. An
-// error says nothing about the files: the process could not be started, or was killed by others.
+// error says nothing about the files: the process could not be started, or something else killed it.
 func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, error) {
 	if n := len(r.Mains); n == 0 || n > protocol.MaxMains {
-		return nil, fmt.Errorf("%d files to check are none, or more than %d", n, protocol.MaxMains)
+		return nil, fmt.Errorf("there are %d files to check: 1 to %d are allowed", n, protocol.MaxMains)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// The file needs no name: the new process opens its own descriptor of it.
+	// The file needs no name: the new process opens its own descriptor for it.
 	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program.Fd()))
 	cmd.Args, cmd.Dir, cmd.Env = []string{"coracle-buildbarn-check"}, "/", []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}
 	out, complaint := bounded.NewBuffer(len(r.Mains)*maxAnswer), bounded.NewBuffer(4<<10)
@@ -42,7 +42,7 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 	answers, decoder := []protocol.Answer{}, json.NewDecoder(bytes.NewReader(out.Bytes()))
 	for _, m := range r.Mains {
 		var a protocol.Answer
-		if decoder.Decode(&a) != nil { // it did not get that far
+		if decoder.Decode(&a) != nil { // the process ended before this answer
 			if reason, ok := excess(cmd.ProcessState, complaint.String()); ok {
 				return append(answers, protocol.Answer{Problem: m.File + ": " + reason}), nil
 			}
@@ -55,11 +55,10 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 	return answers, nil
 }
 
-// maxAnswer bounds an answer.
-const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes, and what JSON adds
+const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes, and JSON's overhead
 
-// excess says which limit a process exceeded, from how it ended. That it got no thread, for instance, says nothing
-// about its files.
+// excess returns which limit a process exceeded, judged by how it ended. ok is false for other failures, such as a
+// thread that could not be created: these say nothing about the files.
 func excess(state *os.ProcessState, complaint string) (string, bool) {
 	switch {
 	case strings.Contains(complaint, "stack exceeds") || strings.Contains(complaint, "stack overflow"):

@@ -19,9 +19,9 @@ func TestExcess(t *testing.T) {
 			"than 320 MiB of memory",
 		"fatal error: runtime: cannot allocate memory": "evaluating it takes more " +
 			"than 320 MiB of memory",
-		"runtime: failed to create new OS thread (have 5 already; errno=11)":           "",
-		"this process cannot have the 320 MiB in which files are evaluated (errno 12)": "",
-		"read /dev/stdin: cannot allocate memory":                                      "",
+		"runtime: failed to create new OS thread (have 5 already; errno=11)":            "",
+		"the machine lacks the 320 MiB of memory that an evaluation may use (errno 12)": "",
+		"read /dev/stdin: cannot allocate memory":                                       "",
 	} {
 		got, excess := excess(ended.ProcessState, complaint)
 		require.Equal(t, want, got, complaint)

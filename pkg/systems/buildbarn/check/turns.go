@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// turns lets a few at a time have a turn, fewer of one namespace than there are, and namespaces one after the other:
-// a namespace with many or slow requests does not delay the others.
+// turns limits the number of concurrent checks, in total and per namespace. Waiting namespaces alternate, so that a
+// namespace with many or slow checks does not delay the others.
 type turns struct {
 	mu      sync.Mutex
 	free    int
-	most    int                        // of a namespace
-	busy    map[string]int             // the turns that namespaces have
-	waiting map[string][]chan struct{} // of a namespace, in order; closed when it is theirs
-	order   []string                   // the namespaces that wait, the next first
+	most    int                        // per namespace
+	busy    map[string]int             // turns in use, by namespace
+	waiting map[string][]chan struct{} // by namespace, in order; a channel is closed when its turn comes
+	order   []string                   // the waiting namespaces, the next one first
 }
 
 func newTurns(n, most int) *turns {
 	return &turns{free: n, most: most, busy: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// take waits for a turn of the namespace, which the caller must release. It returns an error if ctx ends before.
+// take waits for a turn of the namespace, which the caller must give back. It returns an error if ctx ends first.
 func (t *turns) take(ctx context.Context, namespace string) error {
 	mine := make(chan struct{})
 	t.mu.Lock()
@@ -39,7 +39,7 @@ func (t *turns) take(ctx context.Context, namespace string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
-	case <-mine: // at the same moment
+	case <-mine: // the turn came at the same moment
 		t.done(namespace)
 	default:
 		t.leave(namespace, mine)
@@ -47,7 +47,6 @@ func (t *turns) take(ctx context.Context, namespace string) error {
 	return context.Cause(ctx)
 }
 
-// give gives a turn back.
 func (t *turns) give(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +71,7 @@ func (t *turns) next() {
 		namespace := t.order[i]
 		mine := t.waiting[namespace][0]
 		t.leave(namespace, mine)
-		if len(t.waiting[namespace]) > 0 { // behind the others
+		if len(t.waiting[namespace]) > 0 { // the namespace moves behind the others
 			t.order = append(slices.DeleteFunc(t.order, func(n string) bool { return n == namespace }), namespace)
 		}
 		t.free--
@@ -81,7 +80,7 @@ func (t *turns) next() {
 	}
 }
 
-// leave removes one that waits, with the lock held.
+// leave removes a waiter, with the lock held.
 func (t *turns) leave(namespace string, mine chan struct{}) {
 	t.waiting[namespace] = slices.DeleteFunc(t.waiting[namespace], func(c chan struct{}) bool { return c == mine })
 	if len(t.waiting[namespace]) == 0 {

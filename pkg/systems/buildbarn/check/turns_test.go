@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 		require.Equal(t, []string{"a", "a", "b"}, got)
 		ask(ctx, "b")
 		ask(t.Context(), "c")
-		turns.give("a") // the next turn is a's, which has waited longest
+		turns.give("a") // the next turn goes to "a", which has waited longest
 		synctest.Wait()
 		cancel()
 		synctest.Wait()

@@ -1,6 +1,4 @@
-// Package commands is the command line of Buildbarn farms.
-//
-// Its invariant: it changes nothing in the cluster.
+// Package commands is the command line of Buildbarn farms. Its invariant: it changes nothing in the cluster.
 package commands
 
 import (
@@ -10,15 +8,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands below `coracle buildbarn`.
 type commands struct{ command.Connector }
 
-// New returns `coracle buildbarn`. kinds are the ones of the system.
+// New returns the command `coracle buildbarn`. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.buildbarn()}
 }
 
-// cluster is the cluster that has the farms.
 type cluster struct{ *command.Cluster }
 
 func (k commands) buildbarn() *cobra.Command {

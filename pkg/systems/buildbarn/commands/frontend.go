@@ -19,10 +19,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// frontendPort is the port of Buildbarn's frontends.
 const frontendPort = 8980
 
-// frontend returns the service of the one frontend of the namespace.
+// frontend returns the Service of the namespace's only frontend.
 func (c cluster) frontend(ctx context.Context) (*corev1.Service, error) {
 	var services corev1.ServiceList
 	if err := c.Client.List(ctx, &services, ctrl.InNamespace(c.Namespace)); err != nil {
@@ -53,7 +52,7 @@ func (c cluster) frontend(ctx context.Context) (*corev1.Service, error) {
 	}
 }
 
-// addressOf returns where a service is reached.
+// addressOf returns host:port of a Service.
 func addressOf(s *corev1.Service) (string, error) {
 	host := s.Spec.ClusterIP
 	if in := s.Status.LoadBalancer.Ingress; len(in) > 0 {
@@ -68,8 +67,8 @@ func addressOf(s *corev1.Service) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(frontendPort)), nil
 }
 
-// frontendTLS returns what a client needs for a frontend that has a certificate; nil if it has none. Of a farm (kind
-// Buildbarn) it is the Secret for clients; of another frontend, the authorities in its own.
+// frontendTLS returns the client configuration for a frontend with a certificate, or nil if it has none. In a farm
+// (kind Buildbarn) it is made from the clients' Secret, otherwise from the authorities in the frontend's own Secret.
 func (c cluster) frontendTLS(ctx context.Context, s *corev1.Service) (*tls.Config, error) {
 	owner := metav1.GetControllerOfNoCopy(s)
 	if owner == nil || owner.Kind != "BuildbarnFrontend" {
@@ -89,7 +88,7 @@ func (c cluster) frontendTLS(ctx context.Context, s *corev1.Service) (*tls.Confi
 	var secret corev1.Secret
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: s.Namespace, Name: name}, &secret); err != nil {
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("the frontend has TLS, and what its clients need cannot be read: %w: give --ca, and --cert "+
+			return nil, fmt.Errorf("the frontend uses TLS, and its clients' Secret cannot be read: %w: give --ca, and --cert "+
 				"and --key or --token-file", err)
 		}
 		return nil, err

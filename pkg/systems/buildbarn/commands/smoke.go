@@ -15,24 +15,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// BuildbarnSmokeOptions says which farm is tried out, and how.
+// BuildbarnSmokeOptions are the options of the smoke test of a farm.
 type BuildbarnSmokeOptions struct {
 	// Frontend is host:port; empty for the frontend in the cluster's namespace.
 	Frontend string
 	Instance string
-	// Platform are name=value.
+	// Platform are platform properties as name=value.
 	Platform []string
 	Timeout  time.Duration
-	// CA, Cert, Key and Token are files. TLS is used if one is given, or with TLS alone with the system's authorities.
-	// Without any, a frontend of the cluster is used as its own Secrets say.
+	// CA, Cert, Key and Token are file names. TLS is used if one of CA, Cert and Key is given, or with the system's
+	// authorities if TLS is set. Otherwise the Secrets of a frontend in the cluster decide.
 	CA, Cert, Key, Token, ServerName string
 	TLS                              bool
-	// Output is empty for a table, or json.
+	// Output is empty for lines of text, or json.
 	Output string
 }
 
-// BuildbarnSmoke executes an action on a farm, and prints each step as it ends. The cluster is not needed when the
-// frontend is given.
+// BuildbarnSmoke executes an action on a farm, and prints each step as it ends. If Frontend is given, it does not
+// connect to the cluster.
 func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, connect func() (*command.Cluster, error),
 	o BuildbarnSmokeOptions) error {
 	if o.Output != "" && o.Output != "json" {
@@ -89,7 +89,6 @@ func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, connect func() (*c
 	return err
 }
 
-// properties returns name=value pairs as a map.
 func properties(pairs []string) (map[string]string, error) {
 	m := make(map[string]string, len(pairs))
 	for _, p := range pairs {
@@ -105,7 +104,7 @@ func properties(pairs []string) (map[string]string, error) {
 	return m, nil
 }
 
-// transport returns nil for plain text, and the token.
+// transport returns the TLS configuration, nil for plain text, and the token.
 func (o BuildbarnSmokeOptions) transport() (*tls.Config, string, error) {
 	if !o.TLS && o.CA == "" && o.Cert == "" && o.Key == "" {
 		for name, value := range map[string]string{"--server-name": o.ServerName, "--token-file": o.Token} {

@@ -25,9 +25,9 @@ it uses the Secret of the farm's clients, unless it is told what to use.`,
 	}
 	f := cmd.Flags()
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster with the farm (default this machine's)")
-	namespace := f.StringP("namespace", "n", "", "namespace of the farm (default that of the kubeconfig)")
+	namespace := f.StringP("namespace", "n", "", "namespace of the farm (default the kubeconfig's)")
 	f.StringVar(&o.Frontend, "frontend", "",
-		"host:port of the frontend (default that of the one frontend in the namespace)")
+		"host:port of the frontend (default the only frontend in the namespace)")
 	f.StringVar(&o.Instance, "instance", "", "name of the instance")
 	f.StringArrayVar(&o.Platform, "platform", nil,
 		"name=value of a platform property by which the worker is chosen; repeatable")
@@ -37,10 +37,10 @@ it uses the Secret of the farm's clients, unless it is told what to use.`,
 	f.StringVar(&o.Cert, "cert", "", "file with a client certificate, in PEM format")
 	f.StringVar(&o.Key, "key", "", "file with the client certificate's key")
 	f.StringVar(&o.Token, "token-file", "", "file with a token, for a frontend that takes tokens")
-	f.StringVar(&o.ServerName, "server-name", "", "name in the frontend's certificate (default that of --frontend)")
+	f.StringVar(&o.ServerName, "server-name", "", "name in the frontend's certificate (default the host of --frontend)")
 	f.StringVarP(&o.Output, "output", "o", "", "json instead of lines")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		// What gRPC logs is in the errors, too.
+		// The returned errors include what gRPC would log.
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 		return BuildbarnSmoke(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func() (*command.Cluster, error) {
 			return k.Connect(*kubeconfig, *namespace)

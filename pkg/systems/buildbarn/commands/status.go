@@ -22,14 +22,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// Bounds of what is asked of a farm's pods.
 const (
 	askWait = 5 * time.Second
-	askPods = 64 // of one part
+	askPods = 64 // per part
 )
 
-// BuildbarnStatus draws the farms of the namespace, or of all: states of parts, and what their programs say of
-// themselves.
+// BuildbarnStatus draws the farms of the namespace, or of all namespaces: the states of the parts, and the metrics of
+// their programs.
 func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) error {
 	var in []ctrl.ListOption
 	if !all {
@@ -93,7 +92,6 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 	return nil
 }
 
-// drawing draws farms as trees.
 type drawing struct {
 	cluster cluster
 	client  *http.Client
@@ -119,7 +117,6 @@ func (d drawing) parts(ctx context.Context, list []buildbarn.Part) {
 	}
 }
 
-// details says what is wrong with a part, and what its pods say.
 func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string) {
 	for _, kind := range []string{buildbarn.ConditionReady, buildbarn.ConditionConfigFits} {
 		if c := meta.FindStatusCondition(p.Observed().Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
@@ -140,7 +137,7 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
 				lines = append(lines,
-					fmt.Sprintf("%s: %d%% of the blocks for files are begun (most are at once), %d%% of those for results; at 100%% "+
+					fmt.Sprintf("%s: %d%% of the file blocks and %d%% of the result blocks are in use; at 100%% "+
 						"the oldest are replaced", pod, fill["cas"], fill["ac"]))
 			}
 		}, &lines)
@@ -174,7 +171,7 @@ func queueName(q metrics.Queue) string {
 	return cmp.Or(printable(strings.Join(words, " ")), "of no platform")
 }
 
-// printable drops what could move a terminal's cursor: names are from pods.
+// printable removes control characters, which could move a terminal's cursor: pods choose the names.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
@@ -184,7 +181,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// eachPod reads the metrics of each of a part's ready pods, through the API server.
+// eachPod reads the metrics of each ready pod of a part through the API server.
 func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod string, f metrics.Families),
 	lines *[]string) {
 	var pods corev1.PodList

@@ -11,19 +11,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes bounds the files of one part together, as Kubernetes bounds a ConfigMap.
+// MaxBytes bounds the total size of one part's files, as Kubernetes bounds a ConfigMap.
 const MaxBytes = 1 << 20
 
-// Mounted is where programs of parts with TLS find their certificates.
+// Mounted is the directory where the programs of parts with TLS find their certificates.
 const Mounted = "/tls/"
 
-// Main is a file that a program is started with.
+// Main is the main file of a program.
 type Main struct {
-	// File is its name, Program whose configuration it is: scheduler, storage, worker, runner or browser.
+	// File is its name. Program reads it: scheduler, storage, worker, runner or browser.
 	File, Program string
 }
 
-// Mains returns the files of a component; instance is the instance name of workers. A frontend runs the program of
+// Mains returns the main files of a component; instance is the instance name of workers. Frontends run the program of
 // storage.
 func Mains(component, instance string) []Main {
 	switch component {
@@ -35,9 +35,9 @@ func Mains(component, instance string) []Main {
 	return []Main{{component + ".jsonnet", component}}
 }
 
-// Check returns the files that the programs read, of all that there are: the mains, and what these import. An error
-// names the file, the line and what is wrong, for people. Nothing is evaluated here: strings, comments and brackets
-// must be closed, and imports be there. pkg/systems/buildbarn/check does the rest.
+// Check returns the files that the programs read: the main files and their imports. An error names the file, the line
+// and the fault, for users. Check evaluates nothing: it checks that strings, comments and brackets are closed, and
+// that the imported files exist. pkg/systems/buildbarn/check does the rest.
 func Check(all map[string]string, mains []Main) (map[string]string, error) {
 	used := map[string]string{}
 	read := map[reference]bool{}
@@ -71,9 +71,9 @@ func Check(all map[string]string, mains []Main) (map[string]string, error) {
 		}
 		for _, i := range imports {
 			if i.text && strings.HasPrefix(i.file, Mounted) {
-				continue // of a Secret, which is not looked into
+				continue // a file of a Secret, which is not read
 			}
-			// A file of a mounted ConfigMap has no folders.
+			// A mounted ConfigMap has no directories.
 			i.file = strings.TrimPrefix(strings.TrimPrefix(i.file, "/config/"), "./")
 			if _, ok := all[i.file]; !ok {
 				return nil, fmt.Errorf("%s imports %s, which is missing; there are: %s", name, i.file, listed(all))
@@ -95,7 +95,7 @@ func listed(all map[string]string) string {
 	return strings.Join(names, ", ")
 }
 
-// Hash names a set of files. It does not depend on their order.
+// Hash returns a name for a set of files. It does not depend on their order.
 func Hash(files map[string]string) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -23,7 +23,7 @@ func newFarm(change func(*buildbarn.BuildbarnSpec)) *buildbarn.Buildbarn {
 
 var testTrust = &Trust{Authorities: "-----BEGIN CERTIFICATE-----\n", TokenKeys: map[string]any{"keys": []any{}}}
 
-// parsed returns a rendered file as JSON, with values for its variables.
+// parsed parses a rendered file as JSON, with sample values for its variables.
 func parsed(t *testing.T, files map[string]string, name string) map[string]any {
 	t.Helper()
 	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`,
@@ -107,7 +107,7 @@ func TestRenderedTLS(t *testing.T) {
 	files := tls("")
 	for name := range files {
 		if strings.HasPrefix(name, "runner-") || name == Authorities {
-			continue // its socket is in the pod
+			continue // its socket is inside the pod
 		}
 		var walk func(any)
 		walk = func(v any) {
@@ -212,7 +212,7 @@ func TestHash(t *testing.T) {
 	require.NotEqual(t, Hash(map[string]string{"a": "1b:"}), Hash(map[string]string{"a": "1", "b": ""}))
 }
 
-// FuzzCheck: users write the files.
+// FuzzCheck checks that no input panics. Users write the files.
 func FuzzCheck(f *testing.F) {
 	f.Add("{ a: import 'b' }")
 	f.Add("|||")

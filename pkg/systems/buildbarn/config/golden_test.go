@@ -10,8 +10,8 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// TestGolden compares rendered farms with testdata. hack/buildbarn's tests parse those files as Buildbarn's
-// programs do. UPDATE=1 writes them.
+// TestGolden compares rendered farms with testdata; UPDATE=1 rewrites it. The tests of hack/buildbarn parse the same
+// files as Buildbarn's programs do.
 func TestGolden(t *testing.T) {
 	trust := map[string]*Trust{
 		"tls": {

@@ -1,8 +1,7 @@
-// Package config renders the configuration files of a Buildbarn farm, and finds which files a part reads.
-//
-// Its invariant: what Render returns, Check accepts, and pkg/systems/buildbarn/check as well. The field names are
-// from the protocol buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution
-// cd89f0554d18; their programs refuse unknown ones.
+// Package config renders the configuration files of a Buildbarn farm, and finds the files that a part reads. Its
+// invariant: Check and pkg/systems/buildbarn/check accept what Render returns. The field names are from the protocol
+// buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18, whose programs
+// refuse unknown fields.
 package config
 
 import (
@@ -18,21 +17,21 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// The names of files, which are keys of the ConfigMap.
+// The file names, which are keys of the ConfigMap.
 const (
 	Common    = "common.libsonnet"
 	Scheduler = "scheduler.jsonnet"
 	Storage   = "storage.jsonnet"
 	Frontend  = "frontend.jsonnet"
 	Browser   = "browser.jsonnet"
-	// Authorities is what a farm's programs know each other by, with TLS.
+	// Authorities is the file of the certificate authorities that a farm's programs trust, with TLS.
 	Authorities = "authorities.pem"
 )
 
-// Worker and Runner name the files of an instance.
+// Worker returns the name of the file of an instance's worker.
 func Worker(instance string) string { return "worker-" + instance + ".jsonnet" }
 
-// Runner names the file of an instance's runner.
+// Runner returns the name of the file of an instance's runner.
 func Runner(instance string) string { return "runner-" + instance + ".jsonnet" }
 
 // The names of a farm's parts.
@@ -43,7 +42,7 @@ func BrowserOf(farm string) string       { return farm + "-browser" }
 func WorkersOf(farm, pool string) string { return farm + "-worker-" + pool }
 func ConfigMapOf(farm string) string     { return farm + "-config" }
 
-// Pods is the number of storage pods of a farm with defaults.
+// Pods returns the number of storage pods of a farm with defaults.
 func Pods(s buildbarn.FarmStorage) int32 {
 	if s.Mirrored {
 		return *s.Shards * 2
@@ -53,11 +52,11 @@ func Pods(s buildbarn.FarmStorage) int32 {
 
 type object = map[string]any
 
-// allow is a policy that lets everybody in.
+// allow is a policy that accepts every client.
 var allow = object{"allow": object{}}
 
-// Render returns the files of a farm, which has its defaults and is valid; trust is nil without TLS. They are JSON, but
-// for the workers' own names, which are taken from the environment, and the authorities, which are a file.
+// Render returns the files of a valid farm with defaults; trust is nil without TLS. They are JSON, except that workers
+// read their own names from the environment, and the authorities from a file.
 func Render(b *buildbarn.Buildbarn, trust *Trust) (map[string]string, error) {
 	f := farm{b, trust}
 	files := map[string]object{
@@ -83,7 +82,7 @@ func Render(b *buildbarn.Buildbarn, trust *Trust) (map[string]string, error) {
 	return out, nil
 }
 
-// Stand-ins for what only the pod knows, and for what is a file of its own. Validated names cannot contain them.
+// Placeholders for values that only the pod knows, and for the authorities' file. Validated names cannot contain them.
 const (
 	podName     = "\x00pod"
 	nodeName    = "\x00node"
@@ -107,7 +106,8 @@ func (f farm) common() object {
 	}
 }
 
-// global is what all programs but the runner, which shares its address with the worker, have in common.
+// global is the part that all programs except runners have in common. A runner has none, because its worker already
+// uses the pod's port.
 func global() object {
 	return object{"diagnosticsHttpServer": object{
 		"httpServers": []any{
@@ -128,7 +128,7 @@ func (f farm) browserURL() string {
 	return "http://" + host
 }
 
-// backend is the storage as clients see it: shards by the hash of the digest, each of them one pod or a mirrored pair.
+// backend returns the storage for clients: shards by the hash of the digest, each one pod or a mirrored pair.
 func (f farm) backend() object {
 	at := func(pod int32) object {
 		return object{
@@ -154,7 +154,7 @@ func (f farm) blobstore() object {
 	return object{"contentAddressableStorage": f.backend(), "actionCache": f.actionCache()}
 }
 
-// actionCache returns results only whose files are all there.
+// actionCache returns an action cache that only returns results whose files all exist.
 func (f farm) actionCache() object {
 	return object{
 		"completenessChecking": object{
@@ -167,8 +167,8 @@ func listen(port int32) []any {
 	return []any{object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow}}
 }
 
-// alive closes connections whose other end is silently gone, such as a pod's whose node failed: the scheduler gives
-// actions to workers whose calls are open.
+// alive makes servers close connections whose peer has silently disappeared, such as a pod on a failed node. The
+// scheduler gives actions to workers with an open call.
 func alive(servers []any) []any {
 	for _, s := range servers {
 		s.(object)["keepaliveParameters"] = object{
@@ -188,7 +188,7 @@ func (f farm) scheduler() object {
 	c := f.Spec.Config
 	queues := make([]any, 0, len(f.Spec.Workers))
 	for _, w := range f.Spec.Workers {
-		// A queue that is known before there are workers lets actions wait for the first.
+		// With a predeclared queue, actions wait for the first worker instead of failing.
 		queues = append(queues, object{
 			"instanceNamePrefix": w.InstanceNamePrefix,
 			"platform":           platform(w.Platform),
@@ -219,7 +219,7 @@ func (f farm) scheduler() object {
 	}
 }
 
-// platform is sorted, as the Remote Execution API wants it.
+// platform returns the properties in the order that the Remote Execution API requires.
 func platform(list []buildbarn.PlatformProperty) object {
 	properties := make([]any, 0, len(list))
 	for _, p := range Sorted(list) {
@@ -253,8 +253,8 @@ func (f farm) storage() object {
 	}
 }
 
-// local divides a claim's size between the blocks and the map of where a blob is, as Buildbarn's own examples do: 32 of
-// 33 parts for the one, and one of 84 for the other; what remains is for the state that survives a restart.
+// local divides a claim's size like Buildbarn's own examples: 32/33 for the blocks, 1/84 for the map from keys to
+// locations. The rest is for the state that survives a restart.
 func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object {
 	size := claim.Value()
 	file := func(name string, bytes int64) object {
@@ -276,9 +276,10 @@ func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object 
 
 func (f farm) frontend() object {
 	scheduler := f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerClient))
-	// that no worker serves a platform is reported at once, with the code that is repeated
+	// Clients learn at once that no worker serves a platform. The scheduler reports it with UNAVAILABLE, which would
+	// be retried.
 	delete(scheduler, "defaultServiceConfig")
-	// The scheduler shares its workers fairly between invocations, which it tells apart by this header.
+	// The scheduler shares its workers fairly between invocations, which it distinguishes by this header.
 	scheduler["addMetadataJmespathExpression"] = object{
 		"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`,
 			"build.bazel.remote.execution.v2.requestmetadata-bin"),
@@ -336,7 +337,7 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 	}
 }
 
-// runner lets the action that runs end before it stops.
+// runner returns the configuration of a runner that finishes its running action before it stops.
 func runner() object {
 	return object{
 		"buildDirectoryPath": "/worker/build",

@@ -5,31 +5,30 @@ import (
 	"strings"
 )
 
-// maxDepth bounds how deep brackets may be nested; the programs' own parser is recursive.
+// maxDepth bounds the nesting of brackets, because the programs' own parser is recursive.
 const maxDepth = 200
 
-// scanner goes through Jsonnet (which includes JSON) token by token.
 type scanner struct {
 	text string
 	at   int
-	open []byte // the brackets that are not closed yet
-	from []int  // where they were opened
+	open []byte // the brackets that are still open
+	from []int  // their positions
 }
 
-// reference is a file that a file imports: code, or text as a string.
+// reference is an imported file. text means that it is imported as a string.
 type reference struct {
 	file string
 	text bool
 }
 
-// scan checks that strings, comments and brackets are closed, and returns the files that are imported. Errors begin
-// with the line.
+// scan checks that strings, comments and brackets are closed, and returns the imported files. Errors begin with the
+// line.
 func scan(text string) (imports []reference, err error) {
 	if !isText(text) {
 		return nil, errText
 	}
 	s := &scanner{text: text}
-	pending, tokens := "", 0 // pending: the last token was this kind of import
+	pending, tokens := "", 0 // pending is the kind of import that the last token was, or ""
 	for s.blank(); s.at < len(text); s.blank() {
 		tokens++
 		switch c := text[s.at]; {
@@ -86,7 +85,7 @@ func (s *scanner) fail(at int, format string, args ...any) error {
 	return fmt.Errorf("%d: %s", strings.Count(s.text[:at], "\n")+1, fmt.Sprintf(format, args...))
 }
 
-// blank skips space and comments. It ends beyond the text if a comment is not closed.
+// blank skips space and comments. It moves beyond the end of the text if a comment is not closed.
 func (s *scanner) blank() {
 	for s.at < len(s.text) {
 		rest := s.text[s.at:]
@@ -112,7 +111,7 @@ func (s *scanner) blank() {
 	}
 }
 
-// quoted passes a string: "a", 'a', @"a" or a block between lines of |||.
+// quoted skips a string and returns its content: "a", 'a', @"a" or a block between lines of |||.
 func (s *scanner) quoted() (string, error) {
 	from := s.at
 	if strings.HasPrefix(s.text[from:], "|||") {

@@ -8,26 +8,26 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// Trust is what the programs of a farm with TLS know each other by.
+// Trust holds the keys by which the programs of a farm with TLS verify each other.
 type Trust struct {
 	// Authorities are certificates in PEM format.
 	Authorities string
-	// TokenKeys are a JSON Web Key Set.
+	// TokenKeys is a JSON Web Key Set.
 	TokenKeys map[string]any
 }
 
-// The roles in a farm. A certificate has one, as the last part of its URI.
+// The roles in a farm. A certificate has one role, as the last component of its URI.
 const (
 	RoleScheduler = "scheduler"
 	RoleStorage   = "storage"
 	RoleFrontend  = "frontend"
 	RoleWorker    = "worker"
 	RoleBrowser   = "browser"
-	RoleClient    = "client"   // of the frontend
-	RoleOperator  = "operator" // what drains workers
+	RoleClient    = "client"   // a client of the frontend
+	RoleOperator  = "operator" // drains workers
 )
 
-// Identity is the URI in the certificates of a role.
+// Identity returns the URI in the certificates of a role.
 func Identity(b *buildbarn.Buildbarn, role string) string {
 	return fmt.Sprintf("buildbarn://%s/%s/%s", b.Namespace, b.Name, role)
 }
@@ -38,21 +38,21 @@ func TLSOf(part string) string       { return part + "-tls" }
 func ClientOf(farm string) string    { return farm + "-client-tls" }
 func OperatorOf(farm string) string  { return farm + "-operator-tls" }
 
-// keyPair are the files of the program's certificate, which it reads again when they change.
+// keyPair returns the files of the program's certificate. The program reloads them when they change.
 func keyPair() object {
 	return object{
 		"files": object{"certificatePath": "/tls/tls.crt", "privateKeyPath": "/tls/tls.key", "refreshInterval": "60s"},
 	}
 }
 
-// patient has calls repeated while a server starts, as all parts of a farm may do at once: five times within some four
-// seconds (gRFC A6). The programs themselves wait, at random, for up to five seconds after a call that failed.
+// patient makes gRPC retry calls while a server starts, since all parts of a farm may start at once: five attempts in
+// about four seconds (gRFC A6). After a failed call the programs wait for a random time of up to five seconds.
 var patient = object{
 	"methodConfig": []any{object{"name": []any{object{}}, "retryPolicy": object{"maxAttempts": 5, "initialBackoff": "0.4s",
 		"maxBackoff": "2s", "backoffMultiplier": 1.6, "retryableStatusCodes": []any{"UNAVAILABLE"}}}},
 }
 
-// endpoint is a server of the farm, as its clients see it: one on a machine that is gone is given up within 30 s.
+// endpoint returns the client configuration for a server of the farm. A server on a failed node is given up in 30 s.
 func (f farm) endpoint(address string) object {
 	o := object{"address": address, "defaultServiceConfig": patient,
 		"keepalive": object{"time": "20s", "timeout": "10s", "permitWithoutStream": true}}
@@ -62,8 +62,8 @@ func (f farm) endpoint(address string) object {
 	return o
 }
 
-// serve is a server that lets certain roles in. Without TLS it is everybody: the network of the cluster is the
-// boundary.
+// serve returns a server that admits certain roles. Without TLS it admits every client; then the cluster's network is
+// the boundary.
 func (f farm) serve(port int32, roles ...string) []any {
 	s := object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow,
 		"keepaliveEnforcementPolicy": object{"minTime": "10s", "permitWithoutStream": true}}
@@ -80,7 +80,7 @@ func (f farm) serve(port int32, roles ...string) []any {
 	return []any{s}
 }
 
-// certificate lets in who has a certificate of one of some roles. Authorizers see the role.
+// certificate admits clients with a certificate of one of the roles. Authorizers see the role.
 func (f farm) certificate(roles ...string) object {
 	var one []string
 	for _, role := range roles {
@@ -97,7 +97,6 @@ func (f farm) certificate(roles ...string) object {
 	}}
 }
 
-// token lets in who has a token of the farm's clients.
 func (f farm) token() object {
 	return object{"jwt": object{
 		"jwksInline": f.trust.TokenKeys, "maximumCacheSize": 1000, "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
@@ -108,7 +107,8 @@ func (f farm) token() object {
 	}}
 }
 
-// operate is who may drain workers and end operations: with TLS the operator alone, not who opens the scheduler's page.
+// operate is the policy for draining workers and killing operations. With TLS it admits only the operator, and so not
+// the users of the scheduler's page.
 func (f farm) operate() object {
 	if f.trust == nil {
 		return allow

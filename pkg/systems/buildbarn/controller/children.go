@@ -14,19 +14,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// The children's specs say what the API server would default, so that a child is as it should be exactly when its spec
-// equals the one made here.
+// The children's specs contain the API server's defaults, so that a child is up to date exactly when its spec equals
+// the spec made here.
 
 const nobody int64 = 65534
 
-// meta is the metadata of a part's child.
 func childMeta(part, owner buildbarn.Part) metav1.ObjectMeta {
 	kind := buildbarn.GroupVersion.WithKind(kindOf(owner))
 	return metav1.ObjectMeta{Name: part.GetName(), Namespace: part.GetNamespace(), Labels: buildbarn.Labels(part),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)}}
 }
 
-// kindOf is the kind of a part, which objects from a cache do not say themselves.
+// kindOf returns the kind of a part. Objects from a cache have no TypeMeta.
 func kindOf(p buildbarn.Part) string {
 	switch p.(type) {
 	case *buildbarn.BuildbarnScheduler:
@@ -41,7 +40,7 @@ func kindOf(p buildbarn.Part) string {
 	return "BuildbarnBrowser"
 }
 
-// copyOf is the copy of the configuration that the pods mount. It never changes.
+// copyOf returns the immutable copy of the configuration that the pods mount.
 func (p *plan) copyOf(files map[string]string, hash string) *corev1.ConfigMap {
 	fixed := true
 	c := &corev1.ConfigMap{ObjectMeta: childMeta(p.part, p.o.Part), Data: files, Immutable: &fixed}
@@ -50,8 +49,8 @@ func (p *plan) copyOf(files map[string]string, hash string) *corev1.ConfigMap {
 	return c
 }
 
-// mounts is what a template's pods are made for besides the spec: the copy of the configuration, and the authorities
-// they trust.
+// mounts are the inputs of a pod template besides the spec: the copy of the configuration, and the hash of the trusted
+// authorities.
 type mounts struct{ configMap, hash, authorities string }
 
 func (p *plan) mounts(hash string) mounts { return mounts{p.copyName(hash), hash, p.authorities} }
@@ -62,7 +61,7 @@ func deployment(part, owner buildbarn.Part, m mounts, replicas int32) *appsv1.De
 	return &appsv1.Deployment{ObjectMeta: childMeta(part, owner), Spec: appsv1.DeploymentSpec{
 		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(part)},
 		Template: template(part, m),
-		// A pod goes when its successor is ready: one that cannot start replaces nothing.
+		// A pod is only removed when its successor is ready, so a pod that cannot start replaces nothing.
 		Strategy: appsv1.DeploymentStrategy{
 			Type:          appsv1.RollingUpdateDeploymentStrategyType,
 			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &surge},
@@ -71,7 +70,7 @@ func deployment(part, owner buildbarn.Part, m mounts, replicas int32) *appsv1.De
 	}}
 }
 
-// statefulSet starts and stops its pods together, and updates them one at a time, each once the one before is ready.
+// statefulSet starts and stops its pods in parallel. It updates them one by one, each when the previous one is ready.
 func statefulSet(s *buildbarn.BuildbarnStorage, owner buildbarn.Part, m mounts, replicas int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{ObjectMeta: childMeta(s, owner), Spec: appsv1.StatefulSetSpec{
 		Replicas: &replicas, ServiceName: s.Name, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(s)},
@@ -110,8 +109,8 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst,
 			SchedulerName:   corev1.DefaultSchedulerName,
 			SecurityContext: &corev1.PodSecurityContext{}, TerminationGracePeriodSeconds: &grace,
-			// As process 1 the programs ignore the signal that terminates them, and neither drain nor persist: they start
-			// themselves again as a child, which does not get it (pkg/program/run_main_linux.go of bb-storage).
+			// As process 1 the programs ignore SIGTERM, and neither drain nor persist: they start themselves again as
+			// a child, which does not get the signal (pkg/program/run_main_linux.go of bb-storage).
 			ShareProcessNamespace: &yes,
 			// The programs do not use the API.
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
@@ -146,7 +145,6 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	return t
 }
 
-// container is a container of a program, which is started with its file.
 func container(name, image string, resources corev1.ResourceRequirements, pull corev1.PullPolicy,
 	file string) corev1.Container {
 	c := corev1.Container{Name: name, Image: image, ImagePullPolicy: pull, Resources: resources,
@@ -163,7 +161,7 @@ func port(name string, number int32) corev1.ContainerPort {
 	return corev1.ContainerPort{Name: name, ContainerPort: number, Protocol: corev1.ProtocolTCP}
 }
 
-// serving adds ports, and a probe of the first: the container has started when it listens.
+// serving adds ports, and a startup probe of the first one.
 func serving(c corev1.Container, ports ...corev1.ContainerPort) corev1.Container {
 	c.Ports = ports
 	c.StartupProbe = &corev1.Probe{
@@ -175,7 +173,6 @@ func serving(c corev1.Container, ports ...corev1.ContainerPort) corev1.Container
 	return c
 }
 
-// shell is an init container that makes directories.
 func shell(image string, pull corev1.PullPolicy, command string, mounts ...corev1.VolumeMount) corev1.Container {
 	c := container("volume-init", image, corev1.ResourceRequirements{}, pull, "")
 	c.Command, c.VolumeMounts = []string{"sh", "-c", command}, mounts
@@ -212,8 +209,8 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	worker.VolumeMounts = append(worker.VolumeMounts, work)
 	worker.Env = []corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName"), fromField("POD_NAME", "metadata.name")}
 
-	// another user than the runner, whatever the image says: they share their processes, and so what a user's processes
-	// may read
+	// The worker runs as another user than the runner, whatever the image says: they share a process namespace, in
+	// which a process may read what belongs to its user's other processes.
 	if s.TLS != nil {
 		root := int64(0)
 		worker.SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
@@ -235,7 +232,7 @@ func fromField(name, path string) corev1.EnvVar {
 	}
 }
 
-// service returns a part's service; workers have none.
+// service returns a part's Service, or nil for workers.
 func service(part, owner buildbarn.Part) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: childMeta(part, owner), Spec: corev1.ServiceSpec{Selector: buildbarn.Labels(part)}}
 	add := func(name string, number int32) {
@@ -259,7 +256,7 @@ func service(part, owner buildbarn.Part) *corev1.Service {
 		s.Spec.Type = p.Spec.ServiceType
 		add("http", buildbarn.PortBrowser)
 	case *buildbarn.BuildbarnStorage:
-		// Each name is of one pod: clients reach it as soon as it listens.
+		// Each DNS name belongs to one pod, which clients may reach as soon as it listens.
 		s.Spec.Type, s.Spec.ClusterIP, s.Spec.PublishNotReadyAddresses = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone,
 			true
 		add("grpc", buildbarn.PortStorage)

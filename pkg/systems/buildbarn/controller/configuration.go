@@ -14,24 +14,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
 )
 
-// checks has configurations checked beside the reconciler, whose workers are for all namespaces, and has a part
-// reconciled again when its verdict is there.
+// checks runs the checks of configurations outside the reconciler, whose workers serve all namespaces. When a verdict
+// is there, it enqueues the part.
 type checks struct {
 	checker *check.Checker
-	begin   func(func(context.Context)) // a goroutine
+	begin   func(func(context.Context)) // starts a goroutine
 	wake    func(engine.Request)
 	now     func() time.Time
 
 	mu    sync.Mutex
-	asked map[engine.Request]*question // one of a part at most
+	asked map[engine.Request]*question // at most one per part
 }
 
-// question is a check that waits, runs or failed.
+// question is a check that waits, runs or has failed.
 type question struct {
 	latest check.Request
-	of     string // the version of the ConfigMap
+	of     string // the resource version of the ConfigMap
 	failed error
-	again  time.Time // when to try again after that
+	again  time.Time // the earliest retry after a failure
 }
 
 func newChecks(env engine.Env, checker *check.Checker) *checks {
@@ -44,7 +44,7 @@ func newChecks(env engine.Env, checker *check.Checker) *checks {
 	}
 }
 
-// ask has files checked, unless that failed a moment ago: then it returns the error.
+// ask starts a check of files. After a recent failure for the same ConfigMap it returns that error instead.
 func (c *checks) ask(part engine.Request, r check.Request, version string) error {
 	c.mu.Lock()
 	q := c.asked[part]
@@ -83,14 +83,14 @@ func (c *checks) answer(ctx context.Context, part engine.Request, q *question) {
 	}
 }
 
-// forget drops a part that is gone. Its running check ends by itself.
+// forget drops a deleted part. Its running check continues.
 func (c *checks) forget(part engine.Request) {
 	c.mu.Lock()
 	delete(c.asked, part)
 	c.mu.Unlock()
 }
 
-// check observes what is known about the files of the ConfigMap, and has them checked if nothing is.
+// check observes the verdict on the ConfigMap's files, and starts a check if there is none.
 func (r *reconciler) check(p buildbarn.Part, o *Observed) {
 	fields := o.Source.Annotations[buildbarn.AnnotationFields]
 	if fields != "" && fields != buildbarn.FieldsUnchecked {
@@ -111,7 +111,7 @@ func (r *reconciler) check(p buildbarn.Part, o *Observed) {
 	if err == nil {
 		err = r.checks.ask(engine.RequestFor(p.GetNamespace(), p.GetName()), want, o.Source.ResourceVersion)
 	}
-	if err != nil { // the rest of the part is looked after
+	if err != nil { // the rest of the part is still reconciled
 		o.Unchecked = err.Error()
 		return
 	}

@@ -41,7 +41,7 @@ func verdictOf(t *testing.T, c *check.Checker, source *corev1.ConfigMap, p build
 	return v
 }
 
-// settleParts plans all parts, with each other's services, until they are ready.
+// settleParts plans all parts, each with the others' Services, until they are ready.
 func settleParts(t *testing.T, c *check.Checker, source *corev1.ConfigMap, parts []buildbarn.Part) {
 	t.Helper()
 	worlds, named, storage := map[string]*world{}, map[string]*corev1.Service{}, map[string]int32{}
@@ -142,8 +142,8 @@ func TestRenderedFits(t *testing.T) {
 	}
 }
 
-// TestDoubts checks that an impossible configuration is refused while the pods keep theirs, and that a possible
-// mistake is a warning once the part is ready, which disappears when it is corrected.
+// TestDoubts checks that an impossible configuration is refused while the pods keep the previous one, and that a
+// possible mistake becomes a warning once the part is ready and disappears after a correction.
 func TestDoubts(t *testing.T) {
 	at := protocol.Place{Field: "f", Line: "storage.jsonnet:7"}
 	w := newWorld("storage")
@@ -185,7 +185,7 @@ func TestDoubts(t *testing.T) {
 	w.settle(t)
 	c = conditionOf(w.Part, buildbarn.ConditionConfigFits)
 	require.Equal(t, "Doubtful", c.Reason)
-	require.Contains(t, c.Message, "sheduler:8982 names no Service of this namespace")
+	require.Contains(t, c.Message, "sheduler:8982 names no existing Service")
 	require.Equal(t, buildbarn.Ready, w.Part.Observed().State, "it may be meant")
 	w.Facts[0].Servers[0].Address = ":8989"
 	w.settle(t)
@@ -209,8 +209,8 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// TestDoubtsWaitForOthersFiles checks that a worker keeps its warnings until the files of its farm's other parts have
-// been checked, and that it starts those checks.
+// TestDoubtsWaitForOthersFiles checks that a worker keeps its warnings until the files of its farm's other parts are
+// checked, and that it starts these checks.
 func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	w := newWorld("worker")
 	queue := protocol.Queue{Place: protocol.Place{Field: "f", Line: "worker.jsonnet:7"}, Prefix: "gpu"}
@@ -229,7 +229,7 @@ func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	w.Named, w.Schedulers = named, map[string]*protocol.Facts{"scheduler": {Queues: []protocol.Queue{{Prefix: "other"}}}}
 	w.settle(t)
 	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigFits).Message,
-		"has queues (predeclaredPlatformQueues), and none for")
+		"has no queue for")
 
 	c, woken := testChecks(t, packed.Open)
 	scheduler := &buildbarn.BuildbarnScheduler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "scheduler"}}
@@ -255,8 +255,7 @@ func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status)
 }
 
-// TestChecking checks that pods keep their configuration, and that its condition does not change, while files are
-// checked.
+// TestChecking checks that pods keep their configuration, and the condition its status, while files are checked.
 func TestChecking(t *testing.T) {
 	w := newWorld("scheduler")
 	w.Checking = true
@@ -286,8 +285,8 @@ func testChecks(t *testing.T, open func() (*os.File, error)) (c *checks, woken c
 	}, woken
 }
 
-// TestChecksWaitForNobodyElse checks that a namespace whose checks do not end does not delay others, and that each
-// part has one check at a time, of its latest files.
+// TestChecksWaitForNobodyElse checks that a namespace with endless checks does not delay others, and that each part
+// has one check at a time, of its latest files.
 func TestChecksWaitForNobodyElse(t *testing.T) {
 	held, opened := make(chan struct{}), make(chan struct{}, 100)
 	var free atomic.Bool

@@ -19,7 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// Indexes.
 const (
 	indexSource = "buildbarn.configMap" // parts by the ConfigMap they name
 	indexSecret = "buildbarn.secret"    // parts by the Secret they name
@@ -27,10 +26,10 @@ const (
 	indexLabels = "buildbarn.part"      // pods and claims by component and part
 )
 
-// Read reads the metrics of a program at the address of a pod.
+// Read reads the metrics of a program in the pod with this address.
 type Read func(ctx context.Context, address string) (metrics.Families, error)
 
-// New declares the reconcilers of the parts and of farms; read is for schedulers.
+// New declares the reconcilers of the parts and of farms; read is used for schedulers.
 func New(read Read, checker *check.Checker) []*engine.Reconciler {
 	return []*engine.Reconciler{
 		newPart(part{
@@ -63,13 +62,12 @@ func New(read Read, checker *check.Checker) []*engine.Reconciler {
 	}
 }
 
-// part is one of the kinds of parts.
 type part struct {
 	object  func() buildbarn.Part
 	list    func() client.ObjectList
-	service bool // it has a service
-	sets    bool // its pods are of a StatefulSet, not of a Deployment
-	read    Read // of schedulers, for workers
+	service bool // it has a Service
+	sets    bool // its pods belong to a StatefulSet, not a Deployment
+	read    Read // reads schedulers' metrics; only workers use it
 }
 
 func (k part) kind() string { return kindOf(k.object()) }
@@ -162,7 +160,6 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 	return r
 }
 
-// byLabels is the index over pods or claims by the part that their labels name.
 func byLabels(o client.Object) engine.Index {
 	return engine.Index{Object: o, Name: indexLabels, Values: func(o client.Object) []string {
 		l := o.GetLabels()
@@ -184,7 +181,8 @@ func ingressHosts(o client.Object) (hosts []string) {
 
 type mapping = func(context.Context, engine.Env, client.Object) []engine.Request
 
-// named maps a child to its part or, since it may be in its way, to the one of its name.
+// named maps a child to its controller. Without one, it maps the child to the part of the same name, whose own child
+// it may block.
 func named(controller mapping) mapping {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 		if list := controller(ctx, env, o); len(list) > 0 {
@@ -194,11 +192,10 @@ func named(controller mapping) mapping {
 	}
 }
 
-// indexed returns the parts that an index finds.
 func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, value string) (out []engine.Request) {
 	list := k.list()
 	if env.ByIndex(ctx, list, namespace, index, value) != nil {
-		return nil // the cache is ending
+		return nil // the cache is stopping
 	}
 	_ = meta.EachListItem(list, func(o runtime.Object) error {
 		if p, ok := o.(client.Object); ok {
@@ -209,12 +206,12 @@ func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, val
 	return out
 }
 
-// outlives reports whether workers need the part to end their actions.
+// outlives reports whether the part must outlive workers, which need it to end their actions.
 func (k part) outlives() bool {
 	return k.kind() == "BuildbarnScheduler" || k.kind() == "BuildbarnStorage"
 }
 
-// siblings maps workers to the parts of the same farm.
+// siblings maps workers to the parts of this kind in the same farm.
 func (k part) siblings(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	farm := metav1.GetControllerOfNoCopy(o)
 	list := k.list()
@@ -231,19 +228,18 @@ func (k part) siblings(ctx context.Context, env engine.Env, o client.Object) (ou
 	return out
 }
 
-// configured maps a ConfigMap to the part whose copy it is, or to those that name it.
+// configured maps a ConfigMap to the part that owns it as a copy, and to the parts that name it.
 func (k part) configured(controller mapping) mapping {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 		return append(controller(ctx, env, o), k.indexed(ctx, env, o.GetNamespace(), indexSource, o.GetName())...)
 	}
 }
 
-// certified maps a Secret to the parts that name it.
 func (k part) certified(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	return k.indexed(ctx, env, o.GetNamespace(), indexSecret, o.GetName())
 }
 
-// hosted maps an Ingress to its part and to all that want its hosts.
+// hosted maps an Ingress to its part, and to all parts that want one of its hosts.
 func (k part) hosted(mine mapping) mapping {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 		out := mine(ctx, env, o)
@@ -254,7 +250,6 @@ func (k part) hosted(mine mapping) mapping {
 	}
 }
 
-// labelled maps a pod to the part that its labels name.
 func labelled(component string) mapping {
 	return func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 		if l := o.GetLabels(); l[buildbarn.LabelApp] == component && l[buildbarn.LabelPart] != "" {
@@ -264,7 +259,7 @@ func labelled(component string) mapping {
 	}
 }
 
-// podMatters reports whether a pod's change is one of why it does not start.
+// podMatters reports whether a pod's change affects the reason why it does not start.
 func podMatters(was, is client.Object) bool {
 	a, b := was.(*corev1.Pod), is.(*corev1.Pod)
 	if a.Labels[buildbarn.LabelPart] == "" && b.Labels[buildbarn.LabelPart] == "" {

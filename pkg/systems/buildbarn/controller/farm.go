@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// FarmObserved is what PlanFarm goes by: the ConfigMap, nil if there is none, all parts in the namespace, and the
-// Secrets that the farm controls or wants.
+// FarmObserved is the input of PlanFarm: the farm, its ConfigMap (nil if there is none), all parts in the namespace,
+// and the Secrets that the farm controls or wants.
 type FarmObserved struct {
 	Farm      *buildbarn.Buildbarn
 	ConfigMap *corev1.ConfigMap
@@ -25,7 +25,6 @@ type FarmObserved struct {
 	Secrets   []*corev1.Secret
 }
 
-// secret returns the Secret of a name, nil if there is none.
 func (o FarmObserved) secret(name string) *corev1.Secret {
 	for _, s := range o.Secrets {
 		if s.Name == name {
@@ -35,19 +34,20 @@ func (o FarmObserved) secret(name string) *corev1.Secret {
 	return nil
 }
 
-// FarmActions are what to write, in the order of the fields.
+// FarmActions are the writes of a plan, in the order of the fields.
 type FarmActions struct {
 	Issue                  []Issue
 	Create, Update, Delete []client.Object
 	Status                 buildbarn.BuildbarnStatus
 	Events                 []Event
-	// Again is when certificates are to be renewed; 0 is never.
+	// Again is when to renew certificates; 0 means never.
 	Again time.Duration
 }
 
 func (a *FarmActions) forget(kind string) { meta.RemoveStatusCondition(&a.Status.Conditions, kind) }
 
-// PlanFarm returns what brings the cluster closer to the farm's spec. It is pure and does not change its argument.
+// PlanFarm returns the writes that bring the cluster closer to the farm's spec. It is pure and does not change its
+// argument.
 func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	b := o.Farm.DeepCopy()
 	buildbarn.DefaultFarm(b)
@@ -90,7 +90,7 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	if err == nil {
 		hashes, err = checkAll(files, b)
 	}
-	if err != nil { // not a farm's fault: Render makes what Check accepts
+	if err != nil { // a bug, not the user's mistake: Check accepts what Render makes
 		condition(buildbarn.ConditionConfigValid, false, "ConfigInvalid", err.Error())
 		condition(buildbarn.ConditionReady, false, "ConfigInvalid", err.Error())
 		return a
@@ -104,7 +104,7 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	return a
 }
 
-// checkAll checks rendered files like users' files, and returns the hash of each part's files, by the part's name.
+// checkAll checks rendered files like users' files, and returns the hash of each part's files by the part's name.
 func checkAll(files map[string]string, b *buildbarn.Buildbarn) (map[string]string, error) {
 	hashes := map[string]string{}
 	for _, p := range parts(b) {
@@ -138,7 +138,7 @@ func (a *FarmActions) configMap(o FarmObserved, b *buildbarn.Buildbarn, files ma
 	return ""
 }
 
-// parts plans the parts. taken is a name that a part with another owner has.
+// parts plans the parts. taken describes a part of the same name with another owner.
 func (a *FarmActions) parts(o FarmObserved, b *buildbarn.Buildbarn) (taken string) {
 	wanted := map[string]bool{}
 	for _, want := range parts(b) {
@@ -184,8 +184,8 @@ func setSpec(to, from buildbarn.Part) {
 	}
 }
 
-// sum derives the farm's state from its parts. A part that has not seen its configuration yet, by its hash, is not
-// ready.
+// sum derives the farm's state from its parts. A part whose status does not have the hash of its present configuration
+// is not ready.
 func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[string]string, taken string,
 	condition func(string, bool, string, string)) {
 	s := &a.Status
@@ -222,7 +222,6 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[str
 	}
 }
 
-// parts returns a farm's parts, with their defaults.
 func parts(b *buildbarn.Buildbarn) []buildbarn.Part {
 	s := &b.Spec
 	pods := func(image string, resources corev1.ResourceRequirements, replicas *int32) buildbarn.PodSpec {

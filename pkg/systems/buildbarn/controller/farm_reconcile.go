@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// partLists are the lists of all kinds of parts.
 func partLists() []client.ObjectList {
 	return []client.ObjectList{
 		&buildbarn.BuildbarnSchedulerList{},
@@ -126,7 +125,7 @@ func (r *farmReconciler) apply(ctx context.Context, a FarmActions) error {
 	return (&reconciler{Env: r.Env}).apply(ctx, Actions{Create: a.Create, Update: a.Update, Delete: a.Delete})
 }
 
-// observeSecrets reads the Secrets that a farm controls, and those whose names it wants.
+// observeSecrets reads the Secrets that a farm controls, and the Secrets with the names that it wants.
 func (r *farmReconciler) observeSecrets(ctx context.Context, o *FarmObserved) error {
 	var owned corev1.SecretList
 	if err := r.ByIndex(ctx, &owned, o.Farm.Namespace, engine.ControllerIndex, string(o.Farm.UID)); err != nil {

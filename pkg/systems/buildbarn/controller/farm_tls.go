@@ -12,15 +12,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// Issue is a Secret whose content is to be made: of an authority, or of a certificate that an authority signs.
+// Issue is a Secret to fill: with an authority, or with a certificate that an authority signs.
 type Issue struct {
-	// Secret has its metadata. It is created if it has no resource version.
+	// Secret is the Secret's metadata. Without a resource version it is created.
 	Secret    *corev1.Secret
-	Authority *certificates.Authority // nil: it is the authority itself
+	Authority *certificates.Authority // nil for the authority's own Secret
 	Leaf      certificates.Leaf
 }
 
-// content returns what is in the Secret. It is random.
+// content returns new content for the Secret. It differs in each call.
 func (i Issue) content(now time.Time) (map[string][]byte, error) {
 	if i.Authority == nil {
 		return certificates.NewAuthority(i.Secret.Name, now)
@@ -30,8 +30,8 @@ func (i Issue) content(now time.Time) (map[string][]byte, error) {
 
 type setCondition = func(kind string, ok bool, reason, message string)
 
-// certificates plans the Secrets of a farm with TLS, and returns what its programs know each other by, nil without TLS.
-// It returns false if the farm's parts cannot be planned yet.
+// certificates plans the Secrets of a farm with TLS, and returns the trust of its programs, nil without TLS. ok is
+// false if the farm's parts cannot be planned yet.
 func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condition setCondition,
 	now time.Time) (*config.Trust, bool) {
 	wanted := map[string]bool{}
@@ -62,7 +62,7 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 	switch {
 	case have == nil:
 		a.Issue = append(a.Issue, Issue{Secret: newSecret(b, name)})
-		condition(buildbarn.ConditionReady, false, "PartsNotReady", "the farm's authority is made first")
+		condition(buildbarn.ConditionReady, false, "PartsNotReady", "waiting for the certificate authority")
 		return nil, false
 	case !metav1.IsControlledBy(have, b):
 		return fail("NameTaken",
@@ -75,7 +75,7 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 	}
 	if err != nil {
 		return fail("AuthorityInvalid",
-			fmt.Sprintf("Secret %s: %v: restore it, or delete it to have a new authority, with which all parts start again",
+			fmt.Sprintf("Secret %s: %v: restore it, or delete it to get a new authority, which restarts all parts",
 				name, err))
 	}
 	taken, next := "", time.Time{}
@@ -115,7 +115,7 @@ func newSecret(b *buildbarn.Buildbarn, name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: farmMeta(b, name), Type: corev1.SecretTypeTLS}
 }
 
-// leavesOf returns what the Secrets of a farm are for, by their names.
+// leavesOf returns the certificates of a farm by the names of their Secrets.
 func leavesOf(b *buildbarn.Buildbarn) map[string]certificates.Leaf {
 	life := time.Duration(b.Spec.TLS.LifetimeHours) * time.Hour
 	all := map[string]certificates.Leaf{
@@ -124,7 +124,7 @@ func leavesOf(b *buildbarn.Buildbarn) map[string]certificates.Leaf {
 	}
 	for _, p := range parts(b) {
 		leaf := certificates.Leaf{Identity: config.Identity(b, p.Component()), Life: life}
-		switch p.Component() { // those with a server
+		switch p.Component() { // these have a server
 		case "scheduler", "storage", "frontend":
 			leaf.Hosts = hosts(p)
 		}
@@ -137,7 +137,7 @@ func leavesOf(b *buildbarn.Buildbarn) map[string]certificates.Leaf {
 	return all
 }
 
-// hosts are the names of a part's service and, for storage, of its pods.
+// hosts returns the names of a part's Service and, for storage, of its pods.
 func hosts(p buildbarn.Part) (names []string) {
 	name := p.GetName()
 	for _, suffix := range []string{"", "." + p.GetNamespace(), "." + p.GetNamespace() + ".svc"} {

@@ -20,10 +20,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/fit"
 )
 
-// maxDoubts is how many warnings about a configuration are reported.
 const maxDoubts = 5
 
-// observeNamed reads the Services that the part's files name, and the storage among them.
+// observeNamed reads the Services that the part's files name, and their BuildbarnStorages.
 func (r *reconciler) observeNamed(ctx context.Context, p buildbarn.Part, o *Observed) error {
 	for _, name := range fit.Names(o.Facts, p.GetNamespace()) {
 		var s corev1.Service
@@ -47,11 +46,11 @@ func (r *reconciler) observeNamed(ctx context.Context, p buildbarn.Part, o *Obse
 	return nil
 }
 
-// maxFrontends is how many frontends of a namespace are compared with its workers; of more nothing is said.
+// maxFrontends bounds the frontends of a namespace that are compared with its workers. If there are more, none is.
 const maxFrontends = 10
 
-// observeFarm reads what the files of schedulers and frontends say, for workers. It has them checked where that is not
-// known, as after a start.
+// observeFarm reads the facts of schedulers and frontends, for workers. It starts checks of files without a verdict,
+// such as after a restart.
 func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Observed) error {
 	if p.Component() != "worker" || !said(o.Facts) {
 		return nil
@@ -84,11 +83,11 @@ func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Obser
 	return nil
 }
 
-// said reports whether it is known what all files say.
+// said reports whether the facts of all files are known.
 func said(facts []*protocol.Facts) bool { return len(facts) > 0 && !slices.Contains(facts, nil) }
 
-// facts are what the file of a part with one program says; nil if that is not known. It is awaited if the file is being
-// checked, of which another part is notified.
+// facts returns the facts of a part with one program, or nil if they are not known. awaited means that the file is
+// being checked; asker is enqueued when that check ends.
 func (r *reconciler) facts(ctx context.Context, p buildbarn.Part,
 	asker engine.Request) (f *protocol.Facts, awaited bool) {
 	p = defaulted(p)
@@ -99,7 +98,7 @@ func (r *reconciler) facts(ctx context.Context, p buildbarn.Part,
 	want := requestOf(&source, p)
 	v, known, err := r.checks.checker.Known(want)
 	if err == nil && !known {
-		_ = r.checks.ask(asker, want, source.ResourceVersion) // what failed is tried again later
+		_ = r.checks.ask(asker, want, source.ResourceVersion) // a failed check is retried later
 		return nil, true
 	}
 	if err != nil || len(v.Facts) != 1 {
@@ -108,17 +107,17 @@ func (r *reconciler) facts(ctx context.Context, p buildbarn.Part,
 	return v.Facts[0], false
 }
 
-// farmMatters reports whether a change of a scheduler or frontend may be one of what its files say.
+// farmMatters reports whether a change of a scheduler or frontend may change the facts of its files.
 func farmMatters(was, is client.Object) bool {
 	a, b := was.(buildbarn.Part), is.(buildbarn.Part)
 	return engine.SpecChanged(was, is) || a.Observed().ConfigHash != b.Observed().ConfigHash
 }
 
-// neighbours maps a Service, or a part, to all parts of its namespace: their files may name it.
+// neighbours maps a Service or a part to all parts of this kind in its namespace, whose files may name it.
 func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	list := k.list()
 	if env.Cache.List(ctx, list, client.InNamespace(o.GetNamespace())) != nil {
-		return nil // the cache is ending
+		return nil // the cache is stopping
 	}
 	_ = meta.EachListItem(list, func(item runtime.Object) error {
 		if p, ok := item.(client.Object); ok {
@@ -129,14 +128,13 @@ func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) (
 	return out
 }
 
-// serviceMatters reports whether a Service's change is one of what it stands for.
 func serviceMatters(was, is client.Object) bool {
 	a, b := was.(*corev1.Service), is.(*corev1.Service)
 	return !equality.Semantic.DeepEqual(a.Spec, b.Spec) ||
 		!equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }
 
-// compare compares the configuration with the farm. It returns what is certainly wrong, and keeps what may be.
+// compare compares the configuration with the farm. It returns a certain problem, and records the warnings.
 func (p *plan) compare() (problem string) {
 	a := fit.Around{
 		Namespace: p.part.GetNamespace(), Component: p.part.Component(), Services: p.o.Named, Storage: p.o.Storage,
@@ -157,7 +155,7 @@ func (p *plan) compare() (problem string) {
 	return problem
 }
 
-// claimed is the most that each claim has, or will have: it may be about to be enlarged.
+// claimed returns the largest requested or present size of each claim, since it may be about to grow.
 func (p *plan) claimed(s *buildbarn.BuildbarnStorage) map[string]int64 {
 	claims := claimTemplates(s)
 	if p.o.StatefulSet != nil {
@@ -184,11 +182,11 @@ func (p *plan) claimed(s *buildbarn.BuildbarnStorage) map[string]int64 {
 	return sizes
 }
 
-// doubt says what may be wrong with the configuration that the pods get. A farm that starts is not complete yet, so the
-// first time it is when the part is ready.
+// doubt sets the condition ConfigFits from the warnings. A new farm is incomplete at first, so the condition is first
+// set when the part is ready.
 func (p *plan) doubt() {
 	switch {
-	case !p.compared: // they keep what they have
+	case !p.compared: // the pods keep the previous configuration
 	case !said(p.o.Facts):
 		p.forget(buildbarn.ConditionConfigFits)
 	case p.o.Awaited:

@@ -18,84 +18,84 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// Observed is what Plan goes by.
+// Observed is the input of Plan.
 type Observed struct {
 	Part buildbarn.Part
-	// Source is the ConfigMap that the part names, nil if there is none. Files are the files of it that the part's
-	// programs read, Problem is why these would not start with them. Copies are the part's own ConfigMaps.
+	// Source is the ConfigMap that the part names, nil if there is none. Files are the files that the part's programs
+	// read. Problem is why the programs would not start with them. Copies are the part's own ConfigMaps.
 	Source  *corev1.ConfigMap
 	Files   map[string]string
 	Problem string
-	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the
-	// files name, and Storage the numbers of pods of those that are BuildbarnStorages.
+	// Facts are the facts of each file about the farm; an element is nil if they are not known. Named are the Services
+	// that the files name. Storage holds the number of pods of each one that is a BuildbarnStorage.
 	Facts   []*protocol.Facts
 	Named   map[string]*corev1.Service
 	Storage map[string]int32
-	// Schedulers and Frontends are what the files of others say, for workers. Awaited is whether some of that is being
-	// found out.
+	// Schedulers and Frontends are the facts of other parts' files, for workers. Awaited means that some are still
+	// being checked.
 	Schedulers, Frontends map[string]*protocol.Facts
 	Awaited               bool
-	// Checking is whether the files are being checked. Unchecked is why they could not be, which says nothing about
-	// them.
+	// Checking means that the files are being checked. Unchecked is why a check failed; it says nothing about the
+	// files.
 	Checking  bool
 	Unchecked string
 	Copies    []*corev1.ConfigMap
-	// The objects of the part's name; nil if there are none.
+	// The objects with the part's name; nil if there are none.
 	Deployment  *appsv1.Deployment
 	StatefulSet *appsv1.StatefulSet
 	Service     *corev1.Service
 	Ingress     *networkingv1.Ingress
 	// Rivals are the other Ingresses with the part's host, in all namespaces.
 	Rivals []*networkingv1.Ingress
-	// Secret is the one with the part's certificate, if it names one and it is there.
+	// Secret is the Secret with the part's certificate; nil if the part names none or it does not exist.
 	Secret *corev1.Secret
 	// Pods and Claims have the part's labels.
 	Pods   []*corev1.Pod
 	Claims []*corev1.PersistentVolumeClaim
-	// Draining are the workers of the same farm that are still there, for the scheduler and storage.
+	// Draining is the number of workers of the same farm that still exist, for the scheduler and storage.
 	Draining int
-	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason
-	// QueueError, or was not.
+	// Queue is the scheduler's queue, for workers that follow it. It is nil if it was not read or, for the reason
+	// QueueError, could not be read.
 	Queue      *metrics.Queue
 	QueueError string
 }
 
-// Event is to be recorded about the part.
+// Event is an event to record about the part.
 type Event struct {
 	Type, Reason, Message string
 }
 
-// Actions are what to write, in the order of the fields.
+// Actions are the writes of a plan, in the order of the fields.
 type Actions struct {
 	Create, Update, Delete []client.Object
-	// Finalizers is the part with other finalizers; nil if they stay. Its deletion may end with them.
+	// Finalizers is the part with changed finalizers; nil if they stay. This write may end the part's deletion.
 	Finalizers buildbarn.Part
 	Status     buildbarn.PartStatus
 	Events     []Event
-	// Retire is how many workers are to be chosen before the Deployment has fewer.
+	// Retire is the number of workers to choose before the Deployment is scaled down.
 	Retire int32
-	// Again is when to plan again though nothing changes; 0 is never.
+	// Again is when to plan again even if nothing changes; 0 means never.
 	Again time.Duration
 }
 
-// plan is a plan in the making.
 type plan struct {
 	Actions
 	o    Observed
-	part buildbarn.Part // with defaults
+	part buildbarn.Part // with its defaults
 	now  metav1.Time
-	// settled is false if something is yet to be written or to happen before the part can be ready.
+	// settled is false if a write or a change is still needed before the part can be ready.
 	settled bool
-	// foreign names a child that has another owner.
+	// foreign describes a child's name that an object of another owner has.
 	foreign string
-	// doubts are what may be wrong with the configuration, if it was compared with the farm and is not refused.
+	// doubts are warnings about the configuration. compared means that it was compared with the farm and not refused.
 	doubts   []string
 	compared bool
-	// authorities is the hash of what the part's program trusts; empty without TLS.
+	// authorities is the hash of the authorities that the part's program trusts; empty without TLS.
 	authorities string
 }
 
-// Plan returns what brings the cluster closer to the part's spec. It is pure and does not change its argument.
+// Plan returns the writes that bring the cluster closer to the part's spec. It is pure and does not change its
+// argument.
 func Plan(o Observed, now time.Time) Actions {
 	p := &plan{o: o, part: o.Part.DeepCopyObject().(buildbarn.Part), now: metav1.NewTime(now), settled: true}
 	buildbarn.DefaultPart(p.part)
@@ -105,7 +105,7 @@ func Plan(o Observed, now time.Time) Actions {
 	case o.Part.GetDeletionTimestamp() != nil:
 		p.finalize()
 		p.count()
-	case len(errs) > 0: // the server did not check, as for custom resources
+	case len(errs) > 0: // other API servers do not validate custom resources as ours does
 		p.count()
 		p.ready("InvalidSpec", errs.ToAggregate().Error())
 	default:
@@ -138,7 +138,7 @@ func (p *plan) reconcile() {
 	p.doubt()
 }
 
-// finalizer adds the finalizer; our own server does so when the part is created.
+// finalizer adds the finalizer. Our own API server does so when the part is created.
 func (p *plan) finalizer() {
 	if !slices.Contains(p.o.Part.GetFinalizers(), buildbarn.Finalizer) {
 		next := p.o.Part.DeepCopyObject().(buildbarn.Part)
@@ -147,7 +147,7 @@ func (p *plan) finalizer() {
 	}
 }
 
-// finalize drains workers and deletes claims, if that is the policy, and lets the part go. The garbage collector
+// finalize drains workers, deletes claims if the policy says so, and then removes the finalizer. The garbage collector
 // deletes the other children.
 func (p *plan) finalize() {
 	if !slices.Contains(p.o.Part.GetFinalizers(), buildbarn.Finalizer) {
@@ -162,7 +162,7 @@ func (p *plan) finalize() {
 			p.Update = append(p.Update, next)
 		}
 		if len(p.o.Pods) > 0 {
-			p.ready("Draining", fmt.Sprintf("%d pods end their actions before the workers go", len(p.o.Pods)))
+			p.ready("Draining", fmt.Sprintf("waiting for %d pods to end their actions", len(p.o.Pods)))
 			return
 		}
 	case *buildbarn.BuildbarnStorage:
@@ -172,8 +172,8 @@ func (p *plan) finalize() {
 			}
 		}
 	}
-	if p.o.Draining > 0 { // they could neither end their actions nor store the results
-		p.ready("Draining", fmt.Sprintf("%d objects with workers of this farm go first", p.o.Draining))
+	if p.o.Draining > 0 { // without this part, workers could neither end their actions nor store the results
+		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %d objects with workers of this farm", p.o.Draining))
 		return
 	}
 	next := p.o.Part.DeepCopyObject().(buildbarn.Part)
@@ -181,7 +181,7 @@ func (p *plan) finalize() {
 	p.Finalizers = next
 }
 
-// owns reports whether the part controls an object. If not, the part is not ready for as long as the object is there.
+// owns reports whether the part controls an object. If not, the part is not ready while the object exists.
 func (p *plan) owns(o client.Object) bool {
 	if metav1.IsControlledBy(o, p.o.Part) {
 		return true
@@ -205,10 +205,9 @@ func kindName(o client.Object) string {
 	return "ConfigMap"
 }
 
-// change plans an update if next differs from have.
 func (p *plan) change(have, next client.Object) {
 	if have.GetDeletionTimestamp() != nil {
-		p.settled = false // it is made again when it is gone
+		p.settled = false // it is created again once it is gone
 		return
 	}
 	if !equality.Semantic.DeepEqual(have, next) {
@@ -222,8 +221,8 @@ func (p *plan) create(o client.Object) {
 	p.settled = false
 }
 
-// config returns the hash of the configuration for the pods, the last valid one; empty if there never was one. It plans
-// its copy.
+// config returns the hash of the last valid configuration, which the pods get, or "" if there never was one. It plans
+// the configuration's copy.
 func (p *plan) config() string {
 	spec := p.part.Pods()
 	var files map[string]string
@@ -256,7 +255,7 @@ func (p *plan) config() string {
 		}
 		if p.o.Source.Annotations[buildbarn.AnnotationFields] == buildbarn.FieldsUnchecked {
 			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "FieldsUnchecked",
-				"evaluated, but fields are not compared, as the ConfigMap is annotated")
+				"the files were evaluated, but their fields were not checked, because of the annotation of the ConfigMap")
 		} else {
 			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
 		}
@@ -297,7 +296,6 @@ func instance(part buildbarn.Part) string {
 
 func (p *plan) copyName(hash string) string { return p.part.GetName() + "-config-" + hash }
 
-// copyNamed returns the part's own copy of that name.
 func (p *plan) copyNamed(name string) *corev1.ConfigMap {
 	for _, c := range p.o.Copies {
 		if c.Name == name && c.DeletionTimestamp == nil {
@@ -307,7 +305,7 @@ func (p *plan) copyNamed(name string) *corev1.ConfigMap {
 	return nil
 }
 
-// tidy deletes the copies that neither pods nor the pods' template use.
+// tidy deletes the copies that neither pods nor the pod template use.
 func (p *plan) tidy(hash string) {
 	used := map[string]bool{p.copyName(hash): true}
 	note := func(volumes []corev1.Volume) {

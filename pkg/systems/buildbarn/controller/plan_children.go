@@ -13,8 +13,8 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// adopt returns a copy of a child with its labels, to be changed as wanted. It returns false if there is no child yet,
-// and plans to make it, or if it has another owner.
+// adopt returns a copy of a child with its labels, which the caller changes as wanted. ok is false if the child has
+// another owner, or if it does not exist; then adopt plans to create it.
 func adopt[T interface {
 	comparable
 	client.Object
@@ -62,7 +62,6 @@ func (p *plan) statefulSet(s *buildbarn.BuildbarnStorage, hash string, replicas 
 	p.change(have, next)
 }
 
-// merged adds labels to those that are there.
 func merged(have, add map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range have {
@@ -74,7 +73,7 @@ func merged(have, add map[string]string) map[string]string {
 	return out
 }
 
-// claims compares the wanted sizes with the StatefulSet's, which cannot change.
+// claims compares the wanted claim sizes with the StatefulSet's, which are immutable.
 func (p *plan) claims(want, have *appsv1.StatefulSet) {
 	for _, w := range want.Spec.VolumeClaimTemplates {
 		i := slices.IndexFunc(have.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool {
@@ -104,8 +103,8 @@ func (p *plan) claims(want, have *appsv1.StatefulSet) {
 	p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionTrue, "AsSpecified", "")
 }
 
-// sharding warns when the number of shards changes: a blob's shard is chosen by rendezvous hashing, so that the part
-// that a shard has of the whole is lost.
+// sharding warns when the number of shards changes. Rendezvous hashing chooses a blob's shard, so the share of an
+// added or removed shard is lost.
 func (p *plan) sharding(replicas int32) {
 	was := p.Status.Shards
 	p.Status.Shards = replicas
@@ -115,8 +114,8 @@ func (p *plan) sharding(replicas int32) {
 	case was != replicas:
 		more, fewer := max(was, replicas), min(was, replicas)
 		p.condition(buildbarn.ConditionSharding, metav1.ConditionFalse, "Resharding",
-			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of what is cached is not found any "+
-				"more, and is made again", was, replicas, 100*(more-fewer)/more))
+			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of the cache is lost and "+
+				"will be built again", was, replicas, 100*(more-fewer)/more))
 	}
 }
 
@@ -147,8 +146,8 @@ func (p *plan) service() {
 	p.change(have, next)
 }
 
-// ingress plans the Ingress, unless another one has its host. Of two, the older one stays, or the one whose name comes
-// first.
+// ingress plans the Ingress, unless another Ingress has its host. Of two, the older one wins, then the one whose name
+// sorts first.
 func (p *plan) ingress() {
 	have, host := p.o.Ingress, buildbarn.HostOf(p.part)
 	if host == "" {

@@ -261,8 +261,8 @@ func TestClaimsAndShards(t *testing.T) {
 	a := Plan(w.checked(), now)
 	require.Contains(t, a.Events, Event{
 		corev1.EventTypeWarning, "Resharding",
-		"the number of storage pods changed from 2 to 3: about 33% of what is cached is not found any more, and is made " +
-			"again",
+		"the number of storage pods changed from 2 to 3: about 33% of the cache is lost and will be " +
+			"built again",
 	})
 	w.settle(t)
 	require.Equal(t, "Resharded", conditionOf(w.Part, buildbarn.ConditionSharding).Reason)
@@ -290,8 +290,8 @@ func TestImage(t *testing.T) {
 		w.Pods = []*corev1.Pod{pod}
 		require.Empty(t, w.settle(t))
 		require.Equal(t,
-			"ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be had: "+
-				"see the events of pod p",
+			"ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be "+
+				"pulled: see the events of pod p",
 			conditionOf(w.Part, buildbarn.ConditionReady).Reason+": "+conditionOf(w.Part, buildbarn.ConditionReady).Message)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// queue reads the queue of workers from the scheduler's pod.
 func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
 	pod, err := r.schedulerPod(ctx, w)
 	if err != nil {
@@ -19,7 +18,7 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 	}
 	families, err := r.read(ctx, pod.Status.PodIP)
 	if err != nil {
-		// The same words each time: the status is not written for another port number.
+		// The error's text has no port number of the connection, so that a retry does not write the status again.
 		r.Log.Debug("could not read the metrics of a scheduler", "pod", pod.Name, "error", err)
 		return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there "+
 			"(diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
@@ -27,7 +26,6 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 }
 
-// schedulerPod returns the ready pod of the scheduler that workers follow.
 func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {

@@ -1,7 +1,6 @@
-// Package controller makes the children of Buildbarn's parts, and the parts of whole farms.
-//
-// Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
-// changes; a child that is as it should be is not written; and objects of other owners are left alone.
+// Package controller makes the children of Buildbarn's parts, and the parts of whole farms. Its invariants: pods only
+// get configurations that passed the check, each as an immutable copy; a child that is up to date is not written; and
+// objects of other owners are left alone.
 package controller
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// refusedAgain is how long after the API server refused a child it is tried again; changes are tried at once.
+// refusedAgain is the delay of a retry after the API server refused a child. A change causes an immediate retry.
 const refusedAgain = time.Minute
 
 type reconciler struct {
@@ -65,7 +64,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 	case err != nil:
 		return engine.Result{}, err
-	case o.Checking: // the status is written with the verdict
+	case o.Checking: // the status is written after the verdict
 		return engine.Result{RequeueAfter: a.Again}, nil
 	}
 	for _, e := range a.Events {
@@ -89,7 +88,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-// refused reports whether the API server will not have a child as it is: another try would be the same.
+// refused reports whether the API server rejects a child as it is, so that an unchanged retry would fail too.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
 }
@@ -114,7 +113,6 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 	return nil
 }
 
-// get reads an object of the part's name. It returns false if there is none.
 func (r *reconciler) get(ctx context.Context, namespace, name string, o client.Object) (bool, error) {
 	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
 	return err == nil, client.IgnoreNotFound(err)

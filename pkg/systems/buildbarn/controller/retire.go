@@ -24,17 +24,15 @@ import (
 )
 
 // A pool shrinks by its idle workers first. Before its Deployment is scaled down, the pods to remove are chosen and
-// marked, so that the Deployment takes these, and the scheduler gives them no more actions. Without an answer of the
-// scheduler nothing is lost, since a worker that is terminated finishes its actions first: only others may go than the
-// idle ones.
+// marked, so that the Deployment removes them, and the scheduler gives them no more actions. If the scheduler does not
+// answer, busy workers may be removed instead, but no action is lost: a terminated worker finishes its actions first.
 
-// retireCost makes ReplicaSets delete a pod before others.
 const retireCost = "-1000"
 
 func retired(p *corev1.Pod) bool { return p.Annotations[buildbarn.AnnotationRetired] != "" }
 
-// leaving returns which n pods are to go: those that were chosen before, that are not ready, that execute the least,
-// and the youngest, in this order. Pods that go already are counted by the Deployment no more.
+// leaving returns the n pods to remove, chosen in this order: already marked, not ready, executing the fewest actions,
+// youngest. It ignores terminating pods, which the Deployment no longer counts.
 func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	first := func(yes bool) int {
@@ -52,8 +50,8 @@ func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 	return pods[:min(int(n), len(pods))]
 }
 
-// abandoned plans the deletion of pods that were marked and not taken, as when this process ended in between: the
-// scheduler gives them nothing.
+// abandoned plans the deletion of pods that were marked but not removed, for example because this process ended in
+// between: the scheduler gives them no actions.
 func (p *plan) abandoned(replicas int32) {
 	d := p.o.Deployment
 	if w, ok := p.part.(*buildbarn.BuildbarnWorker); !ok || w.Spec.Scale == nil || d == nil || p.Retire > 0 ||
@@ -67,8 +65,8 @@ func (p *plan) abandoned(replicas int32) {
 	}
 }
 
-// retire chooses n pods, marks them and lets the scheduler give them nothing more. That the scheduler does not answer
-// is no error.
+// retire chooses n pods, marks them and makes the scheduler give them no more actions. It is no error if the scheduler
+// does not answer.
 func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, pods []*corev1.Pod, n int32) error {
 	s, err := r.scheduler(ctx, w)
 	var busy map[string]int
@@ -100,7 +98,6 @@ func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, p
 	return nil
 }
 
-// scheduler returns where the scheduler that workers follow serves the state of its queue.
 func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker) (queue.Scheduler, error) {
 	pod, err := r.schedulerPod(ctx, w)
 	if err != nil {

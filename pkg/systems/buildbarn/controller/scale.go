@@ -8,10 +8,10 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// maxCount bounds what a scheduler's numbers are taken for.
+// maxCount is the largest number that is accepted from a scheduler.
 const maxCount = 1 << 30
 
-// replicas returns the number of pods to ask for, and for workers that follow the queue when to look again.
+// replicas returns the number of pods to request. For workers that follow a queue it sets when to look again.
 func (p *plan) replicas() int32 {
 	w, ok := p.part.(*buildbarn.BuildbarnWorker)
 	if !ok || w.Spec.Scale == nil {
@@ -24,7 +24,7 @@ func (p *plan) replicas() int32 {
 	s := p.Status.Queue
 	if s == nil {
 		s = &buildbarn.QueueStatus{DesiredReplicas: r.Min}
-		// The object may have been made by hand, or its status lost: the running replicas stay until the queue reports.
+		// The object may be new, or its status lost: keep the present replicas until the queue is known.
 		if d := p.o.Deployment; d != nil && d.Spec.Replicas != nil {
 			s.DesiredReplicas = *d.Spec.Replicas
 		}

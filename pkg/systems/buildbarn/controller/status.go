@@ -21,13 +21,12 @@ func (p *plan) condition(kind string, status metav1.ConditionStatus, reason, mes
 
 func (p *plan) forget(kind string) { meta.RemoveStatusCondition(&p.Status.Conditions, kind) }
 
-// ready sets the condition Ready to false.
+// ready sets the condition Ready to false, with a reason.
 func (p *plan) ready(reason, message string) {
 	p.Status.State = buildbarn.NotReady
 	p.condition(buildbarn.ConditionReady, metav1.ConditionFalse, reason, message)
 }
 
-// count takes the numbers of pods from the Deployment or the StatefulSet.
 func (p *plan) count() {
 	p.Status.Replicas, p.Status.ReadyReplicas = 0, 0
 	if d := p.o.Deployment; d != nil && metav1.IsControlledBy(d, p.o.Part) {
@@ -38,8 +37,8 @@ func (p *plan) count() {
 	}
 }
 
-// current reports whether all pods are of the present template, and the controller has seen it. It is false if there is
-// nothing to run them.
+// current reports whether all pods have the present template and the workload's controller has observed it. It is
+// false without a workload.
 func (p *plan) current(replicas int32) bool {
 	if s := p.o.StatefulSet; s != nil {
 		return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == replicas &&
@@ -52,7 +51,6 @@ func (p *plan) current(replicas int32) bool {
 	return false
 }
 
-// summary sets the state and the condition Ready.
 func (p *plan) summary(replicas int32) {
 	s := &p.Status
 	if p.foreign != "" {
@@ -84,7 +82,7 @@ func (p *plan) summary(replicas int32) {
 	}
 }
 
-// failing returns the most important condition that is false, nil if there is none.
+// failing returns the most important condition that is false, or nil.
 func (p *plan) failing() *metav1.Condition {
 	for _, kind := range []string{
 		buildbarn.ConditionChildren, buildbarn.ConditionConfigValid, buildbarn.ConditionCertificates,
@@ -98,7 +96,7 @@ func (p *plan) failing() *metav1.Condition {
 	return nil
 }
 
-// progress says why pods do not start. Its messages do not change while a pod tries again and again.
+// progress sets the condition Progressing: why pods do not start. Its messages stay the same while a pod retries.
 func (p *plan) progress() {
 	pods := slices.Clone(p.o.Pods)
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -114,7 +112,7 @@ func (p *plan) progress() {
 	p.condition(buildbarn.ConditionProgressing, metav1.ConditionTrue, "AsExpected", "")
 }
 
-// stuck says why a pod does not start; the reason is empty if it does, or is about to.
+// stuck returns why a pod does not start. The reason is empty if the pod runs or may still start.
 func stuck(pod *corev1.Pod) (reason, message string) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -130,7 +128,7 @@ func stuck(pod *corev1.Pod) (reason, message string) {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
 				"RegistryUnavailable":
-				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be had: see the events of pod %s",
+				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be pulled: see the events of pod %s",
 					images[c.Name], c.Name, pod.Name)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return w.Reason, fmt.Sprintf("container %s of pod %s cannot start: %s", c.Name, pod.Name, w.Message)
@@ -144,7 +142,7 @@ func stuck(pod *corev1.Pod) (reason, message string) {
 	return "", ""
 }
 
-// events reports what changed for the worse, and that the part is ready.
+// events records conditions that became false, and that the part became ready.
 func (p *plan) events() {
 	for _, c := range p.Status.Conditions {
 		was := meta.FindStatusCondition(p.o.Part.Observed().Conditions, c.Type)

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// certificate looks at the Secret with the part's certificate, and returns the hash of the authorities for the pods:
-// the last one for as long as the Secret is missing or not valid, so that running pods stay.
+// certificate checks the Secret with the part's certificate, and returns the hash of its authorities for the pod
+// template. While the Secret is missing or invalid it returns the last hash, so that running pods stay.
 func (p *plan) certificate() string {
 	t := p.part.Pods().TLS
 	if t == nil {
@@ -37,7 +37,6 @@ func (p *plan) certificate() string {
 	return hex.EncodeToString(sum[:])[:10]
 }
 
-// checkSecret checks what a program would not start with.
 func checkSecret(data map[string][]byte) error {
 	for _, key := range []string{certificates.Certificate, certificates.Key, certificates.Authorities} {
 		if len(data[key]) == 0 {
@@ -60,8 +59,8 @@ func (p *plan) lastAuthorities() string {
 	return ""
 }
 
-// withCertificate mounts the Secret into the first container, which is the part's program. A worker's runner must not
-// see it: it runs what users send.
+// withCertificate mounts the Secret into the first container, the part's program. A worker's runner must not see it,
+// because it runs users' commands.
 func withCertificate(t *corev1.PodTemplateSpec, secret, authorities string) {
 	mode := corev1.SecretVolumeSourceDefaultMode
 	t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{

@@ -30,7 +30,6 @@ func newSecure(t *testing.T) *secure {
 	}
 }
 
-// step applies one plan, and returns the names of the issued Secrets.
 func (s *secure) step() (issued []string, a FarmActions) {
 	s.t.Helper()
 	a = PlanFarm(s.FarmObserved, s.now)
@@ -119,7 +118,6 @@ func TestFarmTLS(t *testing.T) {
 	issued, _ = s.step()
 	require.ElementsMatch(t, []string{"farm-storage-tls", "farm-client-tls"}, issued)
 
-	// Another name of the frontend needs another certificate.
 	s.Farm.Spec.TLS.Names = []string{"farm.example.com"}
 	issued, _ = s.step()
 	require.Equal(t, []string{"farm-frontend-tls"}, issued)

@@ -46,7 +46,7 @@ func newPartOf(kind string) buildbarn.Part {
 
 var components = []string{"scheduler", "worker", "storage", "frontend", "browser"}
 
-// world applies plans like the API server and the controllers of Deployments and StatefulSets.
+// world applies plans as the API server and the controllers of Deployments and StatefulSets would.
 type world struct{ Observed }
 
 func (w *world) put(o client.Object) {
@@ -113,7 +113,6 @@ func (w *world) settle(t require.TestingT) map[string]int {
 	return nil
 }
 
-// checked returns the observed state with the verdict on the files.
 func (w *world) checked() Observed {
 	o := w.Observed
 	if o.Source != nil {

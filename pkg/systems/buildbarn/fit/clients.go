@@ -82,7 +82,6 @@ func endpoint(address string) (string, bool) {
 	return address, !strings.HasPrefix(rest, "/") && !strings.Contains(rest, ":")
 }
 
-// ordinal splits the name of a StatefulSet's pod.
 func ordinal(pod string) (n int, set string, ok bool) {
 	i := strings.LastIndexByte(pod, '-')
 	if i < 0 {
@@ -117,7 +116,8 @@ func (c *comparison) clients() error {
 		}
 		i := slices.IndexFunc(list, func(t target) bool { return c.Services[t.service] != nil })
 		if i < 0 {
-			c.warn(client.Place, "%s names no Service of this namespace: there is no %s", client.Address, list[0].service)
+			c.warn(client.Place, "%s names no existing Service: there is no Service %s in this namespace", client.Address,
+				list[0].service)
 			continue
 		}
 		if err := c.client(client, list[i], c.Services[list[i].service]); err != nil {
@@ -127,7 +127,6 @@ func (c *comparison) clients() error {
 	return nil
 }
 
-// client compares an address with the Service that it names.
 func (c *comparison) client(client protocol.Client, t target, s *corev1.Service) error {
 	kind := owned(s)
 	headless := s.Spec.ClusterIP == corev1.ClusterIPNone

@@ -118,14 +118,14 @@ func (c *comparison) ports() error {
 		case found:
 		case only != nil && i == 0:
 			return wrong(only.Place,
-				"%s is reached from the pod itself alone, and so are neither Service nor startup probe answered: make it ':%d'",
+				"%s can only be reached from within the pod, not by the Service and the startup probe: use ':%d'",
 				only.host, p.Port)
 		case i == 0 && len(listeners) > 0:
 			return wrong(listeners[0].Place,
-				"nothing listens on port %d, where the Service and the startup probe of this object go: let a server have ':%d' "+
-					"in its listenAddresses", p.Port, p.Port)
+				"no server listens on port %d, which the Service and the startup probe use: add ':%d' to a server's "+
+					"listenAddresses", p.Port, p.Port)
 		case len(listeners) > 0:
-			c.warn(listeners[0].Place, "nothing listens on port %d (%s), where the Service of this object goes", p.Port, p.Name)
+			c.warn(listeners[0].Place, "no server listens on port %d (%s), which the Service uses", p.Port, p.Name)
 		}
 	}
 	return nil
@@ -145,7 +145,7 @@ func (c *comparison) twice() error {
 	for i, l := range listeners {
 		for _, before := range listeners[:i] {
 			if l.port == before.port && l.port != 0 && (l.host == before.host || l.host == "" || before.host == "") {
-				return wrong(l.Place, "port %d is that of %s in %s already, which is in the same pod: choose another one", l.port,
+				return wrong(l.Place, "port %d is already used by %s in %s, in the same pod: choose another port", l.port,
 					before.Field, before.Line)
 			}
 		}
@@ -174,8 +174,8 @@ func (c *comparison) runners() error {
 		if len(paths) > 0 {
 			listens = "listens on " + strings.Join(paths, ", ")
 		}
-		return wrong(client.Place, "the runner of this pod is not at %s: it %s (listenPaths in the runner's file)", socket,
-			listens)
+		return wrong(client.Place, "the pod's runner does not listen on %s: it %s (listenPaths in the runner's file)",
+			socket, listens)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (c *comparison) sizes() error {
 			before := sums[mount]
 			if f.Bytes > size || before > size-f.Bytes {
 				return wrong(f.Place,
-					"%s has %s, with what is there already %s, but the claim at %s has %s: lower sizeBytes, or enlarge the claim",
+					"%s has %s, together with other files %s, but the claim at %s has %s: lower sizeBytes, or enlarge the claim",
 					f.Path,
 					mebibytes(f.Bytes), mebibytes(min(before, size)+min(f.Bytes, 1<<62)), mount, mebibytes(size))
 			}

@@ -43,23 +43,23 @@ func TestServers(t *testing.T) {
 		{servers(":8982", ":8983"), "", ""},
 		{servers("0.0.0.0:8982", "[::]:8983", "127.0.0.1:7"), "", ""},
 		{servers("pod-0:8982", ":8983"), "", ""},
-		{servers(":grpc"), "", ""}, // unknown
+		{servers(":grpc"), "", ""}, // the port's number is unknown
 		{servers("nonsense"), "", ""},
 		{nil, "", ""}, // the program itself refuses it
 		{
 			servers(":8983"),
-			"x.jsonnet:1: f: nothing listens on port 8982, where the Service and the startup probe of this object go: let a " +
-				"server have ':8982' in its listenAddresses", "",
+			"x.jsonnet:1: f: no server listens on port 8982, which the Service and the startup probe use: add " +
+				"':8982' to a server's listenAddresses", "",
 		},
-		{servers("127.0.0.1:8982"), "x.jsonnet:1: f: 127.0.0.1 is reached from the pod itself alone", ""},
-		{servers("localhost:8982", ":8982", ":8983"), "port 8982 is that of f in x.jsonnet:1 already", ""},
-		{servers(":8982"), "", "x.jsonnet:1: f: nothing listens on port 8983 (grpc), where the Service of this object goes"},
+		{servers("127.0.0.1:8982"), "x.jsonnet:1: f: 127.0.0.1 can only be reached from within the pod", ""},
+		{servers("localhost:8982", ":8982", ":8983"), "port 8982 is already used by f in x.jsonnet:1", ""},
+		{servers(":8982"), "", "x.jsonnet:1: f: no server listens on port 8983 (grpc), which the Service uses"},
 		{
 			servers(":8982", ":8983", ":8983"),
-			"port 8983 is that of f in x.jsonnet:1 already, which is in the same pod: choose another one", "",
+			"port 8983 is already used by f in x.jsonnet:1, in the same pod: choose another port", "",
 		},
 		{servers(":8982", ":8983", "10.0.0.1:7", "10.0.0.2:7", ":0", ":0"), "", ""},
-		{servers(":8982", "localhost:8983"), "", "nothing listens on port 8983"},
+		{servers(":8982", "localhost:8983"), "", "no server listens on port 8983"},
 	} {
 		problem, warnings := Compare([]*protocol.Facts{{Servers: test.servers}},
 			Around{Component: "scheduler", Ports: ports(8982, 8983)})
@@ -78,7 +78,7 @@ func TestServers(t *testing.T) {
 	// The containers of a pod share its ports.
 	problem, _ := Compare([]*protocol.Facts{{Servers: servers(":9980")}, {Servers: servers(":9980")}},
 		Around{Component: "worker"})
-	require.Contains(t, problem, "port 9980 is that of")
+	require.Contains(t, problem, "port 9980 is already used by")
 }
 
 func TestRunners(t *testing.T) {
@@ -98,8 +98,8 @@ func TestRunners(t *testing.T) {
 		"unix:///worker/./runner": "",
 		"unix:worker/runner":      "",
 		"runner.example.com:80":   "",
-		"unix:///worker/runer": "worker.jsonnet:9: buildDirectories[0].runners[0].endpoint.address: the runner of this " +
-			"pod is not at /worker/runer: it listens on /worker/runner (listenPaths in the runner's file)",
+		"unix:///worker/runer": "worker.jsonnet:9: buildDirectories[0].runners[0].endpoint.address: the pod's runner " +
+			"does not listen on /worker/runer: it listens on /worker/runner (listenPaths in the runner's file)",
 	} {
 		problem, warnings := Compare([]*protocol.Facts{worker(socket), runner}, Around{Component: "worker", Namespace: "ns"})
 		require.Equal(t, want, problem)
@@ -121,10 +121,10 @@ func TestSizes(t *testing.T) {
 		"": files(protocol.File{Path: "/storage-cas/a", Bytes: 60 << 20},
 			protocol.File{Path: "/storage-cas/b", Bytes: 40 << 20}, protocol.File{Path: "/storage-casual/b", Bytes: 1 << 40},
 			protocol.File{Path: "/tmp/b", Bytes: 1 << 62}),
-		"x.jsonnet:1: f: /storage-cas/b has 41 MiB, with what is there already 101 MiB, but the claim at /storage-cas has " +
+		"x.jsonnet:1: f: /storage-cas/b has 41 MiB, together with other files 101 MiB, but the claim at /storage-cas has " +
 			"100 MiB: lower sizeBytes, or enlarge the claim": files(
 			protocol.File{Path: "/storage-cas/a", Bytes: 60 << 20}, protocol.File{Path: "/storage-cas/b", Bytes: 41 << 20}),
-		"x.jsonnet:1: f: /storage-ac/../storage-ac/b has 11 MiB, with what is there already 11 MiB, but the claim at " +
+		"x.jsonnet:1: f: /storage-ac/../storage-ac/b has 11 MiB, together with other files 11 MiB, but the claim at " +
 			"/storage-ac has 10 MiB: lower sizeBytes, or enlarge the claim": files(
 			protocol.File{Path: "/storage-ac/../storage-ac/b", Bytes: 11 << 20}),
 	} {
@@ -189,9 +189,9 @@ func TestClients(t *testing.T) {
 		"scheduler":         {problem: "has no port 443"},
 		"scheduler:8983":    {warn: "port 8983 of a scheduler is grpc; frontends call port 8982"},
 		"shceduler:8982": {
-			warn: "x.jsonnet:1: f: shceduler:8982 names no Service of this namespace: there is no shceduler",
+			warn: "x.jsonnet:1: f: shceduler:8982 names no existing Service: there is no Service shceduler in this namespace",
 		},
-		"storage-1.storag:8981": {warn: "there is no storag"},
+		"storage-1.storag:8981": {warn: "there is no Service storag"},
 		"storage-2.storage:8981": {
 			warn: "there is no pod storage-2: BuildbarnStorage storage has 2 (replicas), the last is storage-1",
 		},

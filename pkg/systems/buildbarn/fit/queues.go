@@ -37,12 +37,12 @@ func (c *comparison) queue(q protocol.Queue, scheduler string, declared []protoc
 	case slices.ContainsFunc(declared, same):
 	case c.Empty:
 		c.warn(q.Place,
-			"BuildbarnScheduler %s has no queue (predeclaredPlatformQueues) for %s: it refuses actions for these workers when "+
-				"they have been scaled to none for a while, and so they stay there", scheduler, described(q))
+			"BuildbarnScheduler %s has no queue (predeclaredPlatformQueues) for %s: it refuses their actions once "+
+				"they have been scaled to zero for a while, so they are never scaled up again", scheduler, described(q))
 	case len(declared) > 0:
 		c.warn(q.Place,
-			"BuildbarnScheduler %s has queues (predeclaredPlatformQueues), and none for %s, but for %s: actions for these "+
-				"workers are refused while none is connected", scheduler, described(q), described(declared[0]))
+			"BuildbarnScheduler %s has no queue for %s, only for %s (predeclaredPlatformQueues): it refuses actions for "+
+				"these workers while none is connected", scheduler, described(q), described(declared[0]))
 	}
 }
 
@@ -65,7 +65,7 @@ func (c *comparison) routes(q protocol.Queue, scheduler string) {
 	}
 	if len(others) > 0 {
 		slices.Sort(others)
-		c.warn(q.Place, "no frontend of this namespace passes actions for %s on to %s: their addInstanceNamePrefix is %s",
+		c.warn(q.Place, "no frontend in this namespace forwards actions for %s to %s: their addInstanceNamePrefix is %s",
 			described(q), scheduler, strings.Join(slices.Compact(others), ", "))
 	}
 }

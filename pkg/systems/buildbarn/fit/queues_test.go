@@ -31,19 +31,19 @@ func TestQueues(t *testing.T) {
 			[]protocol.Queue{mac},
 			nil,
 			false,
-			"x.jsonnet:1: f: BuildbarnScheduler scheduler has queues (predeclaredPlatformQueues), and none for instance names " +
-				"that begin with a/b and platform OS=linux, but for instance names that begin with a/b and platform OS=mac",
+			"x.jsonnet:1: f: BuildbarnScheduler scheduler has no queue for instance names " +
+				"that begin with a/b and platform OS=linux, only for instance names that begin with a/b and platform OS=mac",
 		},
-		{nil, nil, true, "it refuses actions for these workers when they have been scaled to none for a while"},
+		{nil, nil, true, "it refuses their actions once they have been scaled to zero for a while"},
 		{nil, map[string]*protocol.Facts{"f": route("", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a/b/c", "scheduler.ns:8982")}, false, ""},
-		{nil, map[string]*protocol.Facts{"f": route("x", "other:8982")}, false, ""}, // another scheduler's
+		{nil, map[string]*protocol.Facts{"f": route("x", "other:8982")}, false, ""}, // a route to another scheduler
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": nil}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": route("a/b", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a/bc", "scheduler:8982"), "g": route("x", "scheduler:8982")}, false,
-			"no frontend of this namespace passes actions for instance names that begin with a/b and platform OS=linux on to " +
-				"scheduler: their addInstanceNamePrefix is a/bc, x"},
+			"no frontend in this namespace forwards actions for instance names that begin with a/b and platform OS=linux " +
+				"to scheduler: their addInstanceNamePrefix is a/bc, x"},
 	} {
 		around := Around{
 			Namespace: "ns", Component: "worker", Empty: test.empty, Frontends: test.frontends,

@@ -1,7 +1,5 @@
-// Package metrics reads what Buildbarn's programs say about themselves: queues, workers, how full storage is and how
-// often it hits.
-//
-// Its invariant: what a pod sends is bounded, and numbers that make no sense are zero.
+// Package metrics reads the metrics of Buildbarn's programs: queues, workers, the fill level of storage and its hits.
+// Its invariant: responses of pods are bounded, and implausible numbers become zero.
 package metrics
 
 import (
@@ -24,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// The metrics of bb_scheduler that say how long its queues are.
 const (
 	metricPrefix    = "buildbarn_builder_in_memory_build_queue_"
 	metricScheduled = metricPrefix + "tasks_scheduled_total"
@@ -34,19 +31,17 @@ const (
 	metricRemoved   = metricPrefix + "workers_removed_total"
 )
 
-// Bounds of a read of a scheduler's metrics.
 const (
-	// maxCount bounds what numbers are taken for.
+	// maxCount is the largest number that is accepted.
 	maxCount    = 1 << 30
 	maxMetrics  = 1 << 20
 	metricsWait = 2 * time.Second
 )
 
-// Queue is what a scheduler has for the workers of one platform: actions that wait, those that are executed, and
-// threads of workers.
+// Queue is a scheduler's state for the workers of one platform: queued and executing actions, and worker threads.
 type Queue struct {
 	Queued, Executing, Workers int32
-	// InstanceNamePrefix and Platform name the queue.
+	// InstanceNamePrefix and Platform identify the queue.
 	InstanceNamePrefix string
 	Platform           []buildbarn.PlatformProperty
 }
@@ -124,7 +119,7 @@ func Queues(families Families) []Queue {
 			InstanceNamePrefix: k.prefix,
 		}
 		var platform struct{ Properties []buildbarn.PlatformProperty }
-		_ = json.Unmarshal([]byte(k.platform), &platform) // another scheduler's labels name no queue of ours
+		_ = json.Unmarshal([]byte(k.platform), &platform) // if invalid, it matches no queue of ours
 		q.Platform = config.Sorted(platform.Properties)
 		out = append(out, q)
 	}
@@ -142,7 +137,7 @@ func compare(a, b Queue) int {
 	return 0
 }
 
-// number bounds a difference of counters, which may be anything: they come from a pod, and are not read at one instant.
+// number bounds a difference of counters. It may be anything: pods send the counters, and not all at one instant.
 func number(f float64) int32 {
 	if !(f > 0) {
 		return 0
@@ -150,7 +145,7 @@ func number(f float64) int32 {
 	return int32(min(f, maxCount))
 }
 
-// Of returns the queue of workers. Before there was an action or a worker, it is empty.
+// Of returns the queue that workers serve. It is empty until the first action or worker.
 func Of(all []Queue, s *buildbarn.WorkerScale) *Queue {
 	want := config.Sorted(s.Platform)
 	for i := range all {
@@ -161,19 +156,17 @@ func Of(all []Queue, s *buildbarn.WorkerScale) *Queue {
 	return &Queue{}
 }
 
-// The metrics of bb_storage.
 const (
 	metricAllocations = "buildbarn_blobstore_block_device_backed_block_allocator_allocations_total"
 	metricReleases    = "buildbarn_blobstore_block_device_backed_block_allocator_releases_total"
 	metricOperations  = "buildbarn_blobstore_blob_access_operations_duration_seconds"
 )
 
-// blocks is how many blocks rendered configurations have for old, current and new data: 8, 24, and 3 of files or 1 of
-// results.
+// blocks is the number of blocks per store in rendered configurations: 8 old, 24 current, and 3 (cas) or 1 (ac) new.
 var blocks = map[string]float64{"cas": 35, "ac": 33}
 
-// Fill returns how many of the blocks of a storage pod's stores, "cas" and "ac", are in use, in percent. Buildbarn
-// begins several blocks at once, and a store with all in use replaces what is oldest.
+// Fill returns the percentage of a storage pod's blocks in use, for the stores "cas" and "ac". Buildbarn fills several
+// blocks at once. When all are in use, the store overwrites its oldest data.
 func Fill(families Families) map[string]int {
 	used := map[string]float64{}
 	for name, sign := range map[string]float64{metricAllocations: 1, metricReleases: -1} {
@@ -194,7 +187,7 @@ func Fill(families Families) map[string]int {
 	return out
 }
 
-// Hits returns how many results of actions a frontend was asked for, and how many it had.
+// Hits returns how many action results a frontend was asked for, and how many it found.
 func Hits(families Families) (had, asked int64) {
 	for _, m := range families[metricOperations].GetMetric() {
 		labels := map[string]string{}

@@ -23,7 +23,6 @@ func text(to []byte, field protowire.Number, s string) []byte {
 	return message(to, field, []byte(s))
 }
 
-// table appends a map of strings.
 func table(to []byte, field protowire.Number, m map[string]string) []byte {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		to = message(to, field, text(text(nil, 1, k), 2, m[k]))
@@ -48,7 +47,6 @@ func listWorkers(n Name, after map[string]string) []byte {
 	return request
 }
 
-// terminateWorkers encodes a TerminateWorkersRequest for the workers of a pod.
 func terminateWorkers(pod string) []byte { return table(nil, 1, map[string]string{PodKey: pod}) }
 
 // worker holds the fields of a WorkerState that this package reads.
@@ -57,7 +55,6 @@ type worker struct {
 	executing bool
 }
 
-// parseWorkers reads a ListWorkersResponse.
 func parseWorkers(data []byte) (list []worker, err error) {
 	err = fields(data, func(n protowire.Number, content []byte) error {
 		if n != 1 {
@@ -82,7 +79,6 @@ func parseWorkers(data []byte) (list []worker, err error) {
 	return list, err
 }
 
-// entry reads an entry of a map of strings.
 func entry(data []byte, into map[string]string) error {
 	var key, value string
 	err := fields(data, func(n protowire.Number, content []byte) error {

@@ -1,8 +1,7 @@
 // Package queue asks a Buildbarn scheduler which workers are busy, and announces which workers will be removed. It
 // makes two calls of buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of bb-remote-execution). It
-// encodes their messages itself, because that module depends on a whole build farm.
-//
-// Its invariant: a scheduler's answers are bounded, and a call ends within two seconds.
+// encodes their messages itself, because that module depends on a whole build farm. Its invariant: a scheduler's
+// answers are bounded, and a call ends within two seconds.
 package queue
 
 import (

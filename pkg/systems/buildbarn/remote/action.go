@@ -16,21 +16,21 @@ import (
 // Action is a command, its inputs and its outputs.
 type Action struct {
 	Arguments []string
-	// Environment is all that the command gets, besides what workers add.
+	// Environment is the command's whole environment, except for variables that workers add.
 	Environment map[string]string
-	// Platform are the properties by which a worker is chosen.
+	// Platform selects the worker by its platform properties.
 	Platform map[string]string
-	// Inputs are files below the working directory by slash-separated path.
+	// Inputs are files by slash-separated path below the working directory.
 	Inputs map[string][]byte
-	// Outputs are the paths of what is kept.
+	// Outputs are the paths of the files and directories to keep.
 	Outputs []string
-	// Timeout is how long it may run; 0 for the farm's default.
+	// Timeout bounds the execution; 0 means the farm's default.
 	Timeout time.Duration
-	// Salt makes actions differ that are otherwise equal, so that one does not hit the other's cached result.
+	// Salt makes equal actions differ, so that one does not hit the other's cached result.
 	Salt []byte
 }
 
-// Blobs returns the action's digest, and everything that must be uploaded to execute it.
+// Blobs returns the action's digest, and all blobs that must be uploaded before it is executed.
 func (a Action) Blobs() (Digest, []Blob, error) {
 	if len(a.Arguments) == 0 {
 		return Digest{}, nil, fmt.Errorf("an action needs a command")
@@ -75,7 +75,7 @@ func (a Action) Blobs() (Digest, []Blob, error) {
 	return actionBlob.Digest, append(blobs, commandBlob, actionBlob), nil
 }
 
-// tree returns the digest of the folder with these files, and the blobs of everything in it.
+// tree returns the digest of a directory with these files, and the blobs of everything in it.
 func tree(files map[string][]byte) (Digest, []Blob, error) {
 	folder := &remoteexecution.Directory{}
 	below := map[string]map[string][]byte{}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/genproto/googleapis/bytestream"
 )
 
-// Download returns a blob of at most limit bytes. What does not have its digest is an error.
+// Download returns a blob of at most limit bytes. It returns an error if the data does not have the digest.
 func (c *Client) Download(ctx context.Context, d Digest, limit int64) ([]byte, error) {
 	if d.Size > limit {
 		return nil, fmt.Errorf("the blob %s is larger than %d bytes", d, limit)

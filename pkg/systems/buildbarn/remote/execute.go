@@ -16,46 +16,45 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
-// attempts is how often an execution is asked for, or waited for again, after a server was unavailable: for some two
-// minutes, which a farm takes at most to notice that a worker or a shard is gone.
+// attempts bounds the attempts to start or follow an execution while a server is unavailable. They take about two
+// minutes, which a farm needs at most to notice a lost worker or shard.
 const attempts = 32
 
-// Execution says how to execute.
+// Execution holds the options of an execution.
 type Execution struct {
-	// SkipCache executes although there is a result.
+	// SkipCache executes the action even if the cache has a result.
 	SkipCache bool
-	// Progress is called with each new stage, such as QUEUED and EXECUTING, and with why it is asked for again. It may be
-	// nil.
+	// Progress, if not nil, is called with each new stage, such as QUEUED and EXECUTING, and with the reason of a
+	// retry.
 	Progress func(stage string)
 }
 
-// Result is what an action did.
+// Result is the outcome of an action.
 type Result struct {
 	ExitCode int32
-	// Stdout and Stderr are in the result, or in blobs.
+	// Stdout and Stderr are inline or in blobs.
 	Stdout, Stderr Output
 	// Files are the output files by path.
 	Files map[string]Digest
-	// Cached is whether it is the result of an earlier execution.
+	// Cached means that the result is from an earlier execution.
 	Cached bool
-	// Worker is who executed it, by the worker's own name.
+	// Worker is the worker's own name.
 	Worker string
-	// Queued, Inputs, Ran and Outputs are how long it waited for a worker, its inputs took to be fetched, it ran, and its
-	// outputs took to be uploaded. Zero if unknown.
+	// Queued, Inputs, Ran and Outputs are the times for waiting for a worker, fetching the inputs, running, and
+	// uploading the outputs. Zero means unknown.
 	Queued, Inputs, Ran, Outputs time.Duration
-	// Repeats is how often a server was unavailable meanwhile.
+	// Repeats counts the retries because a server was unavailable.
 	Repeats int
 }
 
-// Output is text that a result contains, or names by its digest.
+// Output is an action's output, either inline or as a digest.
 type Output struct {
 	Raw    []byte
 	Digest Digest
 }
 
-// Execute executes an action, whose blobs are uploaded, and waits for its result. When a server becomes unavailable
-// meanwhile, it waits for the same operation, or asks for another one, in both cases without executing an action twice
-// that has a result.
+// Execute executes an action whose blobs are uploaded, and waits for its result. When a server becomes unavailable, it
+// waits for the same operation or starts a new one. Neither executes an action again that has a result in the cache.
 func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Result, error) {
 	r := run{client: c, how: how, action: action}
 	again := backoff.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, Jitter: true}
@@ -75,7 +74,6 @@ func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Re
 	}
 }
 
-// run is one execution over all its attempts.
 type run struct {
 	client    *Client
 	how       Execution
@@ -85,7 +83,7 @@ type run struct {
 	repeats   int
 }
 
-// once follows one stream of the operation's changes to its end.
+// once follows one stream of the operation until it ends.
 func (r *run) once(ctx context.Context) (*Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,7 +97,7 @@ func (r *run) once(ctx context.Context) (*Result, error) {
 		case errors.Is(err, io.EOF):
 			return nil, status.Error(codes.Unavailable, "the server ended the stream of the operation before its result")
 		case status.Code(err) == codes.NotFound && r.operation != "":
-			r.operation = "" // the scheduler has forgotten it: it was another one, or restarted
+			r.operation = "" // the scheduler restarted, or another one answered
 			return nil, status.Error(codes.Unavailable, "the scheduler does not know the operation any more")
 		case err != nil:
 			return nil, err
@@ -137,7 +135,7 @@ func (r *run) report(op *longrunningpb.Operation) {
 	}
 }
 
-// say reports progress that is not what was said last.
+// say reports progress, unless it equals the last report.
 func (r *run) say(text string) {
 	if text != r.said && r.how.Progress != nil {
 		r.how.Progress(text)
@@ -145,7 +143,6 @@ func (r *run) say(text string) {
 	r.said = text
 }
 
-// resultOf returns the result of an operation that has ended.
 func (c *Client) resultOf(op *longrunningpb.Operation) (*Result, error) {
 	if err := status.FromProto(op.GetError()).Err(); err != nil {
 		return nil, err
@@ -185,7 +182,7 @@ func (c *Client) Cached(ctx context.Context, action Digest) (*Result, error) {
 	return result, err
 }
 
-// Text returns an output of at most limit bytes, wherever it is.
+// Text returns an output of at most limit bytes, whether it is inline or in a blob.
 func (c *Client) Text(ctx context.Context, o Output, limit int64) ([]byte, error) {
 	if len(o.Raw) > 0 || o.Digest.Size == 0 {
 		return o.Raw[:min(int64(len(o.Raw)), limit)], nil
@@ -225,7 +222,6 @@ func output(raw []byte, digest *remoteexecution.Digest) (Output, error) {
 	return Output{Digest: d}, err
 }
 
-// between returns the time from a to b, and zero if one is unknown.
 func between(a, b *timestamppb.Timestamp) time.Duration {
 	if a == nil || b == nil {
 		return 0

@@ -1,8 +1,6 @@
 // Package remote is a client of the Remote Execution API, version 2 (github.com/bazelbuild/remote-apis): capabilities,
-// blobs, the action cache and execution. It exists to try a build farm out, not to build with.
-//
-// It imports gRPC and the public protobufs, and nothing of Coracle. Invariant: what a server sends is bounded before it
-// is kept, and blobs are checked against their digests.
+// blobs, the action cache and execution. It is made for testing a build farm, not for building. Its invariant:
+// responses are bounded before they are stored, and blobs are verified against their digests.
 package remote
 
 import (
@@ -24,44 +22,42 @@ import (
 )
 
 const (
-	// maxMessage is the largest message that is read: gRPC's default, and what servers expect of clients. Bytes.
+	// maxMessage bounds received messages, in bytes: gRPC's default, which servers expect of clients.
 	maxMessage = 4 << 20
-	// maxBatch is the most bytes of blobs in one batch; larger blobs are streamed. Servers may ask for less.
-	maxBatch = 2 << 20
-	// maxDigests is how many digests a batch may name.
+	// maxBatch bounds the bytes of blobs in one batch; larger blobs are streamed. Servers may require less.
+	maxBatch   = 2 << 20
 	maxDigests = 1000
-	// chunk is how many bytes of a blob one message of a stream carries.
+	// chunk is the number of bytes of a blob per message of a stream.
 	chunk = 64 << 10
 )
 
-// retries lets gRPC repeat calls that are safe to repeat while a server starts: up to twelve times within some five
-// seconds.
+// retries makes gRPC retry idempotent calls while a server starts: up to twelve attempts in about five seconds.
 const retries = `{"methodConfig": [{
 	"name": [{"service": "build.bazel.remote.execution.v2.Capabilities"}, {"service": "build.bazel.remote.execution.v2.ContentAddressableStorage"},
 		{"service": "build.bazel.remote.execution.v2.ActionCache"}],
 	"retryPolicy": {"maxAttempts": 12, "initialBackoff": "0.1s", "maxBackoff": "0.5s", "backoffMultiplier": 1.5, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// Config says which service to use.
+// Config configures a Client.
 type Config struct {
 	// Address is host:port.
 	Address string
-	// Instance is the name of the instance, which may be empty.
+	// Instance is the name of the instance; it may be empty.
 	Instance string
 	// TLS is nil for plain text.
 	TLS *tls.Config
 	// Token, if not empty, is sent with each call (RFC 6750). It needs TLS.
 	Token string
-	// Dial options are added to the client's own; for tests.
+	// Dial is appended to the client's own dial options, for tests.
 	Dial []grpc.DialOption
 }
 
-// Validate returns what is wrong with the address, the token or the instance's name.
+// Validate reports the first fault of the address, the token or the instance name.
 func (c Config) Validate() error {
 	if c.Address == "" || strings.Contains(c.Address, "/") {
 		return fmt.Errorf("the address %q is not host:port", c.Address)
 	}
 	if c.Token != "" && c.TLS == nil {
-		return errors.New("a token needs TLS: everybody on the way could read it")
+		return errors.New("a token needs TLS, because anyone on the network could read it")
 	}
 	for part := range strings.SplitSeq(c.Instance, "/") {
 		if slices.Contains([]string{"blobs", "uploads", "actions", "actionResults", "operations", "capabilities"}, part) {
@@ -71,7 +67,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Client is a connection to one instance. Its methods may be called at the same time.
+// Client is a connection to one instance. It is safe for concurrent use.
 type Client struct {
 	conn      *grpc.ClientConn
 	instance  string
@@ -83,7 +79,7 @@ type Client struct {
 	bytes     bytestream.ByteStreamClient
 }
 
-// New returns a client, which connects with its first call.
+// New returns a client. It connects with its first call.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -95,7 +91,7 @@ func New(c Config) (*Client, error) {
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithMaxCallAttempts(12), // gRPC's own bound is five
+		grpc.WithMaxCallAttempts(12), // gRPC's own limit is five
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay:  100 * time.Millisecond,
@@ -108,7 +104,7 @@ func New(c Config) (*Client, error) {
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))
 	}
-	// The resolver that takes addresses as they are, so that nothing in an address chooses another one.
+	// The passthrough resolver dials the address as it is, so that its text cannot select another resolver.
 	conn, err := grpc.NewClient("passthrough:///"+c.Address, options...)
 	if err != nil {
 		return nil, err
@@ -121,7 +117,6 @@ func New(c Config) (*Client, error) {
 	}, nil
 }
 
-// bearer is a token that is sent with each call.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
@@ -135,17 +130,17 @@ func (bearer) RequireTransportSecurity() bool { return true }
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Capabilities is what an instance can do.
+// Capabilities are the capabilities of an instance.
 type Capabilities struct {
-	// Versions are the oldest and newest versions of the API.
+	// Oldest and Newest are versions of the API.
 	Oldest, Newest string
-	// Execution is whether actions can be executed, CacheUpdates whether clients may write to the action cache.
+	// Execution means that it executes actions, CacheUpdates that clients may write to the action cache.
 	Execution, CacheUpdates bool
-	// Batch is the most bytes of a batch, at most 2 MiB.
+	// Batch bounds the bytes of a batch; at most 2 MiB.
 	Batch int64
 }
 
-// Capabilities asks what the instance can do. A service without SHA-256 or without version 2 is an error.
+// Capabilities asks the instance for its capabilities. It fails if the service lacks SHA-256 or version 2.
 func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 	got, err := c.caps.GetCapabilities(ctx, &remoteexecution.GetCapabilitiesRequest{InstanceName: c.instance})
 	if err != nil {
@@ -171,14 +166,14 @@ func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 	caps.CacheUpdates = cache.GetActionCacheUpdateCapabilities().GetUpdateEnabled()
 	caps.Execution = execution.GetExecEnabled() &&
 		(execution.GetDigestFunction() == sha256 || slices.Contains(execution.GetDigestFunctions(), sha256))
-	// A server without a limit has the limit of messages.
+	// A server without its own limit is limited by the size of messages.
 	if limit := cache.GetMaxBatchTotalSizeBytes(); limit > 0 {
 		caps.Batch = min(caps.Batch, limit)
 	}
 	return caps, nil
 }
 
-// Limit makes batches as small as the server asks. It is called before the client is used by several goroutines.
+// Limit reduces batches to the server's limit. Call it before using the client concurrently.
 func (c *Client) Limit(caps Capabilities) { c.batch = caps.Batch }
 
 func version(v *semver.SemVer) string {

@@ -56,7 +56,7 @@ func TestWhatAServerSendsIsChecked(t *testing.T) {
 		nil, {Hash: "../../x", SizeBytes: 1}, {Hash: b.Digest.Hash, SizeBytes: -1},
 	} {
 		_, err := converted(&remoteexecution.ActionResult{OutputFiles: []*remoteexecution.OutputFile{{Path: "a", Digest: d}}})
-		require.ErrorContains(t, err, "no digest")
+		require.ErrorContains(t, err, "a digest that is not SHA-256")
 	}
 }
 
@@ -125,7 +125,7 @@ func TestAnExecutionEnds(t *testing.T) {
 	defer cancel()
 	_, err := c.Execute(ctx, NewBlob([]byte("a")).Digest, Execution{})
 	require.Error(t, err, "a server that never has a result")
-	f.mu.Lock() // a call that the end of the context cancelled may still be handled
+	f.mu.Lock() // the server may still handle a call that was cancelled with the context
 	defer f.mu.Unlock()
 	require.Less(t, f.executions, attempts+1)
 }
@@ -179,7 +179,7 @@ func TestSmoke(t *testing.T) {
 		},
 		"no worker for it": {func(f *farm) {
 			f.execute = func(*remoteexecution.Action, remoteexecution.Execution_ExecuteServer) error { return noWorker }
-		}, "capabilities upload execute", "platform {OS=linux}: choose"},
+		}, "capabilities upload execute", "platform {OS=linux}: give"},
 		"the output is lost": {
 			func(f *farm) { f.lie = func([]byte) []byte { return []byte("x") } }, "capabilities upload execute download",
 			"the server sent",

@@ -39,7 +39,7 @@ type farm struct {
 	mu      sync.Mutex
 	blobs   map[string][]byte
 	results map[string]*remoteexecution.ActionResult
-	// batches and streams count calls; executions counts actions, waits counts WaitExecution.
+	// batches, streams, executions and waits count calls; executions counts Execute, waits WaitExecution.
 	batches, streams, executions, waits int
 	caps                                *remoteexecution.ServerCapabilities
 	// execute and wait, if set, replace the farm's own handlers.
@@ -205,7 +205,6 @@ func (f *farm) Execute(r *remoteexecution.ExecuteRequest, s remoteexecution.Exec
 	return s.Send(done("op-1", f.result(r.GetActionDigest().GetHash())))
 }
 
-// result copies the action's input to its output.
 func (f *farm) result(action string) *remoteexecution.ExecuteResponse {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,30 +16,30 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxText is how much of an action's output is read, in bytes.
+// maxText bounds how much of an action's output is read, in bytes.
 const maxText = 64 << 10
 
-// Step is one step of a try-out.
+// Step is one step of a smoke test.
 type Step struct {
 	Name   string
 	Took   time.Duration
 	Detail string
-	// Err is why it failed, with what to do next; then it is the last step.
+	// Err is why the step failed and what to do next. A failed step is the last.
 	Err error
 }
 
-// Smoke says what to try out.
+// Smoke holds the options of a smoke test.
 type Smoke struct {
 	Platform map[string]string
-	// Timeout is how long the action may wait for a worker and run.
+	// Timeout bounds the action's waiting and running time.
 	Timeout time.Duration
-	// Progress is called with what the action is doing. It may be nil.
+	// Progress, if not nil, is called with the stage of the action.
 	Progress func(stage string)
 }
 
 // Run executes an action that reads an input and writes an output, and checks the output. Then it builds the action
-// again as clients do, which look into the action cache first, and must find it. Each step is reported when it has
-// ended. The error is the last step's.
+// again like a client that first asks the action cache, and must hit it. report is called as each step ends. Run
+// returns the error of the last step.
 func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
 	t := trial{Smoke: s, client: c}
 	for _, step := range []struct {
@@ -62,7 +62,6 @@ func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
 	return nil
 }
 
-// trial is a try-out that is under way.
 type trial struct {
 	Smoke
 	client *Client
@@ -126,7 +125,7 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 		printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
 		short(t.result.Ran), short(t.result.Outputs))
 	if t.result.Repeats > 0 {
-		detail += fmt.Sprintf("; asked again %d times", t.result.Repeats)
+		detail += fmt.Sprintf("; retried %d times", t.result.Repeats)
 	}
 	switch {
 	case t.result.ExitCode != 0:
@@ -183,7 +182,6 @@ func (t *trial) again(ctx context.Context) (string, error) {
 	return "cache hit", nil
 }
 
-// advised adds to an error of a server what to do next.
 func advised(err error, s Smoke) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -194,24 +192,24 @@ func advised(err error, s Smoke) error {
 	}
 	var next string
 	switch code := status.Code(err); {
-	// Buildbarn says Unavailable, others say FailedPrecondition.
+	// Buildbarn returns Unavailable, other services FailedPrecondition.
 	case code == codes.FailedPrecondition, code == codes.Unavailable && strings.Contains(err.Error(), "No workers exist"):
-		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with "+
-			"--instance and --platform, and see that its pods are ready", shown(s.Platform))
+		next = fmt.Sprintf("No worker serves this instance and platform %s: give a BuildbarnWorker's instance and platform "+
+			"with --instance and --platform, and check that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
-		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the " +
-			"configuration are those of its services"
+		next = "A part of the farm cannot be reached: check which pods are not ready, and whether the addresses in the " +
+			"configuration name its Services"
 		switch text := err.Error(); {
 		case strings.Contains(text, "tls:"):
-			next = "The frontend's TLS is not as asked for: leave out --tls, or give its authority with --ca"
+			next = "The frontend does not use TLS as requested: leave out --tls, or give its authority with --ca"
 		case strings.Contains(text, "server preface"):
-			next = "What answers does not speak plain gRPC: if it has TLS, give its authority with --ca"
+			next = "The server does not speak plain gRPC: if it uses TLS, give its authority with --ca"
 		}
 	case code == codes.Unauthenticated, code == codes.PermissionDenied:
-		next = "The farm wants other credentials: use --cert and --key or --token-file, or change the authorizers in its " +
+		next = "The farm refuses the credentials: use --cert and --key or --token-file, or change the authorizers in its " +
 			"configuration"
 	case code == codes.Unimplemented:
-		next = "That is not a frontend: give the address of bb_storage with schedulers, port 8980"
+		next = "The server is not a frontend: give the address of bb_storage with schedulers, port 8980"
 	case code == codes.InvalidArgument:
 		next = "Choose an instance name that the farm serves with --instance"
 	default:
@@ -220,7 +218,7 @@ func advised(err error, s Smoke) error {
 	return &adviceError{err, next}
 }
 
-// adviceError is an error of a server with what to do next. Its text leaves out what gRPC says about its own retries.
+// adviceError is a server's error with advice. Its text omits gRPC's description of its own retries.
 type adviceError struct {
 	err  error
 	next string
@@ -249,7 +247,7 @@ func shown(platform map[string]string) string {
 	return "{" + b.String() + "}"
 }
 
-// printable returns text of a worker or an action for a terminal: one line without control characters, at most 300
+// printable makes a worker's or action's text safe for a terminal: one line without control characters, at most 300
 // bytes.
 func printable(text string) string {
 	text = strings.TrimSpace(text[:min(len(text), 300)])

@@ -19,7 +19,7 @@ func TestPlainToTLS(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	err = Smoke{Timeout: time.Minute}.Run(t.Context(), c, func(Step) {})
-	require.ErrorContains(t, err, "if it has TLS, give its authority with --ca")
+	require.ErrorContains(t, err, "if it uses TLS, give its authority with --ca")
 	_, err = New(Config{Address: "localhost:1", Token: "secret"})
-	require.EqualError(t, err, "a token needs TLS: everybody on the way could read it")
+	require.EqualError(t, err, "a token needs TLS, because anyone on the network could read it")
 }

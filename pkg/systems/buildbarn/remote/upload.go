@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Missing returns which of the digests the storage does not have.
+// Missing returns the digests whose blobs the storage lacks.
 func (c *Client) Missing(ctx context.Context, digests []Digest) ([]Digest, error) {
 	var missing []Digest
 	for some := range slices.Chunk(digests, maxDigests) {
@@ -33,7 +33,7 @@ func (c *Client) Missing(ctx context.Context, digests []Digest) ([]Digest, error
 				return nil, err
 			}
 			if !slices.Contains(some, d) {
-				return nil, fmt.Errorf("the server says that %s is missing, for which it was not asked", d)
+				return nil, fmt.Errorf("the server reports as missing a blob that was not in the request: %s", d)
 			}
 			missing = append(missing, d)
 		}
@@ -41,7 +41,7 @@ func (c *Client) Missing(ctx context.Context, digests []Digest) ([]Digest, error
 	return missing, nil
 }
 
-// Upload stores the blobs that the storage does not have, and returns which these were. Repeating it is safe.
+// Upload stores the blobs that the storage lacks, and returns their digests. It may be repeated.
 func (c *Client) Upload(ctx context.Context, blobs []Blob) ([]Digest, error) {
 	data := make(map[Digest][]byte, len(blobs))
 	digests := make([]Digest, 0, len(blobs))
@@ -81,7 +81,6 @@ func (c *Client) Upload(ctx context.Context, blobs []Blob) ([]Digest, error) {
 	return missing, flush()
 }
 
-// store stores blobs in one call.
 func (c *Client) store(ctx context.Context, blobs []Blob) error {
 	request := &remoteexecution.BatchUpdateBlobsRequest{
 		InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256,
@@ -103,7 +102,6 @@ func (c *Client) store(ctx context.Context, blobs []Blob) error {
 	return nil
 }
 
-// stream stores a blob in pieces.
 func (c *Client) stream(ctx context.Context, b Blob) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -125,12 +123,12 @@ func (c *Client) stream(ctx context.Context, b Blob) error {
 			Data:         piece,
 		})
 		if errors.Is(err, io.EOF) {
-			break // the server has it already, or the answer says why not
+			break // the server has the blob already, or its response has the reason
 		}
 		if err != nil {
 			return err
 		}
-		name = "" // only the first message needs it
+		name = "" // only the first message needs the name
 		if offset += len(piece); last {
 			break
 		}
@@ -140,7 +138,7 @@ func (c *Client) stream(ctx context.Context, b Blob) error {
 		return err
 	}
 	if got := response.GetCommittedSize(); got != b.Digest.Size {
-		return fmt.Errorf("the server kept %d bytes of %d", got, b.Digest.Size)
+		return fmt.Errorf("the server stored only %d of %d bytes", got, b.Digest.Size)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func collect(facts *protocol.Facts) func(message) *Error {
 				facts.Servers = append(facts.Servers, protocol.Server{Place: at(fmt.Sprintf("listenPaths[%d]", i)), Path: path})
 			}
 		case "grpc.ClientConfiguration":
-			address := m.of("address").String() // each address is reported once
+			address := m.of("address").String() // the address is reported once, however often it occurs
 			if !slices.ContainsFunc(facts.Clients, func(c protocol.Client) bool { return c.Address == address }) {
 				facts.Clients = append(facts.Clients, protocol.Client{Place: at("address"), Address: address})
 			}
@@ -63,7 +63,6 @@ func texts(m message, field protoreflect.Name) (out []string) {
 	return out
 }
 
-// properties returns the properties of a message's platform.
 func properties(m message) (out []protocol.Property) {
 	platform := message{Message: m.of("platform").Message()}
 	list := platform.of("properties").List()

@@ -189,7 +189,6 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// shown shortens a value for an error message.
 func shown(text []byte) string {
 	var out bytes.Buffer
 	if json.Compact(&out, text) != nil {

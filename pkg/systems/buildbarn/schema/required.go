@@ -50,7 +50,6 @@ var requiredWith = map[protoreflect.FullName]map[protoreflect.Name]protoreflect.
 	"bb_storage.ApplicationConfiguration": {"schedulers": "execute_authorizer"},
 }
 
-// missing reports the first required field or oneof that a message lacks.
 func missing(m message) *Error {
 	d := m.Descriptor()
 	for _, name := range strings.Fields(required[protoreflect.FullName(m.name())]) {
@@ -72,7 +71,7 @@ func missing(m message) *Error {
 		has, needs := d.Fields().ByName(name), d.Fields().ByName(needed)
 		if m.Has(has) && !m.Has(needs) {
 			return &Error{
-				Path: m.path, Problem: fmt.Sprintf("the field %s is required where there is %s", needs.JSONName(), has.JSONName()),
+				Path: m.path, Problem: fmt.Sprintf("the field %s is required if %s is set", needs.JSONName(), has.JSONName()),
 			}
 		}
 	}

@@ -28,7 +28,6 @@ import (
 //go:embed buildbarn.binpb.gz
 var packed []byte
 
-// maxBytes bounds the unpacked schema.
 const maxBytes = 1 << 20
 
 // Schema describes the configurations of all programs. It is a few megabytes in memory.
@@ -60,7 +59,6 @@ func Load() (*Schema, error) {
 	}, nil
 }
 
-// maxDepth bounds how deep a configuration is nested.
 const maxDepth = 200
 
 // Error is a fault in a configuration that keeps a program from starting.

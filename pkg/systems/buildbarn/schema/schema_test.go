@@ -74,7 +74,7 @@ func TestStoresMayBeAlone(t *testing.T) {
 	require.NoError(t,
 		with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}},"executeAuthorizer":{"allow":{}}`))
 	require.EqualError(t, with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}}`),
-		"the field executeAuthorizer is required where there is schedulers")
+		"the field executeAuthorizer is required if schedulers is set")
 }
 
 // TestUnusable checks values of the right types with which programs exit at once or refuse each other.
@@ -114,7 +114,7 @@ func TestUnusable(t *testing.T) {
 		},
 		{
 			"storage", blocks("contentAddressableStorage", strings.Replace(device(`"oldBlocks":8`), "1048576", "40960", 1)),
-			"source.file.sizeBytes: 40960 bytes cannot be divided between 11 blocks",
+			"source.file.sizeBytes: 40960 bytes are too few for 11 blocks",
 		},
 		{
 			"storage",
@@ -124,7 +124,7 @@ func TestUnusable(t *testing.T) {
 		{"storage", blocks("actionCache", device(`"oldBlocks":8,"newBlocks":1`)), ""},
 		{
 			"storage", blocks("actionCache", device(`"oldBlocks":8,"newBlocks":3`)),
-			"actionCache.backend.local.newBlocks: must be 1 here, not 3",
+			"actionCache.backend.local.newBlocks: must be 1 for this store, not 3",
 		},
 		{
 			"scheduler",
@@ -137,7 +137,7 @@ func TestUnusable(t *testing.T) {
 				"come after b=1",
 		},
 		{"scheduler", queue(`"sizeClasses":[2,1]`), "sizeClasses: must be sorted, without duplicates: 2 is before 1"},
-		{"scheduler", queue(`"sizeClasses":[0,1]`), "sizeClasses: must be positive where there are several"},
+		{"scheduler", queue(`"sizeClasses":[0,1]`), "sizeClasses: must be positive if there are several"},
 		{"scheduler", queue(``), "predeclaredPlatformQueues[0]: the field sizeClasses is required"},
 	} {
 		err := s.check(test.program, []byte(test.text))

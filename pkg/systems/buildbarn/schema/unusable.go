@@ -45,7 +45,7 @@ func unusableBlocks(m message) *Error {
 	if n := m.of("new_blocks").Int(); n != 1 &&
 		slices.ContainsFunc(m.within, func(f protoreflect.Name) bool { return slices.Contains(replaced, f) }) {
 		return m.fail("newBlocks",
-			"must be 1 here, not %d: objects of this store are replaced, which is reliable in one block alone", n)
+			"must be 1 for this store, not %d: replacing its objects is only reliable within one block", n)
 	}
 	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("blocks_backend")); f == nil ||
 		f.Name() != "blocks_on_block_device" {
@@ -64,7 +64,7 @@ func unusableBlocks(m message) *Error {
 		file := message{Message: source.of("file").Message()}
 		if n := file.of("size_bytes").Int(); n < total*sector {
 			return &Error{Path: join(m.path, "blocksOnBlockDevice.source.file.sizeBytes"), Field: "sizeBytes",
-				Problem: fmt.Sprintf("%d bytes cannot be divided between %d blocks of %d bytes at least", n, total, sector)}
+				Problem: fmt.Sprintf("%d bytes are too few for %d blocks of at least %d bytes", n, total, sector)}
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func unusableSizes(m message) *Error {
 		}
 	}
 	if list.Len() > 1 && list.Get(0).Uint() == 0 {
-		return m.fail("sizeClasses", "must be positive where there are several")
+		return m.fail("sizeClasses", "must be positive if there are several")
 	}
 	return nil
 }

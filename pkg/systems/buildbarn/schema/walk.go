@@ -11,7 +11,6 @@ import (
 
 const prefix = "buildbarn.configuration."
 
-// message is a message in a configuration, with its path.
 type message struct {
 	protoreflect.Message
 	path string

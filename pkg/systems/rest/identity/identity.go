@@ -1,4 +1,4 @@
-// Package identity has the user as whom the REST facade reads and writes, and the rights of that user.
+// Package identity defines the user of the REST facade and its rights.
 package identity
 
 import (
@@ -13,7 +13,7 @@ import (
 // User is the name under which the facade reads and writes. The ClusterRole of the same name has its rights.
 const User = "system:coracle:rest"
 
-// Roles returns the role of the facade, which has its user's name, and its binding.
+// Roles returns the ClusterRole of the facade, named like its user, and its binding.
 func Roles() []client.Object {
 	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}

@@ -19,15 +19,14 @@ import (
 )
 
 const (
-	// patience limits a request; streams have no limit.
+	// patience bounds a request; streams are unbounded.
 	patience = 30 * time.Second
-	// maxAnswer limits an answer, in bytes.
+	// maxAnswer bounds an answer, in bytes.
 	maxAnswer = 256 << 20
-	// maxCA limits the CA file, in bytes.
+	// maxCA bounds the CA file, in bytes.
 	maxCA = 1 << 20
 )
 
-// client sends requests to the facade.
 type client struct {
 	base  *url.URL
 	token string
@@ -59,7 +58,7 @@ func newClient(o options) (*client, error) {
 	return &client{base: u, token: o.Token, http: &http.Client{Transport: transport}}, nil
 }
 
-// open sends a request and returns the body of a successful answer. Path may have a query.
+// open sends a request and returns the body of a successful answer. path may have a query.
 func (c *client) open(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
 	var in io.Reader
 	if body != nil {
@@ -95,7 +94,7 @@ func (c *client) open(ctx context.Context, method, path string, body any) (io.Re
 	return nil, fmt.Errorf("unexpected status %d: %s", resp.StatusCode, bytes.TrimSpace(data))
 }
 
-// do sends a request and decodes the answer into a value, unless that is nil.
+// do sends a request and decodes the answer into a value unless it is nil.
 func (c *client) do(ctx context.Context, method, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -114,5 +113,4 @@ func (c *client) do(ctx context.Context, method, path string, body, into any) er
 	return nil
 }
 
-// at returns the path of an object.
 func at(kind, id string) string { return "/api/v1/" + kind + "/" + url.PathEscape(id) }

@@ -36,7 +36,6 @@ func cores(milli int64) string {
 	return fmt.Sprintf("%.1f", float64(milli)/1000)
 }
 
-// size formats bytes with a binary unit.
 func size(n int64) string {
 	for _, u := range []struct {
 		name   string
@@ -50,7 +49,7 @@ func size(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// short cuts a text to a width.
+// short truncates a text to a width.
 func short(s string, width int) string {
 	if len(s) <= width {
 		return s
@@ -72,7 +71,6 @@ func pairs(w io.Writer, indent string, m map[string]string) {
 	}
 }
 
-// keyValues parses key=value.
 func keyValues(what string, list []string) (map[string]string, error) {
 	m := make(map[string]string, len(list))
 	for _, pair := range list {
@@ -85,7 +83,6 @@ func keyValues(what string, list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// table aligns columns.
 func table(w io.Writer, header string, rows func(line func(...any))) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, header)

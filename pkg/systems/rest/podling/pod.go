@@ -81,8 +81,8 @@ func (a *app) podCreate() *cobra.Command {
 	return cmd
 }
 
-// parseContainer parses name:image[:env1=val1,env2=val2]. The image may have a tag, so only a last part with an equals
-// sign is the environment.
+// parseContainer parses name:image[:env1=val1,env2=val2]. The image may have a tag, so the last part is the
+// environment only if it has an equals sign.
 func parseContainer(spec string) (wire.Container, error) {
 	name, image, ok := strings.Cut(spec, ":")
 	c := wire.Container{Name: name, Env: map[string]string{}}
@@ -104,7 +104,7 @@ func parseContainer(spec string) (wire.Container, error) {
 	return c, nil
 }
 
-// publish adds a port to the container that [containerName:]hostPort:containerPort names.
+// publish adds the port [containerName:]hostPort:containerPort to its container.
 func publish(containers []wire.Container, spec string) error {
 	name, pair, parts := containers[0].Name, spec, strings.Count(spec, ":")
 	switch {

@@ -1,7 +1,7 @@
-// Package podling is Podling's command line, for the link of that name to the binary: its commands, flags and output,
-// against the REST facade.
+// Package podling is Podling's command line against the REST facade, with the same commands, flags and output. It runs
+// when the binary is called by a link of that name.
 //
-// It adds to Podling's flags --ca-file, for the cluster's own CA, and logs --follow.
+// It adds the flag --ca-file, for the cluster's own CA, and logs --follow.
 package podling
 
 import (
@@ -20,13 +20,11 @@ import (
 // Name is the name of the link.
 const Name = "podling"
 
-// defaultMaster is where Podling's master listens.
 const defaultMaster = "http://localhost:8080"
 
-// maxFile limits the configuration file, in bytes.
+// maxFile bounds the configuration file, in bytes.
 const maxFile = 64 << 10
 
-// options are the flags of all commands.
 type options struct {
 	Master  string `yaml:"master"`
 	Token   string `yaml:"token"`
@@ -35,7 +33,6 @@ type options struct {
 	verbose bool
 }
 
-// app is one run of the command line.
 type app struct {
 	options
 	out    io.Writer
@@ -74,7 +71,7 @@ https://any:TOKEN@host:port.`,
 	return cmd
 }
 
-// merge adds what is not given as a flag: from the environment, the file, and the defaults.
+// merge sets the options without a flag from the environment, the file and the defaults.
 func (o options) merge(env func(string) string) (options, error) {
 	file, err := readFile(o.config, env("HOME"))
 	if err != nil {
@@ -94,7 +91,7 @@ func (o options) merge(env func(string) string) (options, error) {
 	return o, nil
 }
 
-// readFile reads the configuration file, which must exist if it is named.
+// readFile reads the configuration file. Only a file that the user named must exist.
 func readFile(path, home string) (options, error) {
 	named := path != ""
 	if !named {

@@ -90,7 +90,6 @@ func parsePort(spec string) (wire.ServicePort, error) {
 	return p, nil
 }
 
-// details prints ports, selector and labels.
 func (a *app) details(s *wire.Service) {
 	if len(s.Selector) > 0 {
 		fmt.Fprintln(a.out, "\nSelector:")
@@ -113,7 +112,7 @@ func (a *app) details(s *wire.Service) {
 func (a *app) serviceList() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{Use: "list", Short: "List services", Args: exactly(0, "[--namespace NAMESPACE]")}
-	cmd.Flags().StringVar(&namespace, "namespace", "", "only those of this namespace")
+	cmd.Flags().StringVar(&namespace, "namespace", "", "only services of this namespace")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/api/v1/services"
 		if namespace != "" {

@@ -191,7 +191,6 @@ func (a *app) logs() *cobra.Command {
 	return cmd
 }
 
-// follow prints the lines of a stream of events.
 func (a *app) follow(ctx context.Context, path string) error {
 	in, err := a.client.open(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -211,10 +210,10 @@ func (a *app) follow(ctx context.Context, path string) error {
 func (a *app) prune() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove what has ended", Args: exactly(0, "[--all]"),
+		Use: "prune", Short: "Remove ended tasks and pods, and offline workers", Args: exactly(0, "[--all]"),
 		Long: "Remove tasks and pods that have ended, and workers that are offline.",
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "also remove what was created over REST and has not ended, and its services")
+	cmd.Flags().BoolVar(&all, "all", false, "also remove unfinished tasks, pods and services that were created over REST")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/api/v1/prune"
 		if all {

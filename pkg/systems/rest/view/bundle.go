@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// Bundle returns a Bundle as clients see it.
+// Bundle converts a Bundle for clients.
 func Bundle(b *kontrol.Bundle) wire.Bundle {
 	s, r := &b.Status, &b.Spec.Rollout
 	out := wire.Bundle{
@@ -89,7 +89,7 @@ func NewBundle(in *wire.CreateBundle) (*kontrol.Bundle, error) {
 	return b, err
 }
 
-// UpdateBundle makes the changes of a request.
+// UpdateBundle applies a request to a Bundle.
 func UpdateBundle(b *kontrol.Bundle, in *wire.UpdateBundle) error {
 	if in.BundleSource != (wire.BundleSource{}) {
 		if err := setSource(b, &in.BundleSource); err != nil {
@@ -136,7 +136,7 @@ func UpdateBundle(b *kontrol.Bundle, in *wire.UpdateBundle) error {
 	return nil
 }
 
-// setSource sets where the objects are. What else an artifact's source says stays.
+// setSource sets the source of the objects. It keeps the other fields of an artifact source.
 func setSource(b *kontrol.Bundle, in *wire.BundleSource) error {
 	next := kontrol.BundleSource{Inline: in.Inline}
 	if in.ConfigMap != "" {
@@ -159,7 +159,7 @@ func setSource(b *kontrol.Bundle, in *wire.BundleSource) error {
 	return nil
 }
 
-// seconds returns a duration; what overflows is negative, and refused by the validation.
+// seconds returns a duration. An overflow becomes negative, which validation refuses.
 func seconds(n int64) *metav1.Duration {
 	if n > int64(24*time.Hour/time.Second) {
 		n = -1

@@ -87,7 +87,7 @@ func protocol(p string) corev1.Protocol {
 	return corev1.Protocol(strings.ToUpper(p))
 }
 
-// number checks that a number, such as a port, fits.
+// number checks that n fits into 32 bits. what names it in the error.
 func number(what string, n int) (int32, error) {
 	if n < math.MinInt32 || n > math.MaxInt32 {
 		return 0, fmt.Errorf("%s %d is out of range", what, n)
@@ -95,7 +95,6 @@ func number(what string, n int) (int32, error) {
 	return int32(n), nil
 }
 
-// containerPorts returns the ports of a container.
 func containerPorts(ports []wire.ContainerPort) ([]corev1.ContainerPort, error) {
 	var out []corev1.ContainerPort
 	for _, p := range ports {
@@ -130,7 +129,6 @@ func portsOf(ports []corev1.ContainerPort) []wire.ContainerPort {
 	return out
 }
 
-// probe returns a probe, or nil for nil.
 func probe(h *wire.HealthCheck) (*corev1.Probe, error) {
 	if h == nil {
 		return nil, nil
@@ -190,7 +188,7 @@ func probeOf(p *corev1.Probe) *wire.HealthCheck {
 	return h
 }
 
-// Container returns a container to create.
+// Container converts a container of a request.
 func Container(in *wire.Container) (corev1.Container, error) {
 	c := corev1.Container{
 		Name: in.Name, Image: in.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: in.Command, Args: in.Args,
@@ -216,7 +214,6 @@ func Container(in *wire.Container) (corev1.Container, error) {
 	return c, nil
 }
 
-// containerOf returns a container with its state.
 func containerOf(c *corev1.Container, s *corev1.ContainerStatus) wire.Container {
 	out := wire.Container{
 		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, Env: envMap(c.Env), Ports: portsOf(c.Ports),

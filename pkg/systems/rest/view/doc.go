@@ -1,6 +1,6 @@
 // Package view converts between the objects of the cluster and the types of the REST API.
 //
-// Its functions are pure; what they return may share memory with their arguments, which they do not modify.
+// Its functions are pure. Results may share memory with arguments, which are only modified where a comment says so.
 package view
 
 import (
@@ -12,9 +12,9 @@ import (
 
 // The annotations of objects that were created over REST.
 const (
-	// NameAnnotation is the name given by the client, which is not unique and need not be a valid object name.
+	// NameAnnotation is the client's name for the object. It is not unique and need not be a valid object name.
 	NameAnnotation = "rest.coracle.dev/name"
-	// RestartPolicyAnnotation is the restart policy given for a task.
+	// RestartPolicyAnnotation is the restart policy of a task's request.
 	RestartPolicyAnnotation = "rest.coracle.dev/restart-policy"
 	// AddressAnnotation is the address and port of an external worker, HostnameAnnotation the name it registered with.
 	AddressAnnotation  = "rest.coracle.dev/address"
@@ -24,10 +24,11 @@ const (
 // Managed is the label of objects that were created over REST; its value is "true".
 const Managed = "rest.coracle.dev/managed"
 
-// separator separates the parts of IDs. It does not occur in names of objects, and is not escaped in URLs.
+// separator separates the parts of IDs. It cannot occur in object names, and needs no escaping in URLs.
 const separator = "~"
 
-// ID returns the ID of a pod or service: its name, after the namespace unless that is the facade's own.
+// ID returns the ID of a pod or service: its name, prefixed by the namespace unless that is own, the facade's
+// namespace.
 func ID(namespace, own, name string) string {
 	if namespace == own {
 		return name
@@ -43,7 +44,7 @@ func ParseID(id, own string) (namespace, name string) {
 	return own, id
 }
 
-// name returns the name that the client gave, or the object's.
+// name returns the client's name, or else the object's.
 func name(o metav1.Object) string {
 	if n := o.GetAnnotations()[NameAnnotation]; n != "" {
 		return n
@@ -51,7 +52,7 @@ func name(o metav1.Object) string {
 	return o.GetName()
 }
 
-// Runtime IDs of containers have the form type://ID; clients get the ID alone.
+// containerID strips the type from a runtime ID of the form type://ID.
 func containerID(id string) string {
 	if _, bare, ok := strings.Cut(id, "://"); ok {
 		return bare
@@ -59,7 +60,7 @@ func containerID(id string) string {
 	return id
 }
 
-// WorkerRuntime is the type in the IDs of external workers' containers.
+// WorkerRuntime is the type in the runtime IDs of external workers' containers.
 const WorkerRuntime = "podling"
 
 func when(t *metav1.Time) *time.Time {

@@ -17,20 +17,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// Load is what runs on a node.
+// Load describes the pods on a node.
 type Load struct {
 	Tasks int
 	Used  wire.Resources
 }
 
-// Place is an address with a port.
 type Place struct {
 	Host string
 	Port int
 }
 
-// Node returns a node as clients see it. The logs of an external worker are read from the address it registered, those
-// of others at facade. heartbeat is the time of the node's lease, or zero.
+// Node converts a node for clients. They read an external worker's logs at the address it registered, other nodes'
+// logs at facade. heartbeat is the time of the node's lease, or zero.
 func Node(n *corev1.Node, load Load, heartbeat time.Time, facade Place) wire.Node {
 	out := wire.Node{
 		NodeID: n.Name, Hostname: facade.Host, Port: facade.Port, Status: wire.NodeOffline, RunningTasks: load.Tasks,
@@ -73,7 +72,7 @@ func ready(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// SetReady sets the Ready condition of a node of the caller's own.
+// SetReady sets the Ready condition of a node that the caller owns.
 func SetReady(n *corev1.Node, status corev1.ConditionStatus, reason, message string, now time.Time) {
 	at := metav1.NewTime(now)
 	c := ready(n)
@@ -89,8 +88,8 @@ func SetReady(n *corev1.Node, status corev1.ConditionStatus, reason, message str
 	c.Status, c.Reason, c.Message, c.LastHeartbeatTime = status, reason, message, at
 }
 
-// Address returns the address of an external worker, from which alone it may report, and to which alone requests are
-// sent.
+// Address returns the registered address of an external worker. The worker must report from it, and requests are only
+// sent to it.
 func Address(n *corev1.Node) (netip.AddrPort, error) {
 	a, err := netip.ParseAddrPort(n.Annotations[AddressAnnotation])
 	if err != nil {
@@ -99,11 +98,11 @@ func Address(n *corev1.Node) (netip.AddrPort, error) {
 	return a, nil
 }
 
-// WorkerZone is the zone of external workers. It keeps them out of the count by which the node lifecycle tells lost
-// nodes from a network partition.
+// WorkerZone is the zone of external workers. It excludes them from the count by which the node lifecycle
+// distinguishes lost nodes from a network partition.
 const WorkerZone = "external"
 
-// maxCPU and maxMemory limit what a worker can claim to have: a million cores, and 1 PiB.
+// maxCPU and maxMemory bound a worker's claimed capacity: a million cores, and 1 PiB.
 const (
 	maxCPU    = 1_000_000 * 1000
 	maxMemory = 1 << 50
@@ -120,7 +119,7 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 		return nil, fmt.Errorf("invalid memory format: %w", err)
 	}
 	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
-		return nil, errors.New("cpu and memory must be positive, and not more than any machine has")
+		return nil, errors.New("cpu and memory must be positive, and at most a million cores and 1 PiB")
 	}
 	timeout := in.HeartbeatTimeoutSeconds
 	if timeout == 0 {
@@ -161,8 +160,8 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 	return n, nil
 }
 
-// slots is the number of tasks that fit on a worker by Podling's rule: one for each core and GiB, whichever is less,
-// but at least one.
+// slots returns a worker's number of tasks by Podling's rule: one per core and per GiB, whichever is less, but at
+// least one.
 func slots(cpu, memory int64) int64 { return max(1, min(cpu/1000, memory>>30)) }
 
 // CPU parses a number of cores, in thousandths: "2", "2.5" or "500m".
@@ -177,7 +176,6 @@ func CPU(s string) (int64, error) {
 	return int64(math.Round(cores * 1000)), nil
 }
 
-// The units of Memory.
 var units = []struct {
 	suffix string
 	bytes  float64

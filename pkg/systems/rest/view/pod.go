@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// Pod returns a pod as clients see it; own is the facade's namespace.
+// Pod converts a pod for clients; own is the facade's namespace.
 func Pod(p *corev1.Pod, own string) wire.Pod {
 	out := wire.Pod{
 		PodID: ID(p.Namespace, own, p.Name), Name: name(p), Namespace: p.Namespace,
@@ -123,8 +123,8 @@ func checkPod(in *wire.CreatePod) error {
 	return nil
 }
 
-// mark returns labels or annotations with one of the facade's; what the client sent under the facade's prefix is
-// dropped.
+// mark returns labels or annotations with an added one of the facade. It drops the client's entries with the facade's
+// prefix.
 func mark(m map[string]string, key, value string) map[string]string {
 	out := maps.Clone(userMetadata(m))
 	if out == nil {
@@ -134,10 +134,10 @@ func mark(m map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// maxStem leaves room for the suffixes of object names, and of the names of tasks' pods, within 63 characters.
+// maxStem leaves room for suffixes, including the suffixes of tasks' pods, within 63 characters.
 const maxStem = 30
 
-// Stem returns the beginning of an object name for a name that a client gave.
+// Stem returns the beginning of an object name for a client's name.
 func Stem(given string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(given) {

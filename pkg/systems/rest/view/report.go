@@ -13,20 +13,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maxReason limits what is kept of a worker's error, in bytes.
+// maxReason bounds the recorded part of a worker's error, in bytes.
 const maxReason = 1024
 
-// ErrStale is a report that does not follow from the state of the pod: a container that is another one, or a state
-// after the last.
+// ErrStale is the error for a report that contradicts the pod's state: of another container, or after the pod has
+// ended.
 type ErrStale string
 
 func (e ErrStale) Error() string { return string(e) }
 
-// exited is how a worker says which exit code a container had.
 var exited = regexp.MustCompile(`^container exited with code (-?[0-9]{1,10})$`)
 
-// ReportTask applies a worker's report on a task to the status of its pod, which is the caller's own. It returns
-// whether that changed.
+// ReportTask applies a worker's report on a task to the status of its pod, which the caller owns. It returns whether
+// the status changed.
 func ReportTask(p *corev1.Pod, in *wire.TaskStatus, now time.Time) (bool, error) {
 	state := wire.Container{Name: p.Spec.Containers[0].Name, ContainerID: in.ContainerID, Error: in.Error}
 	var phase corev1.PodPhase
@@ -43,11 +42,11 @@ func ReportTask(p *corev1.Pod, in *wire.TaskStatus, now time.Time) (bool, error)
 	return report(p, phase, []wire.Container{state}, "", "", now)
 }
 
-// ReportPod applies a worker's report on a pod to its status, which is the caller's own.
+// ReportPod applies a worker's report on a pod to its status, which the caller owns.
 func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	var phase corev1.PodPhase
 	switch in.Status {
-	case wire.PodScheduled: // Podling's worker says so with a container that has become unhealthy, whatever the pod does
+	case wire.PodScheduled: // Podling's worker sends it in any state, with a container that became unhealthy
 		phase = p.Status.Phase
 	case wire.PodRunning:
 		phase = corev1.PodRunning
@@ -60,7 +59,7 @@ func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	}
 	states := slices.Clone(in.Containers)
 	for i := range p.Spec.Containers {
-		// A worker need not list the containers: they are then as the pod.
+		// A worker need not list the containers. They then have the pod's state.
 		name := p.Spec.Containers[i].Name
 		if !slices.ContainsFunc(states, func(c wire.Container) bool { return c.Name == name }) &&
 			in.Status != wire.PodScheduled {
@@ -87,7 +86,7 @@ func report(p *corev1.Pod, phase corev1.PodPhase, states []wire.Container, messa
 		}
 	}
 	if ended(before.Phase) {
-		p.Status = *before // a report that is repeated changes nothing
+		p.Status = *before // a repeated report changes nothing
 		return false, nil
 	}
 	s.Phase, s.Message, s.Reason = phase, clip(message), clip(reason)
@@ -102,7 +101,6 @@ func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == cor
 
 func clip(s string) string { return s[:min(len(s), maxReason)] }
 
-// container applies the state of one container.
 func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now time.Time) error {
 	at := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == in.Name })
 	if at < 0 {
@@ -121,7 +119,7 @@ func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now tim
 	if in.ContainerID != "" {
 		id := WorkerRuntime + "://" + clip(in.ContainerID)
 		if s.ContainerID != "" && s.ContainerID != id {
-			return ErrStale("another container runs it")
+			return ErrStale("the pod runs another container")
 		}
 		s.ContainerID = id
 	}
@@ -174,7 +172,7 @@ func termination(in *wire.Container, phase corev1.PodPhase, started metav1.Time,
 	if end.ExitCode != 0 {
 		end.Reason = "Error"
 	} else if phase == corev1.PodFailed && len(in.Error) > 0 {
-		end.ExitCode = 1 // such as an image that could not be pulled
+		end.ExitCode = 1 // for example, the image could not be pulled
 	}
 	return end
 }

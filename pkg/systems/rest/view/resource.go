@@ -18,7 +18,7 @@ import (
 // ResourceTerminating is the state of a Resource that is being deleted.
 const ResourceTerminating = "Terminating"
 
-// ResourceState returns the state of a Resource as clients see it: OutOfSync until its latest generation was observed.
+// ResourceState returns the state of a Resource for clients: OutOfSync until its latest generation was observed.
 func ResourceState(r *kontrol.Resource) string {
 	switch {
 	case r.DeletionTimestamp != nil:
@@ -29,7 +29,7 @@ func ResourceState(r *kontrol.Resource) string {
 	return string(r.Status.State)
 }
 
-// Resource returns a Resource as clients see it, with its states.
+// Resource converts a Resource and its states for clients.
 func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*kontrol.CurrentState) wire.Resource {
 	target := kontrol.TargetOf(r)
 	out := wire.Resource{
@@ -113,7 +113,7 @@ func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource,
 	return r, err
 }
 
-// UpdateResource makes the changes of a request.
+// UpdateResource applies a request to a Resource.
 func UpdateResource(r *kontrol.Resource, in *wire.UpdateResource) error {
 	var err error
 	if len(in.DesiredSpec) > 0 {
@@ -152,7 +152,7 @@ func UpdateResource(r *kontrol.Resource, in *wire.UpdateResource) error {
 	return nil
 }
 
-// everyCluster is the selector of all clusters.
+// everyCluster is the text of a selector that selects all clusters.
 const everyCluster = "*"
 
 // selectorText returns a selector in kubectl's syntax.
@@ -181,7 +181,7 @@ func selector(text string) (*metav1.LabelSelector, error) {
 	return s, nil
 }
 
-// template returns an object with what identifies it. If it has another identity already, it is refused.
+// template returns the object with the target's identity. It refuses an object that already has another identity.
 func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, error) {
 	var object, meta map[string]json.RawMessage
 	if err := json.Unmarshal(spec, &object); err != nil || object == nil {
@@ -196,7 +196,7 @@ func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, err
 		meta = map[string]json.RawMessage{}
 	}
 	if t.Kind == "" {
-		_ = json.Unmarshal(object["kind"], &t.Kind) // what is no string is refused below
+		_ = json.Unmarshal(object["kind"], &t.Kind) // a value that is not a string is refused below
 	}
 	if _, has := object["apiVersion"]; !has && t.APIVersion == "" {
 		if t.APIVersion = apiVersion(t.Kind); t.APIVersion == "" {
@@ -214,7 +214,7 @@ func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, err
 		if raw, ok := f.of[f.key]; ok && json.Unmarshal(raw, &has) != nil {
 			return runtime.RawExtension{}, fmt.Errorf("desired_spec.%s must be a string", f.path)
 		}
-		if f.key == "apiVersion" && has != "" { // another version of the same kind is no other object
+		if f.key == "apiVersion" && has != "" { // another version of the same kind is the same object
 			continue
 		}
 		if has != "" && f.value != "" && has != f.value {
@@ -224,7 +224,7 @@ func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, err
 			f.of[f.key] = quoted(f.value)
 		}
 	}
-	object["metadata"], _ = json.Marshal(meta) // of what was parsed
+	object["metadata"], _ = json.Marshal(meta) // cannot fail: it was parsed before
 	raw, err := json.Marshal(object)
 	return runtime.RawExtension{Raw: raw}, err
 }
@@ -234,7 +234,7 @@ func quoted(s string) json.RawMessage {
 	return raw
 }
 
-// versions are searched, in this order, for kinds whose version is not given.
+// versions are searched in this order for a kind whose version is not given.
 var versions = []schema.GroupVersion{
 	{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"},
 	{Group: "networking.k8s.io", Version: "v1"},

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// Service returns a service as clients see it.
+// Service converts a service for clients.
 func Service(s *corev1.Service, own string) wire.Service {
 	out := wire.Service{
 		ServiceID: ID(s.Namespace, own, s.Name), Name: s.Name, Namespace: s.Namespace, Type: string(s.Spec.Type),
@@ -75,7 +75,7 @@ func NewService(in *wire.CreateService, namespace string) (*corev1.Service, erro
 	}, nil
 }
 
-// UpdateService applies a request to a service of the caller's own. The facade's labels and annotations stay.
+// UpdateService applies a request to a service that the caller owns. The facade's labels and annotations stay.
 func UpdateService(s *corev1.Service, in *wire.UpdateService) error {
 	if in.Selector != nil {
 		if len(*in.Selector) == 0 {
@@ -144,7 +144,7 @@ func servicePorts(ports []wire.ServicePort) ([]corev1.ServicePort, error) {
 	return out, nil
 }
 
-// Endpoints returns the addresses behind a service from its slices.
+// Endpoints converts the EndpointSlices of a service for clients.
 func Endpoints(s *corev1.Service, slicesOf []discoveryv1.EndpointSlice, own string) wire.Endpoints {
 	out := wire.Endpoints{
 		ServiceID: ID(s.Namespace, own, s.Name), ServiceName: s.Name, Namespace: s.Namespace,

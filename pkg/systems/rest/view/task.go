@@ -20,7 +20,7 @@ var taskStatus = map[tasks.TaskPhase]string{
 	tasks.TaskCompleted: wire.TaskCompleted, tasks.TaskFailed: wire.TaskFailed,
 }
 
-// Task returns a task as clients see it.
+// Task converts a task for clients.
 func Task(t *tasks.Task) wire.Task {
 	out := wire.Task{
 		TaskID: t.Name, Name: name(t), Image: t.Spec.Image, Env: envMap(t.Spec.Env), Status: taskStatus[t.Status.Phase],
@@ -43,14 +43,14 @@ func Task(t *tasks.Task) wire.Task {
 	return out
 }
 
-// The restart policies of a request.
+// The restart policies in requests.
 const (
 	RestartAlways    = string(corev1.RestartPolicyAlways)
 	RestartOnFailure = string(corev1.RestartPolicyOnFailure)
 	RestartNever     = string(corev1.RestartPolicyNever)
 )
 
-// retries is how often a task with the restart policy OnFailure is tried again.
+// retries is the number of retries of a task with the restart policy OnFailure.
 const retries = 5
 
 // NewTask returns the task of a request, with the given object name.
@@ -99,7 +99,7 @@ func NewTask(in *wire.CreateTask, namespace, objectName string) (*tasks.Task, er
 			return nil, err
 		}
 		if host == 0 {
-			continue // such a port is not published, and a task cannot be the target of a service
+			continue // the port is not published, and a task cannot be the target of a service
 		}
 		t.Spec.Ports = append(t.Spec.Ports, tasks.TaskPort{
 			HostPort:      host,
@@ -110,9 +110,9 @@ func NewTask(in *wire.CreateTask, namespace, objectName string) (*tasks.Task, er
 	return t, nil
 }
 
-// AttemptID returns the ID by which an external worker knows an attempt of a task: the task's own ID for the first
-// one, so that clients and worker use the same, and one with the numbers of attempt and index for others, so that a
-// report for an attempt that has ended cannot be mistaken for one for its successor.
+// AttemptID returns an external worker's ID for an attempt of a task. For the first attempt it is the task's ID, which
+// clients use too. Other IDs contain the attempt's number and index, so that a late report cannot be mistaken for one
+// of the next attempt.
 func AttemptID(task string, a *tasks.TaskAttempt) string {
 	id := task
 	if a.Number > 1 || a.Index != nil {
@@ -145,10 +145,10 @@ func ParseAttemptID(id string) (task string, a tasks.TaskAttempt, ok bool) {
 	return parts[0], a, AttemptID(parts[0], &a) == id
 }
 
-// tokenVolume begins the name of the volume that admission adds to every pod; external workers have no use for it.
+// tokenVolume is the prefix of the volume that admission adds to every pod. External workers ignore it.
 const tokenVolume = "kube-api-access-"
 
-// Assignable returns an error if a pod needs what an external worker cannot give it.
+// Assignable returns an error if a pod needs something that external workers do not support.
 func Assignable(p *corev1.Pod) error {
 	s := &p.Spec
 	for _, v := range s.Volumes {
@@ -175,7 +175,7 @@ func Assignable(p *corev1.Pod) error {
 	return nil
 }
 
-// AsTask reports whether a pod is given to a worker as a task. Others, such as tasks with a command, are given as pods.
+// AsTask reports whether a worker gets a pod as a task. It gets others, such as tasks with a command, as pods.
 func AsTask(p *corev1.Pod, own string) bool {
 	ref := metav1.GetControllerOf(p)
 	if ref == nil || ref.Kind != "Task" || p.Namespace != own || len(p.Spec.Containers) != 1 {
@@ -185,7 +185,7 @@ func AsTask(p *corev1.Pod, own string) bool {
 	return len(c.Command) == 0 && len(c.Args) == 0 && c.WorkingDir == ""
 }
 
-// Assignment returns the task that a worker is given for the pod of an attempt.
+// Assignment returns a worker's task for the pod of an attempt.
 func Assignment(p *corev1.Pod) (wire.Task, error) {
 	var a tasks.TaskAttempt
 	n, err := strconv.ParseInt(p.Labels[tasks.LabelAttempt], 10, 32)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// WorkerClient returns a client for requests to external workers, by the address of their Node. It follows no redirects
-// and uses no proxy, and a request may take as long as timeout; 0 means no limit but the context's.
+// WorkerClient returns a client for requests to the address of an external worker's Node. It neither follows redirects
+// nor uses a proxy. timeout bounds a request; 0 means no bound except the context's.
 func WorkerClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

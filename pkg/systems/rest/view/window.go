@@ -10,7 +10,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// windows returns sync windows as clients see them.
 func windows(list []kontrol.SyncWindow) (out []wire.SyncWindow) {
 	for _, w := range list {
 		out = append(out, wire.SyncWindow{
@@ -23,7 +22,6 @@ func windows(list []kontrol.SyncWindow) (out []wire.SyncWindow) {
 	return out
 }
 
-// newWindows returns the sync windows of a request.
 func newWindows(list []wire.SyncWindow) (out []kontrol.SyncWindow, err error) {
 	for i, w := range list {
 		d, err := time.ParseDuration(w.Duration)

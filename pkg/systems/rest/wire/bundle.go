@@ -2,47 +2,45 @@ package wire
 
 import "time"
 
-// Bundle is many objects that clusters should have, brought there in order and in waves.
+// Bundle is a set of objects that clusters should have, rolled out in order and in waves.
 type Bundle struct {
 	ID   int64  `json:"id"`
 	Name string `json:"name"`
-	// ClusterID is the name of the one cluster that should have the objects; ClusterSelector selects clusters by their
-	// labels instead.
+	// ClusterID names the only target cluster. ClusterSelector selects clusters by their labels instead.
 	ClusterID       string `json:"cluster_id"`
 	ClusterSelector string `json:"cluster_selector,omitempty"`
 	BundleSource
 	Mode           string `json:"mode"`
 	DeletionPolicy string `json:"deletion_policy"`
 	BundleRollout
-	// Windows are times in which the objects are, or are not, brought to clusters, applied and corrected.
+	// Windows allow or forbid rolling out, applying and correcting the objects at certain times.
 	Windows    []SyncWindow `json:"windows,omitempty"`
 	Generation int64        `json:"generation"`
-	// Content identifies the objects, once they were read; ContentApproved says whether it was approved, where that is
-	// asked for.
+	// Content identifies the objects once they were read. ContentApproved is set if manual approval was given for it.
 	Content         string `json:"content,omitempty"`
 	ContentApproved bool   `json:"content_approved"`
 	Objects         int32  `json:"objects"`
-	// State says how far it is, or Terminating; Message says why it is not Synced.
+	// State is the progress, or Terminating. Message explains a state other than Synced.
 	State     string          `json:"state"`
 	Message   string          `json:"message,omitempty"`
 	Clusters  []BundleCluster `json:"clusters"`
 	CreatedAt time.Time       `json:"created_at"`
 }
 
-// BundleSource is where objects are. Exactly one field is set.
+// BundleSource locates the objects. Exactly one field is set.
 type BundleSource struct {
-	// Inline are YAML or JSON documents, ConfigMap is NAMESPACE/NAME of one that has them, and Artifact is the reference
-	// of an OCI artifact.
+	// Inline is YAML or JSON documents. ConfigMap is NAMESPACE/NAME of a ConfigMap with documents. Artifact is the
+	// reference of an OCI artifact.
 	Inline    string `json:"inline,omitempty"`
 	ConfigMap string `json:"config_map,omitempty"`
 	Artifact  string `json:"artifact,omitempty"`
 }
 
-// BundleRollout says in which way objects are brought to clusters.
+// BundleRollout controls the rollout to clusters.
 type BundleRollout struct {
-	// MaxUnavailable is a number of clusters, or a percentage.
+	// MaxUnavailable is a number of clusters or a percentage.
 	MaxUnavailable string `json:"max_unavailable,omitempty"`
-	// HealthTimeout is how long a wave may take on a cluster, in seconds.
+	// HealthTimeout bounds a wave on a cluster, in seconds.
 	HealthTimeout int64 `json:"health_timeout_seconds,omitempty"`
 	// OnFailure is Stop or Continue, Approval None or Manual.
 	OnFailure string `json:"on_failure,omitempty"`
@@ -50,12 +48,12 @@ type BundleRollout struct {
 	Paused    bool   `json:"paused,omitempty"`
 }
 
-// BundleCluster says how far a cluster is.
+// BundleCluster is the progress on one cluster.
 type BundleCluster struct {
 	ClusterID string `json:"cluster_id"`
 	State     string `json:"state"`
 	Message   string `json:"message,omitempty"`
-	// Content is what the cluster has, or is under way to; Wave is the wave that is under way.
+	// Content is the content that the cluster has or is getting. Wave is the wave in progress.
 	Content string `json:"content,omitempty"`
 	Wave    *int32 `json:"wave,omitempty"`
 }
@@ -73,13 +71,13 @@ type CreateBundle struct {
 	Windows []SyncWindow `json:"windows,omitempty"`
 }
 
-// UpdateBundle is the body of PUT /api/v1/bundles/{id}. What is absent stays as it is; a source replaces the former
+// UpdateBundle is the body of PUT /api/v1/bundles/{id}. Absent fields stay unchanged; a source replaces the previous
 // one.
 type UpdateBundle struct {
 	ClusterID       *string `json:"cluster_id,omitempty"`
 	ClusterSelector *string `json:"cluster_selector,omitempty"`
 	BundleSource
-	// Generation, if present, must be the present one: a change that was made meanwhile is not overwritten.
+	// Generation, if present, must equal the present one, so that no other change is overwritten.
 	Generation     *int64  `json:"generation,omitempty"`
 	Mode           *string `json:"mode,omitempty"`
 	DeletionPolicy *string `json:"deletion_policy,omitempty"`
@@ -88,11 +86,12 @@ type UpdateBundle struct {
 	OnFailure      *string `json:"on_failure,omitempty"`
 	Approval       *string `json:"approval,omitempty"`
 	Paused         *bool   `json:"paused,omitempty"`
-	// Windows replace all former ones; an empty list removes them.
+	// Windows replace all previous ones; an empty list removes them.
 	Windows *[]SyncWindow `json:"windows,omitempty"`
 }
 
-// ApproveBundle is the body of POST /api/v1/bundles/{id}/approve: the content that is approved, as it was read.
+// ApproveBundle is the body of POST /api/v1/bundles/{id}/approve. Content is the approved content, as the client read
+// it.
 type ApproveBundle struct {
 	Content string `json:"content"`
 }

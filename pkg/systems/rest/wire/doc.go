@@ -1,8 +1,6 @@
-// Package wire has the JSON types of Podling's REST API, as the facade in package rest speaks it, and as the command
-// line in package podling and external workers expect it. Field names and status words are Podling's; Resource has the
-// names of Kontrol's tables.
-//
-// Its invariant: a field that Podling omits when empty is omitted here.
+// Package wire defines the JSON types of Podling's REST API for the facade (package rest), the command line (package
+// podling) and external workers. Field names and status words are Podling's; Resource has the names of Kontrol's
+// tables. Its invariant: it omits an empty field if Podling does.
 package wire
 
 // The status words of a task.
@@ -14,7 +12,7 @@ const (
 	TaskFailed    = "failed"
 )
 
-// The status words of a pod, beside pending, scheduled, running and failed.
+// The status words of a pod.
 const (
 	PodPending   = "pending"
 	PodScheduled = "scheduled"
@@ -37,7 +35,7 @@ const (
 	NodeOffline = "offline"
 )
 
-// The health of a container; unknown without probes.
+// The health of a container; unknown for containers without probes.
 const (
 	HealthHealthy   = "healthy"
 	HealthUnhealthy = "unhealthy"
@@ -49,7 +47,7 @@ type Error struct {
 	Error string `json:"error"`
 }
 
-// Message is the body of answers that have nothing else to say.
+// Message is the body of answers that only have a message.
 type Message struct {
 	Message string `json:"message"`
 }

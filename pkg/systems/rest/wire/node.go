@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Node is a machine that runs tasks. Hostname and Port are where its logs can be read.
+// Node is a machine that runs tasks. Its logs can be read at Hostname and Port.
 type Node struct {
 	NodeID        string         `json:"nodeId"`
 	Hostname      string         `json:"hostname"`
@@ -27,14 +27,14 @@ type RegisterNode struct {
 	Port     int    `json:"port"`
 	CPU      string `json:"cpu"`
 	Memory   string `json:"memory"`
-	// HeartbeatTimeoutSeconds is how long the worker may be silent until it is offline and its tasks have failed: 2 to
-	// 3600. Podling's workers do not send it: theirs is 90.
+	// HeartbeatTimeoutSeconds is the silence after which the worker is offline and its tasks fail: 2 to 3600. Without
+	// it, as from Podling's workers, it is 90.
 	HeartbeatTimeoutSeconds int `json:"heartbeatTimeoutSeconds,omitempty"`
 }
 
 // Heartbeat is the body of POST /api/v1/heartbeat.
 type Heartbeat struct {
 	NodeID string `json:"nodeId"`
-	// ID is NodeID in the spelling of the design.
+	// ID is NodeID under the name in Podling's design.
 	ID string `json:"node_id,omitempty"`
 }

@@ -19,7 +19,7 @@ type Pod struct {
 	FinishedAt    *time.Time        `json:"finishedAt,omitempty"`
 	Message       string            `json:"message,omitempty"`
 	Reason        string            `json:"reason,omitempty"`
-	// SchedulingError is only in the answer to a create, if no node can take the pod at the moment.
+	// SchedulingError is only set in the answer to a create, if no node can take the pod now.
 	SchedulingError string `json:"schedulingError,omitempty"`
 }
 
@@ -46,7 +46,7 @@ type Container struct {
 	RestartCount int        `json:"restartCount,omitempty"`
 }
 
-// CreatePod is the body of POST /api/v1/pods. Name and Containers are required. RestartPolicy is Never unless set.
+// CreatePod is the body of POST /api/v1/pods. Name and Containers are required. RestartPolicy defaults to Never.
 type CreatePod struct {
 	Name          string            `json:"name"`
 	Namespace     string            `json:"namespace,omitempty"`
@@ -65,7 +65,7 @@ type PodStatus struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// ExecutePod is the body with which a worker is given a pod.
+// ExecutePod is the body of a request that gives a pod to a worker.
 type ExecutePod struct {
 	Pod Pod `json:"pod"`
 }

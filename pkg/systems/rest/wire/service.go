@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Service is a stable address of a set of pods. Type is ClusterIP, NodePort or LoadBalancer.
+// Service is a stable address for a set of pods. Type is ClusterIP, NodePort or LoadBalancer.
 type Service struct {
 	ServiceID       string            `json:"serviceId"`
 	Name            string            `json:"name"`
@@ -18,7 +18,7 @@ type Service struct {
 	UpdatedAt       time.Time         `json:"updatedAt"`
 }
 
-// ServicePort is a port of a service. TargetPort is Port unless set, Protocol TCP.
+// ServicePort is a port of a service. TargetPort defaults to Port, Protocol to TCP.
 type ServicePort struct {
 	Name       string `json:"name,omitempty"`
 	Protocol   string `json:"protocol,omitempty"`
@@ -39,7 +39,7 @@ type CreateService struct {
 	SessionAffinity string            `json:"sessionAffinity,omitempty"`
 }
 
-// UpdateService is the body of PUT /api/v1/services/{id}. What is absent stays.
+// UpdateService is the body of PUT /api/v1/services/{id}. Absent fields stay unchanged.
 type UpdateService struct {
 	Selector        *map[string]string `json:"selector,omitempty"`
 	Ports           *[]ServicePort     `json:"ports,omitempty"`

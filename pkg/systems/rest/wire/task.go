@@ -21,7 +21,7 @@ type Task struct {
 	HealthStatus   string            `json:"healthStatus,omitempty"`
 	Resources      Requirements      `json:"resources,omitempty"`
 	Ports          []ContainerPort   `json:"ports,omitempty"`
-	// SchedulingError is only in the answer to a create, if no node can take the task at the moment.
+	// SchedulingError is only set in the answer to a create, if no node can take the task now.
 	SchedulingError string `json:"schedulingError,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type TaskStatus struct {
 	HealthStatus string `json:"healthStatus,omitempty"`
 }
 
-// Execute is the body with which a worker is given a task.
+// Execute is the body of a request that gives a task to a worker.
 type Execute struct {
 	Task Task `json:"task"`
 }
@@ -54,8 +54,7 @@ type Execute struct {
 type TaskLogs struct {
 	TaskID string `json:"taskId"`
 	Logs   string `json:"logs"`
-	// Tail is the number of lines that was asked for.
-	Tail int `json:"tail"`
+	Tail   int    `json:"tail"`
 }
 
 // HealthCheck is a probe. Type is http, tcp or exec.
@@ -71,7 +70,7 @@ type HealthCheck struct {
 	FailureThreshold    int      `json:"failureThreshold,omitempty"`
 }
 
-// Requirements are what a container requests and is limited to.
+// Requirements are the requests and limits of a container.
 type Requirements struct {
 	Requests Resources `json:"requests,omitempty"`
 	Limits   Resources `json:"limits,omitempty"`
@@ -83,7 +82,7 @@ type Resources struct {
 	Memory int64 `json:"memory,omitempty"`
 }
 
-// ContainerPort is a port of a container. Protocol is TCP unless set.
+// ContainerPort is a port of a container. Protocol defaults to TCP.
 type ContainerPort struct {
 	Name          string `json:"name,omitempty"`
 	ContainerPort int    `json:"containerPort"`

@@ -1,6 +1,5 @@
-// Package commands is the command line of tasks.
-//
-// Its invariant: a wait that ends early leaves its task running, and says so.
+// Package commands is the command line of tasks. Its invariant: a wait that ends early leaves its task running, and
+// says so.
 package commands
 
 import (
@@ -18,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands of tasks. Each is below coracle itself, as Podling's users expect.
+// commands are the commands of tasks. Each is directly below coracle, as Podling's users expect.
 type commands struct{ command.Connector }
 
-// New returns the commands of tasks. kinds are the ones of the system.
+// New returns the commands of tasks. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
@@ -29,7 +28,6 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 
 func taskList() ctrl.ObjectList { return &tasks.TaskList{} }
 
-// cluster is the cluster of a command.
 type cluster struct{ *command.Cluster }
 
 func (k commands) onCluster(cmd *cobra.Command, f func(ctx context.Context, c cluster, args []string) error) {
@@ -85,7 +83,7 @@ func (k commands) run() *cobra.Command {
 	f.DurationVar(&o.Timeout, "timeout", 0, "stop an attempt that runs longer, such as 10m")
 	f.DurationVar(&o.ScheduleTimeout, "schedule-timeout", 0, "fail if no node is feasible within this time")
 	f.DurationVar(&o.StartTimeout, "start-timeout", 0,
-		"fail if the container cannot be created, such as for its image, within this time (default 20s)")
+		"fail if the container cannot be created within this time, for example because of its image (default 20s)")
 	f.DurationVar(&o.StopTimeout, "stop-timeout", 0,
 		"kill a container that is stopped and has not ended within this time (default 30s)")
 	f.DurationVar(&o.TTL, "ttl", -1*time.Nanosecond,
@@ -98,7 +96,7 @@ func (k commands) run() *cobra.Command {
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
-	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // which is not shown
+	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // hidden from the usage text
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error { return c.Run(ctx, o, command.Standard()) })
 	return cmd
 }
@@ -106,11 +104,11 @@ func (k commands) run() *cobra.Command {
 func (k commands) ps() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
-		Short: "List tasks that are under way",
+		Short: "List unfinished tasks",
 		Args:  command.Exactly(0, "[-a] [-w] [--task NAME]"),
 	}
 	task := cmd.Flags().String("task", "", "show one task in detail")
-	all := cmd.Flags().BoolP("all", "a", false, "also those that have ended")
+	all := cmd.Flags().BoolP("all", "a", false, "also list ended tasks")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
 		switch {
@@ -132,11 +130,11 @@ func (k commands) logs() *cobra.Command {
 		Args:  command.Exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]"),
 	}
 	var o LogOptions
-	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "follow the output until the attempt ends")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
-	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array, which is required for one")
-	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // which is not shown
+	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array; required for arrays")
+	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // hidden from the usage text
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
 			return errors.New("--tail and --attempt must be positive")
@@ -164,7 +162,7 @@ func (k commands) cancel() *cobra.Command {
 func (k commands) prune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Delete the tasks that have ended, with their output",
+		Short: "Delete the ended tasks with their output",
 		Args:  command.Exactly(0, ""),
 	}
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {

@@ -36,7 +36,7 @@ func taskLine(t *tasks.Task, now time.Time) []any {
 	}
 }
 
-// Tasks prints the tasks of the namespace that have not ended, or all. They are in the order of the API, by name.
+// Tasks prints the unfinished tasks of the namespace, or all. One page is sorted by age, more pages by name.
 func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error {
 	match := unfinished
 	if all {
@@ -48,7 +48,7 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 			return nil
 		}
 		found = true
-		if len(list) < command.Page { // the usual case: one page
+		if len(list) < command.Page { // there is only one page
 			slices.SortStableFunc(list, func(a, b tasks.Task) int {
 				return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 			})
@@ -67,13 +67,13 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n",
 			c.Namespace)
 	} else {
-		_, err = fmt.Fprintf(t.Err, "No task is under way in namespace %s: coracle ps -a lists those that have ended, too.\n",
+		_, err = fmt.Fprintf(t.Err, "No unfinished tasks in namespace %s: coracle ps -a also lists ended ones.\n",
 			c.Namespace)
 	}
 	return err
 }
 
-// WatchTasks prints a line for each change of a task, until ctx is done.
+// WatchTasks prints a line for each change of a task until ctx is done.
 func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) error {
 	const format = "%-30s  %-10s  %-20s  %4s  %-8s  %s\n"
 	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "ERROR")

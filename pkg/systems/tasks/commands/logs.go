@@ -12,17 +12,17 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// LogOptions select what `coracle logs` shows.
+// LogOptions are the options of `coracle logs`.
 type LogOptions struct {
 	Follow bool
-	// Tail is the number of lines from the end; negative for all.
+	// Tail is the number of lines from the end; negative means all.
 	Tail int64
-	// Attempt is the number of the attempt, 0 for the last one that has begun. Index is the index in an array, negative if
-	// the task is no array.
+	// Attempt is the number of the attempt, 0 for the last one that has begun. Index is the index in an array,
+	// negative if the task is not an array.
 	Attempt, Index int32
 }
 
-// Logs copies the output of an attempt of a task to out. Its node keeps it until the task is deleted.
+// Logs copies the output of a task's attempt to out. The attempt's node keeps the output until the task is deleted.
 func (c cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Writer) error {
 	t, err := c.getTask(ctx, name)
 	if err != nil {
@@ -33,7 +33,7 @@ func (c cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Wri
 	} else if a != nil && o.Index >= a.Size {
 		return fmt.Errorf("task %s has no index %d: choose 0 to %d", name, o.Index, a.Size-1)
 	} else if a == nil && o.Index > 0 {
-		return fmt.Errorf("task %s is no array: leave out --index", name)
+		return fmt.Errorf("task %s is not an array: leave out --index", name)
 	}
 	return c.copyLogs(ctx, name, o, out)
 }

@@ -22,9 +22,9 @@ type RunOptions struct {
 	Name, Image string
 	// Command is the arguments after "--". It replaces the image's command.
 	Command []string
-	// Env is a list of NAME=value, Ports of HOST:CONTAINER with an optional /tcp or /udp.
+	// Env holds NAME=value, Ports HOST:CONTAINER with an optional /tcp or /udp.
 	Env, Ports []string
-	// CPU and Memory are quantities, requested and limited alike.
+	// CPU and Memory are quantities, used as both request and limit.
 	CPU, Memory string
 	WorkingDir  string
 	Node        string
@@ -32,19 +32,19 @@ type RunOptions struct {
 	Retries     int32
 	// Backoff is the pause before the first retry; negative means the default.
 	Backoff time.Duration
-	// Timeout limits each attempt, ScheduleTimeout the wait for a node; 0 means unlimited. TTL is after the end; negative
-	// means forever.
+	// Timeout bounds each attempt, ScheduleTimeout the wait for a node; 0 means unbounded. TTL is how long the task
+	// exists after its end; negative means forever.
 	Timeout, ScheduleTimeout, TTL time.Duration
-	// StartTimeout limits how long a container may be impossible to create, StopTimeout is between SIGTERM and SIGKILL; 0
+	// StartTimeout bounds how long creating the container may fail, StopTimeout the time from SIGTERM to SIGKILL; 0
 	// means the default.
 	StartTimeout, StopTimeout time.Duration
-	// Array is the number of indexes, Parallelism how many of them run at a time; 0 for no array, and for the default.
+	// Array is the number of indexes; 0 means no array. Parallelism bounds the running indexes; 0 means the default.
 	Array, Parallelism int32
 	// Key is the idempotency key, from which the name is derived.
 	Key string
-	// Schedule makes a schedule of tasks, in TimeZone.
+	// Schedule makes it a schedule of tasks, in TimeZone.
 	Schedule, TimeZone string
-	// Wait waits for the task to end and streams its output; a task that failed is returned as a *command.Exit.
+	// Wait waits for the task's end and streams its output. A failed task is returned as a *command.Exit.
 	Wait bool
 	// Remove deletes the task after it has ended.
 	Remove bool
@@ -149,7 +149,7 @@ func port(text string) (tasks.TaskPort, error) {
 	}, nil
 }
 
-// Run creates a task, or a schedule of tasks, and prints its name to t.Out. It may wait for the task.
+// Run creates a task, or a schedule of tasks, and prints its name to t.Out. With Wait it waits for the task.
 func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) error {
 	task, err := o.Task(c.Namespace)
 	if err != nil {
@@ -206,7 +206,6 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 	return nil
 }
 
-// schedule creates a schedule of a task.
 func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t command.Terminal) error {
 	if o.Wait || o.Key != "" {
 		return errors.New("--schedule runs a task again and again: leave out --wait and --idempotency-key")

@@ -13,16 +13,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// interruptedCode is the exit code of a wait that a signal interrupted, as shells have it: 128 and the signal's number.
+// interruptedCode is the exit code of an interrupted wait: 128 and the number of SIGINT, as in shells.
 const interruptedCode = 130
 
-// failed is the error of a task that failed, or whose wait was interrupted. The command ends with code: the exit code
-// of the container, 1 if it has none, 130 if a signal interrupted the wait.
+// failed returns the error of a task that failed, or of an interrupted wait. The command exits with code: the
+// container's exit code, 1 if there is none, or interruptedCode.
 func failed(name, reason string, code int) error {
 	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", name, reason)}
 }
 
-// unfinished and finished select tasks by phase.
 var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
 	fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
 
@@ -35,7 +34,6 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	return t, err
 }
 
-// eachTask calls f for the tasks of the namespace that match, page by page.
 func (c cluster) eachTask(ctx context.Context, match fields.Selector, f func([]tasks.Task) error) error {
 	o := &ctrl.ListOptions{Namespace: c.Namespace, Limit: command.Page, FieldSelector: match}
 	for {
@@ -52,7 +50,7 @@ func (c cluster) eachTask(ctx context.Context, match fields.Selector, f func([]t
 	}
 }
 
-// Cancel cancels tasks.
+// Cancel cancels tasks. It reports each task through say.
 func (c cluster) Cancel(ctx context.Context, names []string, say func(format string, args ...any)) error {
 	for _, name := range names {
 		t, err := c.getTask(ctx, name)
@@ -71,7 +69,7 @@ func (c cluster) Cancel(ctx context.Context, names []string, say func(format str
 	return nil
 }
 
-// Prune deletes the tasks of the namespace that have ended, with their logs, and returns how many there were.
+// Prune deletes the ended tasks of the namespace with their logs, and returns their number.
 func (c cluster) Prune(ctx context.Context) (int, error) {
 	count := 0
 	for _, phase := range []tasks.TaskPhase{tasks.TaskCompleted, tasks.TaskFailed} {

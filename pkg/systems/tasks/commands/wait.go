@@ -21,34 +21,34 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// serverPatience is how long a wait for a task survives without the server; the task keeps running. serverPause is the
-// time between attempts to reach the server.
+// serverPatience is how long a wait survives while the server cannot be reached; the task continues. serverPause is
+// the time between attempts to reach the server.
 const (
 	serverPatience = time.Minute
 	serverPause    = 200 * time.Millisecond
 )
 
-// away reports whether a request has failed because the server restarts, or is about to be there.
+// away reports whether a request failed because the server is down, restarting or not ready yet.
 func away(err error) bool {
 	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		apierrors.IsServiceUnavailable(err)
 }
 
-// follow watches a task until it ends, reports its progress, and copies the output of its attempts.
+// follow watches a task until it ends. Meanwhile it reports the progress and copies the output of the attempts.
 func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Terminal) (*tasks.Task, error) {
 	only := &ctrl.ListOptions{
 		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
 	}
 	f := &follower{c: c, t: t, out: closed()}
 	defer f.stop()
-	var since time.Time // the server is away; zero if it is not
+	var since time.Time // when the server became unreachable; zero while it is reachable
 	for {
 		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, only)
 		if err != nil && away(err) && (since.IsZero() || time.Since(since) < serverPatience) {
 			if since.IsZero() {
 				since = time.Now()
-				fmt.Fprintf(t.Err, "the server cannot be reached, task %s goes on: %v\n", task.Name, err)
+				fmt.Fprintf(t.Err, "the server cannot be reached; task %s continues: %v\n", task.Name, err)
 			}
 			select {
 			case <-time.After(serverPause):
@@ -74,20 +74,19 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 			if now.Status.Phase.Ended() {
 				w.Stop()
 				f.finish(ctx)
-				if now.Status.Phase == tasks.TaskCompleted { // a failure is the command's error
+				if now.Status.Phase == tasks.TaskCompleted { // the command returns a failure as its error
 					fmt.Fprintln(t.Err, describePhase(now))
 				}
 				return now, nil
 			}
 		}
-		// The server ends a watch now and then; start again with the current state.
+		// The server ends each watch after a while. Start again with the current state.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// follower reports one task.
 type follower struct {
 	c      cluster
 	t      command.Terminal
@@ -110,7 +109,7 @@ func (f *follower) stop() {
 	}
 }
 
-// show prints what is new, and begins to copy the output of an attempt that has started.
+// show prints a changed state, and starts to copy the output of a new attempt.
 func (f *follower) show(ctx context.Context, t *tasks.Task) {
 	if !t.Status.Phase.Ended() {
 		if line := describePhase(t); line != f.last {
@@ -150,14 +149,14 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 	}
 }
 
-// resume calls read again, which begins anew each time, while the server is away. What was written before is left out.
+// resume calls read again while the server is away. Each read begins at the start; output that was written is skipped.
 func resume(ctx context.Context, to io.Writer, read func(io.Writer) error) error {
 	out, broke := &remainder{to: to}, false
 	for since := time.Now(); ; {
 		had := out.had
 		out.skip = had
 		err := read(out)
-		if err == nil || !broke && !away(err) { // once it broke, whatever a server or an agent says that has just started
+		if err == nil || !broke && !away(err) { // after an interruption any error may pass
 			return err
 		}
 		if broke = true; out.had > had {
@@ -173,7 +172,7 @@ func resume(ctx context.Context, to io.Writer, read func(io.Writer) error) error
 	}
 }
 
-// remainder writes what follows the first skip bytes, and counts what it has written.
+// remainder drops the first skip bytes, writes the rest to a writer, and counts the written bytes in had.
 type remainder struct {
 	to        io.Writer
 	skip, had int64
@@ -198,7 +197,7 @@ func (f *follower) finish(ctx context.Context) {
 	}
 }
 
-// pulls shows the progress of image pulls, which the node reports as events of the pod.
+// pulls prints the progress of image pulls, which the node reports as events of the pod.
 func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer) {
 	w, err := c.Client.Watch(ctx, &corev1.EventList{},
 		&ctrl.ListOptions{Namespace: namespace, FieldSelector: fields.OneTermEqualSelector("involvedObject.name", pod)})
@@ -235,7 +234,7 @@ func describePhase(t *tasks.Task) string {
 		}
 		return line
 	case tasks.TaskCompleted:
-		if d := took(s); d >= time.Second { // times are in seconds
+		if d := took(s); d >= time.Second { // the API's times are in whole seconds
 			return "completed in " + d.String()
 		}
 		return "completed"
@@ -254,9 +253,9 @@ func took(s tasks.TaskStatus) time.Duration {
 	return s.FinishedAt.Sub(s.StartedAt.Time)
 }
 
-// interrupted asks at a terminal whether to cancel the task.
+// interrupted asks whether to cancel the task, if t is a terminal.
 func (c cluster) interrupted(name string, t command.Terminal) error {
-	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
+	left := failed(name, "interrupted; the task continues: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
 		interruptedCode)
 	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
 		return left
@@ -271,7 +270,7 @@ func (c cluster) interrupted(name string, t command.Terminal) error {
 	return failed(name, "cancelled", interruptedCode)
 }
 
-// ask asks a question; another interrupt means no.
+// ask asks a question. Another interrupt means no.
 func ask(question string, t command.Terminal) bool {
 	fmt.Fprint(t.Err, question)
 	again := make(chan os.Signal, 1)

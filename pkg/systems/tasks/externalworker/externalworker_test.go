@@ -170,7 +170,7 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	}
 	task.Spec.Env = []corev1.EnvVar{{Name: "K", Value: "V"}}
 	p := tasks.Pod(task, &tasks.TaskAttempt{Number: number})
-	p.Spec.NodeName, p.Finalizers = "w1", nil // no reconciler of tasks runs, which would remove them
+	p.Spec.NodeName, p.Finalizers = "w1", nil // nothing would remove the finalizer, since no reconciler of tasks runs
 	for _, f := range change {
 		f(p)
 	}
@@ -208,7 +208,7 @@ func accepted(p *corev1.Pod) bool {
 
 func failed(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed }
 
-// TestAWorkerIsGivenTasks checks that a worker gets tasks like from Podling's master, with a separate ID for each
+// TestAWorkerIsGivenTasks checks that a worker gets tasks as from Podling's master, with a separate ID for each
 // attempt.
 func TestAWorkerIsGivenTasks(t *testing.T) {
 	w := newWorld(t, time.Now())
@@ -226,8 +226,8 @@ func TestAWorkerIsGivenTasks(t *testing.T) {
 	require.Equal(t, "w1", task.NodeID)
 }
 
-// TestAPodIsNotGivenTwice checks that a worker that has the pod already, because an earlier answer was lost, does
-// not get it again.
+// TestAPodIsNotGivenTwice checks that a worker that already has the pod, because its answer was lost, does not get it
+// again.
 func TestAPodIsNotGivenTwice(t *testing.T) {
 	w := newWorld(t, time.Now())
 	w.mu.Lock()
@@ -237,8 +237,8 @@ func TestAPodIsNotGivenTwice(t *testing.T) {
 	require.Equal(t, []string{"GET /api/v1/tasks/a/status"}, w.requests())
 }
 
-// TestTasksWithACommandAreGivenAsPods, since Podling's tasks have no command. The worker's copy is removed with the
-// pod.
+// TestTasksWithACommandAreGivenAsPods checks that they are, since Podling's tasks have no command, and that the
+// worker's copy is removed with the pod.
 func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
 	w := newWorld(t, time.Now())
 	p := w.wait(w.pod(1, func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"echo"} }), accepted)
@@ -260,7 +260,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 	}
 	w.mu.Unlock()
 	p := w.wait(w.pod(1), failed)
-	require.Contains(t, p.Status.Message, "refused it: status 400: nono")
+	require.Contains(t, p.Status.Message, "refused the pod: status 400: nono")
 	require.LessOrEqual(t, len(p.Status.Message), maxMessage)
 
 	elsewhere := false
@@ -279,7 +279,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 // TestASilentWorkerIsOffline checks that a worker is offline 30 s after its last heartbeat, and that a later
 // heartbeat alone does not bring it back.
 func TestASilentWorkerIsOffline(t *testing.T) {
-	w := newWorld(t, time.Now().Add(time.Second)) // later than the node's creation time, which is in whole seconds
+	w := newWorld(t, time.Now().Add(time.Second)) // after the node's creation time, which is in whole seconds
 	var node corev1.Node
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
 	var lease coordinationv1.Lease
@@ -307,7 +307,7 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 	require.Equal(t, "HeartbeatTimeout", node.Status.Conditions[0].Reason)
 }
 
-// TestAWorkerThatFailsIsAskedOnce checks that a failing worker gets one request in a pass, however many pods it has.
+// TestAWorkerThatFailsIsAskedOnce checks that a failing worker gets one request per pass, however many pods it has.
 func TestAWorkerThatFailsIsAskedOnce(t *testing.T) {
 	w := newWorld(t, time.Now())
 	var pods []corev1.Pod

@@ -8,30 +8,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 )
 
-// Assigned is the condition of a pod on an external worker. It is False while the worker may or may not have been given
-// the pod, and True once it has accepted it.
+// Assigned is the condition of a pod on an external worker. It is False from the announcement on, when the worker may
+// have got the pod, and True once the worker has accepted it.
 const Assigned corev1.PodConditionType = "tasks.coracle.dev/Assigned"
 
 // assignPatience is how long a worker may fail to accept a pod before the pod fails.
 const assignPatience = 30 * time.Second
 
-// Action is what to do about a pod.
+// Action is the next step for a pod.
 type Action int
 
 const (
-	// Wait: for the worker's reports, or for the worker to come back.
+	// Wait waits for the worker's reports, or for the worker to come back.
 	Wait Action = iota
-	// Announce writes that the worker is about to be given the pod.
+	// Announce records in the status that the worker may get the pod.
 	Announce
-	// Assign gives the worker the pod, unless it has it.
+	// Assign sends the worker the pod, unless the worker has it.
 	Assign
-	// Fail fails the pod, which the worker cannot run or did not accept.
+	// Fail fails a pod that the worker cannot run or did not accept.
 	Fail
-	// Release removes a deleted pod, from the worker as well.
+	// Release removes a deleted pod, also from the worker.
 	Release
 )
 
-// Plan decides about one pod of a worker, and says why it fails.
+// Plan returns the next step for a pod of a worker, and the reason if it fails.
 func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	assigned := condition(p)
@@ -49,7 +49,7 @@ func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
 		}
 		return Announce, ""
 	case !now.Before(assigned.LastTransitionTime.Add(assignPatience)):
-		return Fail, "the worker did not accept it within " + assignPatience.String() + ": " + assigned.Message
+		return Fail, "the worker did not accept the pod within " + assignPatience.String() + ": " + assigned.Message
 	case !online:
 		return Wait, ""
 	}

@@ -1,12 +1,12 @@
-// Package externalworker gives the pods on external workers to those workers, and marks workers offline that send no
-// heartbeats.
+// Package externalworker sends pods to the external workers they are scheduled to, and marks workers without
+// heartbeats offline.
 //
-// An external worker is a Node without an agent, which registered with the REST API (pkg/systems/rest) and speaks
-// Podling's worker API. The scheduler assigns pods to it as to any other node. A pod is announced in its status before
-// the worker is given it, and the worker is asked whether it has it before it is given it again: so after a crash in
-// between, a container is not run twice. The worker reports to the REST API, which writes the pod's status.
+// An external worker is a Node without an agent, which registered with the REST API (pkg/systems/rest) and serves
+// Podling's worker API. Against a crash in between, a pod is announced in its status before it is sent, and the worker
+// is asked whether it has the pod before it is sent again, so that no container runs twice. The worker reports to the
+// REST API, which writes the pod's status.
 //
-// Its invariants: requests are sent only to the address that a worker registered from; a worker that does not answer
+// Its invariants: requests are only sent to the address that a worker registered from; a worker that does not answer
 // delays only its own pods.
 package externalworker
 
@@ -29,16 +29,16 @@ import (
 )
 
 const (
-	// requestTimeout limits a request to a worker, releaseTimeout one that stops a pod.
+	// requestTimeout bounds a request to a worker, releaseTimeout a request that stops a pod.
 	requestTimeout = 10 * time.Second
 	releaseTimeout = 3 * time.Second
 	// retryPause is the pause after a worker did not accept a pod.
 	retryPause = 2 * time.Second
-	// settlePause is the pause after a pod changed while it was given to a worker.
+	// settlePause is the pause after a pod changed while it was sent to a worker.
 	settlePause = 200 * time.Millisecond
 )
 
-// New declares the reconciler. A request is for a node, and nodes are handled one by one.
+// New declares the reconciler. Its requests are nodes.
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "externalworker", Account: "external-worker-controller", Workers: 8,
@@ -79,8 +79,7 @@ func nodeOf(ctx context.Context, env engine.Env, o client.Object) []engine.Reque
 	return []engine.Request{engine.RequestFor("", n.Name)}
 }
 
-// relevant reports whether a pod was scheduled or deleted: everything else follows from what this reconciler or the
-// worker did.
+// relevant reports whether a pod was scheduled or deleted. Other changes follow from this reconciler or the worker.
 func relevant(was, is client.Object) bool {
 	a, ok := was.(*corev1.Pod)
 	b, ok2 := is.(*corev1.Pod)
@@ -121,8 +120,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: left}, err
 }
 
-// pods does what is next for the pods of a worker. One that does not answer is asked no more in this pass: its timeouts
-// would add up. It returns when to look again; 0 for never.
+// pods takes the next step for the pods of a worker. If the worker does not answer once, this pass sends it no further
+// requests, since their timeouts would add up. It returns when to look again; 0 means never.
 func (r *reconciler) pods(ctx context.Context, w worker, pods []corev1.Pod, online bool) (time.Duration, error) {
 	var soonest time.Duration
 	var errs []error
@@ -137,11 +136,11 @@ func (r *reconciler) pods(ctx context.Context, w worker, pods []corev1.Pod, onli
 	return soonest, errors.Join(errs...)
 }
 
-// heartbeat marks a worker offline that has been silent for too long. It returns whether the worker is online, and if
-// so, for how long at least.
+// heartbeat marks a worker offline that has been silent for too long. It returns whether the worker is online, and for
+// how long at least.
 func (r *reconciler) heartbeat(ctx context.Context, node *corev1.Node) (bool, time.Duration, error) {
 	if !view.Online(node) {
-		return false, 0, nil // the next heartbeat changes that
+		return false, 0, nil // the next heartbeat changes it
 	}
 	last := node.CreationTimestamp.Time
 	var lease coordinationv1.Lease
@@ -166,7 +165,7 @@ func (r *reconciler) heartbeat(ctx context.Context, node *corev1.Node) (bool, ti
 	return false, 0, nil
 }
 
-// pod does what is next for a pod. It returns when to look again; 0 for never.
+// pod takes the next steps for a pod. It returns when to look again; 0 means never.
 func (r *reconciler) pod(ctx context.Context, w worker, p *corev1.Pod, online bool) (time.Duration, error) {
 	for {
 		switch action, why := Plan(p, online, r.Now()); action {
@@ -200,7 +199,7 @@ func (r *reconciler) pod(ctx context.Context, w worker, p *corev1.Pod, online bo
 	}
 }
 
-// ignore drops errors of a pod that changed or is gone: its next event comes.
+// ignore drops NotFound errors of a pod, whose deletion causes another event.
 func ignore(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -208,12 +207,12 @@ func ignore(err error) error {
 	return err
 }
 
-// maxMessage limits messages in statuses, in bytes.
+// maxMessage bounds messages in statuses, in bytes.
 const maxMessage = 512
 
 func clip(s string) string { return s[:min(len(s), maxMessage)] }
 
-// set writes the condition Assigned. Its time is the time of the first announcement.
+// set writes the condition Assigned. Its transition time stays the time of the announcement.
 func (r *reconciler) set(ctx context.Context, p *corev1.Pod, status corev1.ConditionStatus,
 	reason, message string) (*corev1.Pod, error) {
 	next := p.DeepCopy()
@@ -236,7 +235,7 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 	return ignore(r.Client.Status().Update(ctx, next))
 }
 
-// release removes a deleted pod. A worker that cannot be reached does not keep it.
+// release removes a deleted pod, even if the worker cannot be reached.
 func (r *reconciler) release(ctx context.Context, w worker, p *corev1.Pod, online bool) error {
 	if online && condition(p) != nil {
 		asked, cancel := context.WithTimeout(ctx, releaseTimeout)

@@ -7,7 +7,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
-// account is the service account of the reconciler.
 const account = "external-worker-controller"
 
 // Roles returns the role of the reconciler and its binding.

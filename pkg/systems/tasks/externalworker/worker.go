@@ -16,20 +16,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// maxAnswer limits what is read of a worker's answer, in bytes.
+// maxAnswer bounds the part of a worker's answer that is read, in bytes.
 const maxAnswer = 4096
 
-// errRefused is a worker's answer that will not change.
-var errRefused = errors.New("the worker refused it")
+// errRefused means that the worker will not accept the pod in a retry either.
+var errRefused = errors.New("the worker refused the pod")
 
-// worker is the API of an external worker.
 type worker struct {
 	client *http.Client
 	base   string
 	own    string // the namespace whose IDs are plain names
 }
 
-// target returns the path of a pod at the worker, and the body with which it is given to it.
+// target returns the path of a pod at the worker, and the body of the request that sends it.
 func (w worker) target(p *corev1.Pod) (path string, body any, err error) {
 	if view.AsTask(p, w.own) {
 		task, err := view.Assignment(p)
@@ -39,8 +38,7 @@ func (w worker) target(p *corev1.Pod) (path string, body any, err error) {
 	return "/api/v1/pods/" + url.PathEscape(pod.PodID), wire.ExecutePod{Pod: pod}, nil
 }
 
-// assign gives a pod to the worker. It asks first whether the worker has it already: an earlier answer may have been
-// lost.
+// assign sends a pod to the worker. It first asks whether the worker has the pod, since an earlier answer may be lost.
 func (w worker) assign(ctx context.Context, p *corev1.Pod) error {
 	path, body, err := w.target(p)
 	if err != nil {
@@ -69,7 +67,7 @@ func (w worker) assign(ctx context.Context, p *corev1.Pod) error {
 	return fmt.Errorf("the worker returned status %d: %s", status, said)
 }
 
-// release asks the worker to stop a pod. A task cannot be stopped; its later reports are refused.
+// release asks the worker to stop a pod. Tasks cannot be stopped, but their later reports are refused.
 func (w worker) release(ctx context.Context, p *corev1.Pod) error {
 	if view.AsTask(p, w.own) {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// defaultStartTimeout holds for tasks without startTimeoutSeconds.
+// defaultStartTimeout applies to tasks without startTimeoutSeconds.
 const defaultStartTimeout = 20 * time.Second
 
 func fail(a *tasks.TaskAttempt, reason, format string, args ...any) {
 	a.Phase, a.Reason, a.Message = tasks.TaskFailed, reason, fmt.Sprintf(format, args...)
 }
 
-// one brings an attempt up to date with its pod. retry is false if it failed such that another attempt is pointless.
+// one updates an attempt from its pod. retry is false if it failed in a way that another attempt would repeat.
 func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	if a.PodUID == "" {
 		if why, rejected := p.Rejected[tasks.PodName(p.Task, a)]; rejected {
@@ -56,7 +56,7 @@ func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	}
 	if limit := p.spec.RunTimeoutSeconds; a.Phase == tasks.TaskRunning && limit != nil && a.StartedAt != nil {
 		start := a.StartedAt.Time
-		if a.ScheduledAt != nil && start.Before(a.ScheduledAt.Time) { // the clock of the node may be behind
+		if a.ScheduledAt != nil && start.Before(a.ScheduledAt.Time) { // the node's clock may be slow
 			start = a.ScheduledAt.Time
 		}
 		if d := time.Duration(*limit) * time.Second; p.exceeds(start, d) {
@@ -66,7 +66,6 @@ func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	return true
 }
 
-// waits follows a pod without a node.
 func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 	if pod.DeletionTimestamp != nil {
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted before a node was chosen", pod.Name)
@@ -85,13 +84,12 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 		return true
 	}
 	if a.Message == "" {
-		a.Message = "the scheduler has not looked at it"
+		a.Message = "the scheduler has not considered the pod yet"
 	}
 	fail(a, tasks.ReasonNoNode, "no feasible node within %s: %s", d, a.Message)
 	return false
 }
 
-// container copies the state of the pod's container.
 func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 	var c corev1.ContainerStatus
 	if len(pod.Status.ContainerStatuses) > 0 {
@@ -122,7 +120,7 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 		}
 		fail(a, reason, "%s", message)
 	case deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0:
-		// The agent, or a forced deletion, has removed the pod: no further status follows.
+		// The agent or a forced deletion has removed the pod, so no further status follows.
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted", pod.Name)
 	case c.State.Running != nil:
 		a.Phase, a.Message = tasks.TaskRunning, ""
@@ -132,7 +130,7 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 	}
 }
 
-// cannotStart reports why a container waits. What does not pass by itself soon ends the attempt.
+// cannotStart records why a container waits. A reason that does not go away before the start timeout ends the attempt.
 func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting) {
 	a.Message = ""
 	switch w.Reason {
@@ -160,7 +158,6 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	}
 }
 
-// terminated records the end of a container.
 func terminated(a *tasks.TaskAttempt, end *corev1.ContainerStateTerminated, deleted bool) {
 	code := end.ExitCode
 	a.ExitCode = &code

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// forgetPatience bounds the wait for a node that is asked to remove logs.
 const forgetPatience = 10 * time.Second
 
 // logsOf returns requests to remove the logs of a deleted task from the nodes of its attempts.
@@ -39,8 +38,8 @@ func logsOf(o client.Object) []engine.Request {
 	return out
 }
 
-// forgetLogs asks a node once. A node that cannot be reached keeps the logs until it reaches its bounds. Clients cannot
-// read them, since the API finds logs through the task.
+// forgetLogs asks a node once to remove a task's logs. An unreachable node keeps them until its bounds are exceeded,
+// but clients cannot read them, since the API finds logs through the task.
 func (r *reconciler) forgetLogs(ctx context.Context, at string) error {
 	task, node, ok := strings.Cut(at, "/")
 	if !ok || r.forget == nil {

@@ -15,7 +15,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// world is a cluster with one task and two nodes, in which any event may happen between two writes.
+// world is a cluster with one task and two nodes, in which any event can happen between two writes.
 type world struct {
 	*rapid.T
 	now    time.Time
@@ -23,8 +23,8 @@ type world struct {
 	pods   []*corev1.Pod
 	heard  map[string]time.Time
 	made   int
-	exits  map[types.UID]int32 // of ended containers
-	counts map[string]int      // ends recorded, by pod
+	exits  map[types.UID]int32 // the exit codes of ended containers
+	counts map[string]int      // the recorded ends, by pod
 }
 
 func (w *world) observe() Observed {
@@ -38,7 +38,7 @@ func (w *world) observe() Observed {
 	return o
 }
 
-// reconcile acts as the reconciler and stops after some number of writes. It reports whether it completed.
+// reconcile acts as the reconciler, but stops after a number of writes. It reports whether it completed.
 func (w *world) reconcile(writes int) bool {
 	write := func() bool { writes--; return writes >= 0 }
 	o := w.observe()
@@ -144,7 +144,7 @@ func (w *world) collect() {
 	})
 }
 
-// happen makes a random step of the scheduler, an agent or a user.
+// happen takes a random step of the scheduler, an agent or a user.
 func (w *world) happen() {
 	if len(w.pods) == 0 {
 		return
@@ -206,9 +206,8 @@ func (w *world) edit() {
 	}
 }
 
-// TestModel checks that a task ends in exactly one terminal phase with its true result, and that every end of an
-// attempt counts once, under any steps of pods, nodes and users and kills of the process. A second plan on the
-// result must be empty.
+// TestModel checks that a task ends once, with its true result, and that each end of an attempt counts once, under any
+// steps of pods, nodes and users and any crashes of the process. A second plan after the first must be empty.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -281,7 +280,7 @@ func (w *world) step() {
 	}
 	o := w.observe()
 	a := Plan(o, w.now)
-	if len(a.Create) > 0 { // it waited for a pod that is deleted now
+	if len(a.Create) > 0 { // it waited for a pod that is now deleted
 		w.reconcile(1000)
 		a = Plan(w.observe(), w.now)
 	}

@@ -10,29 +10,29 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// settle is the least time between two writes of a task's progress. It is shorter than a creation over REST waits for a
-// node.
+// settle is the minimum time between two writes of a task's progress. It is shorter than a create over REST waits for
+// a node.
 const settle = 200 * time.Millisecond
 
-// pace spaces the writes of progress, so that a task that ends within moments is written when its node was chosen and
-// when it has ended, and not at each step between. It never holds back the end of an attempt. What is older than settle
-// is forgotten, which costs at most a write.
+// pace spaces the writes of progress, so that a task that ends at once is written when its node is chosen and when it
+// ends, but not at each step between. It never delays the end of an attempt. It forgets entries older than settle,
+// which costs at most one write.
 type pace struct {
 	mu    sync.Mutex
 	at    map[types.NamespacedName]progress
-	sweep int // at this many, old ones are dropped
+	sweep int // the number of entries at which old ones are dropped
 }
 
-// leastSwept is how many may be held before old ones are looked for.
+// leastSwept is the smallest number of entries at which old ones are dropped.
 const leastSwept = 1024
 
-// progress is when the progress of a task was written, or, before that, when there was something to write.
+// progress is the time of the last write of a task's progress or, before the first write, of the first change.
 type progress struct {
 	at      time.Time
 	written bool
 }
 
-// hold returns how long the write of the next status of a task should wait; 0: it is due, and hold takes it as done.
+// hold returns how long the write of a task's next status must wait. 0 means that it is due, and counts it as done.
 func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 		p.at[name] = last
 	}
 	chosen := next.Phase != tasks.TaskPending && !last.written
-	// More than settle is left if the clock was set back.
+	// If more than settle is left, the clock was set back.
 	if left := last.at.Add(settle).Sub(now); left > 0 && left <= settle && !chosen {
 		return left
 	}
@@ -59,8 +59,8 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 	return 0
 }
 
-// drop drops old entries, such as entries of tasks whose end another process wrote. It takes constant time for each
-// task, on average.
+// drop drops old entries, such as entries of tasks whose end another process wrote. Its amortized cost per task is
+// constant.
 func (p *pace) drop(now time.Time) {
 	if len(p.at) < max(p.sweep, leastSwept) {
 		return
@@ -72,7 +72,6 @@ func (p *pace) drop(now time.Time) {
 	p.sweep = 2 * len(p.at)
 }
 
-// forget drops what is held for a task that is gone.
 func (p *pace) forget(name types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

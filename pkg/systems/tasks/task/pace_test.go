@@ -11,7 +11,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// Progress is written when a node is chosen, and then at most every 200 ms. An end is written at once.
+// TestPace checks that progress is written when a node is chosen, and then at most every 200 ms, and an end at once.
 func TestPace(t *testing.T) {
 	name, start := types.NamespacedName{Namespace: "n", Name: "a"}, time.Unix(1000, 0)
 	status := func(phase tasks.TaskPhase, ended int32) *tasks.TaskStatus {

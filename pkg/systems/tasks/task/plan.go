@@ -13,38 +13,38 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Observed is what there is.
+// Observed is the input of Plan.
 type Observed struct {
 	Task *tasks.Task
 	// Pods are the pods that the task controls.
 	Pods []*corev1.Pod
-	// Heard has the last heartbeat of each node of the pods; a node that is not in it was deleted.
+	// Heard holds the last heartbeat of each node of the pods. A node without an entry was deleted.
 	Heard map[string]Heartbeat
-	// Rejected are the errors of pods that the API server refused, by name.
+	// Rejected holds the errors of pods that the API server refused, by the pods' names.
 	Rejected map[string]string
 }
 
-// Heartbeat is when a node was heard of last, and how long it may be silent.
+// Heartbeat is the time of a node's last heartbeat, and how long the node may be silent.
 type Heartbeat struct {
 	At       time.Time
 	Patience time.Duration
 }
 
-// Actions is what to do, in this order.
+// Actions are the writes of a plan, in this order.
 type Actions struct {
-	// Create are attempts whose pods are created. The next Plan recognizes the pods, whether Status was written or not.
+	// Create are attempts whose pods are to be created. The next Plan recognizes these pods even if Status is not
+	// written.
 	Create []tasks.TaskAttempt
 	Status tasks.TaskStatus
-	// Release are pods whose attempts have ended, according to Status: their finalizer is removed, and they are
-	// deleted.
+	// Release are the pods of attempts that have ended in Status. Their finalizer is removed, and they are deleted.
 	Release []*corev1.Pod
-	// Expired is set if the task has finished for longer than its ttlSecondsAfterFinished: it is deleted.
+	// Expired means that the task must be deleted, because its ttlSecondsAfterFinished has passed.
 	Expired bool
-	// Again is the time until something is due; 0: never.
+	// Again is the time until the next action is due; 0 means never.
 	Again time.Duration
 }
 
-// Plan computes the actions. It does not modify o.
+// Plan returns the next actions. It does not modify o.
 func Plan(o Observed, now time.Time) Actions {
 	p := &plan{Observed: o, now: now, spec: &o.Task.Spec}
 	p.Status = *o.Task.Status.DeepCopy()
@@ -83,15 +83,15 @@ type plan struct {
 	now  time.Time
 
 	ended, active []tasks.TaskAttempt
-	// completed and failed are the indexes that have ended. A task without an array is an array of the index 0.
+	// completed and failed are the ended indexes. A task without an array is treated as an array with the index 0.
 	completed, failed indexes.Set
-	// nodes are those on which attempts of an array have ended.
+	// nodes are the nodes on which attempts of an array have ended.
 	nodes []string
-	// cancelled is set if the cancellation prevented something.
+	// cancelled means that the cancellation ended or prevented an attempt.
 	cancelled bool
 }
 
-// within shortens Again to the time until at, and reports whether it has passed.
+// within reports whether the time at has passed. If not, it shortens Again to the time until then.
 func (p *plan) within(at time.Time) (passed bool) {
 	left := at.Sub(p.now)
 	if left <= 0 {
@@ -103,8 +103,8 @@ func (p *plan) within(at time.Time) (passed bool) {
 	return false
 }
 
-// exceeds reports whether what began at a time of the API has surely lasted for longer than a limit. The API's times
-// are cut to seconds, so the beginning was up to a second later.
+// exceeds reports whether the time since began surely exceeds a limit. The API truncates times to seconds, so began
+// was up to a second later.
 func (p *plan) exceeds(began time.Time, limit time.Duration) bool {
 	return p.within(began.Add(limit + time.Second))
 }
@@ -141,14 +141,14 @@ func index(a *tasks.TaskAttempt) int {
 	return int(*a.Index)
 }
 
-// of returns the index and the number of a pod's attempt.
+// of returns the index and the attempt number of a pod.
 func of(p *corev1.Pod) (index, number int) {
 	index, _ = strconv.Atoi(p.Labels[tasks.LabelIndex])
 	number, _ = strconv.Atoi(p.Labels[tasks.LabelAttempt])
 	return index, number
 }
 
-// load reads the attempts and the ended indexes from the status, and recognizes first attempts whose creation was not
+// load reads the attempts and the ended indexes from the status. It recognizes first attempts whose creation was not
 // recorded.
 func (p *plan) load() {
 	for _, a := range p.Status.Attempts {
@@ -171,7 +171,7 @@ func (p *plan) load() {
 	p.adopt()
 }
 
-// adopt finds the pods of attempts that have none yet: those whose creation was not recorded.
+// adopt finds the pods of attempts whose creation was not recorded.
 func (p *plan) adopt() (found bool) {
 	for _, pod := range p.Pods {
 		i, number := of(pod)
@@ -184,7 +184,6 @@ func (p *plan) adopt() (found bool) {
 	return found
 }
 
-// find returns the active attempt of an index, or nil.
 func (p *plan) find(i int) *tasks.TaskAttempt {
 	at := slices.IndexFunc(p.active, func(a tasks.TaskAttempt) bool { return index(&a) == i })
 	if at < 0 {
@@ -193,7 +192,6 @@ func (p *plan) find(i int) *tasks.TaskAttempt {
 	return &p.active[at]
 }
 
-// begin adds an attempt of an index.
 func (p *plan) begin(i int, number int32) *tasks.TaskAttempt {
 	a := tasks.TaskAttempt{Number: number, Phase: tasks.TaskPending}
 	if p.spec.Array != nil {
@@ -204,7 +202,7 @@ func (p *plan) begin(i int, number int32) *tasks.TaskAttempt {
 	return &p.active[len(p.active)-1]
 }
 
-// follow brings the attempts up to date with their pods, ends them, and begins retries.
+// follow updates the attempts from their pods, ends them, and begins retries.
 func (p *plan) follow() {
 	var retries []tasks.TaskAttempt
 	going := p.active[:0]
@@ -221,7 +219,7 @@ func (p *plan) follow() {
 		case retry && a.Number <= p.spec.Retries:
 			next := tasks.TaskAttempt{Number: a.Number + 1, Index: a.Index, Phase: tasks.TaskPending}
 			from := p.now
-			if end := p.ended[len(p.ended)-1].FinishedAt; end.Time.Before(from) { // the clock of the node may be ahead
+			if end := p.ended[len(p.ended)-1].FinishedAt; end.Time.Before(from) { // the node's clock may be fast
 				from = end.Time
 			}
 			at := metav1.NewTime(from.Add(Backoff(p.spec, a.Number)))
@@ -234,7 +232,6 @@ func (p *plan) follow() {
 	p.active = append(going, retries...)
 }
 
-// end records an attempt that has ended.
 func (p *plan) end(a tasks.TaskAttempt) {
 	if a.FinishedAt == nil {
 		at := metav1.NewTime(p.now)
@@ -250,10 +247,10 @@ func (p *plan) end(a tasks.TaskAttempt) {
 	p.Status.EndedAttempts++
 }
 
-// longestBackoff bounds the doubling of the back-off.
+// longestBackoff bounds the doubling of the pause between attempts.
 const longestBackoff = 5 * time.Minute
 
-// Backoff is the pause after the failure of an attempt.
+// Backoff returns the pause after the failure of the attempt with this number.
 func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
 	first := time.Second
 	if s.BackoffSeconds != nil {
@@ -268,7 +265,6 @@ func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
 	return d
 }
 
-// cancel ends all attempts that have not ended.
 func (p *plan) cancel() {
 	p.cancelled = p.completed.Count()+p.failed.Count() < p.size()
 	for _, a := range p.active {
@@ -282,7 +278,7 @@ func (p *plan) cancel() {
 	p.active = nil
 }
 
-// fill begins further indexes, and creates the pods of attempts that are due.
+// fill begins more indexes, and creates the pods of attempts that are due.
 func (p *plan) fill() {
 	if p.spec.Suspend {
 		return
@@ -305,8 +301,8 @@ func (p *plan) fill() {
 	}
 }
 
-// busy reports whether a pod of an earlier attempt of the index may still run. One on a lost node does not count: that
-// is what the retry is for.
+// busy reports whether a pod of an earlier attempt of the index may still run. Pods on lost nodes do not count, since
+// losing them is the reason for the retry.
 func (p *plan) busy(a *tasks.TaskAttempt) bool {
 	return slices.ContainsFunc(p.Pods, func(pod *corev1.Pod) bool {
 		i, number := of(pod)
@@ -314,19 +310,18 @@ func (p *plan) busy(a *tasks.TaskAttempt) bool {
 	})
 }
 
-// over reports whether a pod's container has ended.
 func over(pod *corev1.Pod) bool {
 	c := pod.Status.ContainerStatuses
 	return podstate.Ended(pod) || len(c) > 0 && c[0].State.Terminated != nil
 }
 
-// lost reports whether a node is gone or has been silent for too long.
+// lost reports whether a node was deleted or has been silent for too long.
 func (p *plan) lost(node string) bool {
 	last, there := p.Heard[node]
 	return !there || p.within(last.At.Add(last.Patience))
 }
 
-// release collects the pods that do not belong to an attempt under way.
+// release collects the pods that belong to no active attempt.
 func (p *plan) release() {
 	for _, pod := range p.Pods {
 		i, number := of(pod)

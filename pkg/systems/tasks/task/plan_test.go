@@ -299,7 +299,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// API times are whole seconds. An attempt that began late in its second still has its whole limit.
+// TestTimeoutsAreNotEarly checks that an attempt that began late in a second still has its whole limit, although the
+// API's times are whole seconds.
 func TestTimeoutsAreNotEarly(t *testing.T) {
 	limit := int64(60)
 	limits := func(s *tasks.TaskSpec) {
@@ -351,7 +352,7 @@ func TestBackoff(t *testing.T) {
 	require.Zero(t, Backoff(&tasks.TaskSpec{BackoffSeconds: new(int32)}, 50))
 }
 
-// An array runs at most its parallelism, and lists the indexes that have ended.
+// TestArray checks that an array keeps to its parallelism, and lists the ended indexes.
 func TestArray(t *testing.T) {
 	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 5, Parallelism: ptr(int32(2))} })
 	a := Plan(Observed{Task: task}, now)
@@ -383,8 +384,8 @@ func TestArray(t *testing.T) {
 	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
 }
 
-// The nodes with the output of an array's indexes stay recorded when the status no longer lists the attempts, so
-// that they are notified when the task is deleted.
+// TestNodesOfAnArray checks that the status keeps the nodes with an array's output after it no longer lists the
+// attempts, so that these nodes are notified when the task is deleted.
 func TestNodesOfAnArray(t *testing.T) {
 	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 100} })
 	task.Status.Array = &tasks.TaskArrayStatus{CompletedIndexes: "0-59", Nodes: []string{"first"}}

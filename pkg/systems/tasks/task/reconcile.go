@@ -1,8 +1,6 @@
-// Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the
-// pod is deleted.
-//
-// Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is killed
-// at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
+// Package task runs tasks. Each attempt of each index is one pod, whose end is recorded in the task's status before the
+// pod is deleted. Its invariants hold even if the process is killed at any time: an attempt has at most one pod, whose
+// end is recorded once; an attempt follows only the pod it began with; a finished task does not change.
 package task
 
 import (
@@ -29,17 +27,16 @@ import (
 
 var kind = tasks.GroupVersion.WithKind("Task")
 
-// podIndex finds the pods of a task by namespace and name.
 const podIndex = "tasks.coracle.dev.pods"
 
-// A request for orphan plus a pod's name removes the finalizer from a pod without a task. No task can have such a name.
+// A request for orphan plus a pod's name removes the finalizer of a pod without a task. No task can have such a name.
 const orphan = "pods/"
 
 // A request for logs plus "UID/NODE" removes the logs of a deleted task from a node.
 const logs = "logs/"
 
-// New declares the reconciler. Nodes may be silent for patience; 0 means tasks.DefaultPatience.
-// forget asks a node to remove the logs of a deleted task, by the task's UID. Nil asks no node.
+// New declares the reconciler. patience is how long nodes may be silent; 0 means tasks.DefaultPatience. forget asks a
+// node to remove the logs of a deleted task; it may be nil.
 func New(patience time.Duration,
 	forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
@@ -59,7 +56,7 @@ func New(patience time.Duration,
 				Object: &coordinationv1.Lease{},
 				Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 					heard.Lease(was, is, env.Now())
-					return nil // attempts are looked at again when their node's patience ends
+					return nil // attempts are reconciled again when their node's patience ends
 				},
 			},
 		},
@@ -96,7 +93,7 @@ func owner(o client.Object) *metav1.OwnerReference {
 
 func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, tasks.FinalizerRecorded) }
 
-// taskChanged maps a task to itself, unless it has ended and does not expire: nothing is left to do for it.
+// taskChanged maps a task to itself, unless nothing is left to do: it has ended and does not expire.
 func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	t, ok := is.(*tasks.Task)
 	if !ok {
@@ -108,7 +105,7 @@ func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engin
 	return []engine.Request{engine.RequestFor(t.Namespace, t.Name)}
 }
 
-// podChanged maps a pod to its task. A pod that has lost its task is mapped to itself.
+// podChanged maps a pod to its task, or to itself if it has lost its task.
 func podChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	after, _ := is.(*corev1.Pod)
@@ -150,7 +147,6 @@ func tasksOf(ctx context.Context, env engine.Env, was, is client.Object) []engin
 	return out
 }
 
-// matters reports whether a change of a pod concerns its task.
 func matters(was, is *corev1.Pod) bool {
 	return was.Spec.NodeName != is.Spec.NodeName || was.Status.Phase != is.Status.Phase ||
 		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
@@ -184,7 +180,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	o := Observed{Task: &t, Heard: map[string]Heartbeat{}, Rejected: map[string]string{}}
-	var others []*corev1.Pod // of a deleted task of the same name
+	var others []*corev1.Pod // pods of a deleted task with the same name
 	for i := range list.Items {
 		p := &list.Items[i]
 		if t.UID == "" || owner(p).UID != t.UID {
@@ -211,7 +207,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	if !equality.Semantic.DeepEqual(a.Status, t.Status) {
 		if wait := r.pace.hold(req.NamespacedName, &t.Status, &a.Status, r.Now()); wait > 0 {
-			return engine.Result{RequeueAfter: wait}, nil // the next Plan says the same, or more
+			return engine.Result{RequeueAfter: wait}, nil // the next Plan yields the same status or a later one
 		}
 	}
 	if err := r.write(ctx, &t, a.Status); err != nil {
@@ -221,18 +217,17 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	if a.Expired {
-		// If the task has changed in the meantime, for example its ttlSecondsAfterFinished, the conflict is retried.
+		// A conflict means that the task changed, for example its ttlSecondsAfterFinished. It is reconciled again.
 		err := r.Client.Delete(ctx, &t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 			client.PropagationPolicy(metav1.DeletePropagationBackground))
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if len(o.Rejected) > 0 {
-		a.Again = time.Nanosecond // there may be retries without back-off
+		a.Again = time.Nanosecond // there may be retries without a pause
 	}
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-// hear finds out when the nodes of the pods were heard of.
 func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 	for _, p := range o.Pods {
 		name := p.Spec.NodeName
@@ -249,7 +244,7 @@ func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 	return nil
 }
 
-// create creates the pods of attempts, and adds them to o, or why they were rejected.
+// create creates the pods of attempts, and adds to o the pods or the reasons for their rejection.
 func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.TaskAttempt) error {
 	var mu sync.Mutex
 	return engine.Parallel(len(attempts), func(i int) error {
@@ -269,7 +264,7 @@ func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.T
 		switch {
 		case err == nil:
 			o.Pods = append(o.Pods, p)
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the task will be deleted too
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the task will be deleted as well
 		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsAlreadyExists(err):
 			o.Rejected[p.Name] = err.Error()
 		default:
@@ -279,7 +274,6 @@ func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.T
 	})
 }
 
-// write writes the status if it has changed, and updates t.
 func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatus) error {
 	if equality.Semantic.DeepEqual(s, t.Status) {
 		return nil
@@ -302,8 +296,8 @@ func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatu
 	return nil
 }
 
-// release deletes pods, and removes the finalizer from those that are being deleted: a client that is not in process
-// deletes without removing it.
+// release deletes pods. From pods that are being deleted already it removes the finalizer, since other clients delete
+// without removing it.
 func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
 	return engine.Parallel(len(pods), func(i int) error {
 		p := pods[i]
@@ -311,19 +305,18 @@ func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
 			return r.untrack(ctx, p)
 		}
 		err := r.Client.Delete(ctx, p, engine.Preconditions(p), cc.WithoutFinalizer(tasks.FinalizerRecorded))
-		if apierrors.IsConflict(err) { // the name is in use by another pod
+		if apierrors.IsConflict(err) { // another pod has the name now
 			return nil
 		}
 		return client.IgnoreNotFound(err)
 	})
 }
 
-// untrack removes the finalizer from a pod.
 func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
 	if !tracked(p) {
 		return nil
 	}
-	// An update costs the server less than a patch. It conflicts if another client has written the pod since.
+	// An update costs the server less than a patch, but conflicts if another client has written the pod.
 	next := p.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == tasks.FinalizerRecorded })
 	if err := r.Client.Update(ctx, next); !apierrors.IsConflict(err) {
@@ -333,13 +326,13 @@ func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
 		tasks.FinalizerRecorded + `"]}}`
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
-	if apierrors.IsConflict(err) { // the name is in use by another pod
+	if apierrors.IsConflict(err) { // another pod has the name now
 		return nil
 	}
 	return client.IgnoreNotFound(err)
 }
 
-// adrift removes the finalizer from a pod that has lost its task.
+// adrift removes the finalizer of a pod that has lost its task.
 func (r *reconciler) adrift(ctx context.Context, key client.ObjectKey) error {
 	var p corev1.Pod
 	if err := r.Cache.Get(ctx, key, &p); err != nil {

@@ -11,7 +11,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// store writes the attempts into the status, and derives the rest of it.
+// store writes the attempts into the status, and derives the other fields.
 func (p *plan) store() {
 	p.ended = p.ended[max(len(p.ended)-tasks.MaxAttempts, 0):]
 	slices.SortFunc(p.active, func(a, b tasks.TaskAttempt) int { return cmp.Compare(index(&a), index(&b)) })
@@ -29,7 +29,7 @@ func (p *plan) store() {
 			s.FinishedAt = &at
 		}
 		p.expire()
-		p.Expired = false // not before this is recorded
+		p.Expired = false // not before the end is recorded
 		if p.Again == 0 && p.spec.TTLSecondsAfterFinished != nil {
 			p.Again = time.Nanosecond
 		}
@@ -69,7 +69,7 @@ func (p *plan) storeArray() {
 	}
 	s.Phase, s.Error, s.Reason = tasks.TaskPending, "", ""
 	if s.Array.Completed+s.Array.Failed > 0 {
-		s.Phase = tasks.TaskRunning // indexes that end within moments are never seen to run
+		s.Phase = tasks.TaskRunning // running indexes may end before they are observed
 	}
 	for i := range p.active {
 		a := &p.active[i]

@@ -12,22 +12,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// directory is the archive's directory, below the directory of pods' logs. No pod's directory has such a name.
+// directory is the archive's directory below the directory of pods' logs. No pod's directory can have this name.
 const directory = ".tasks"
 
-// node is the part of an agent that keeps the logs of tasks.
 type node struct {
 	part.None
 	host    part.Host
 	archive *Archive
 }
 
-// Part makes the part of an agent.
+// Part returns the part for an agent.
 func Part(h part.Host) part.Part {
 	return &node{host: h, archive: New(filepath.Join(h.LogDir, directory), 0, 0)}
 }
 
-// Owner implements part.Part: the UID of the task that controls a pod.
+// Owner implements part.Part. It returns the UID of the task that controls a pod.
 func (*node) Owner(p *corev1.Pod) string {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil || ref.Kind != "Task" || ref.APIVersion != tasks.GroupVersion.String() {
@@ -36,7 +35,7 @@ func (*node) Owner(p *corev1.Pod) string {
 	return string(ref.UID)
 }
 
-// Keep implements part.Part: the logs stay until the task is deleted.
+// Keep implements part.Part. It keeps logs until their task is deleted.
 func (n *node) Keep(logs, task string, uid types.UID, name string) error {
 	return n.archive.Keep(logs, task, string(uid), name)
 }
@@ -49,7 +48,6 @@ func (n *node) Routes() []part.Route {
 	}
 }
 
-// read serves the log of an attempt of a task.
 func (n *node) read(w http.ResponseWriter, r *http.Request) {
 	task, name, uid := r.PathValue("task"), r.PathValue("pod"), r.PathValue("uid")
 	n.host.ServeLog(w, r, part.Log{
@@ -63,7 +61,6 @@ func (n *node) read(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// forget removes the logs of a task.
 func (n *node) forget(w http.ResponseWriter, r *http.Request) {
 	if err := n.archive.Forget(r.PathValue("task")); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -1,8 +1,6 @@
-// Package tasklogs keeps the logs of tasks' attempts on the node after their pods are gone, until the task is deleted
-// or there are too many.
-//
-// Its invariant: a log is either in its pod's directory or here, whenever the process is killed, because it is
-// moved by one rename; what is kept is bounded by number and by size, the oldest is removed first.
+// Package tasklogs keeps the logs of tasks' attempts on their node after the pods are gone, until the task is deleted
+// or the bounds are exceeded. Its invariant: a log is either in its pod's directory or here, even if the process is
+// killed, because one rename moves it. The archive is bounded by number and size; it removes the oldest logs first.
 package tasklogs
 
 import (
@@ -26,8 +24,8 @@ const (
 	DefaultBytes = 1 << 30
 )
 
-// Archive is a directory of logs: DIR/TASK/POD_NAME is what was the directory of the pod's logs, TASK and POD being
-// UIDs. It reads its directory when the first log is kept, so it costs nothing on nodes without tasks.
+// Archive is a directory of logs: DIR/TASK/POD_NAME is the former directory of the pod's logs, where TASK and POD are
+// UIDs. It is read when the first log is kept, so it costs nothing on nodes without tasks.
 type Archive struct {
 	dir   string
 	count int
@@ -45,8 +43,8 @@ type entry struct {
 	bytes     int64
 }
 
-// New returns the archive in dir, which must be on the file system of the logs. Beyond count attempts or that many
-// bytes the oldest are removed; 0 means the defaults.
+// New returns the archive in dir, which must be on the same file system as the logs. It keeps at most count attempts
+// and that many bytes; 0 means the defaults.
 func New(dir string, count int, bytes int64) *Archive {
 	if count == 0 {
 		count = DefaultCount
@@ -57,10 +55,10 @@ func New(dir string, count int, bytes int64) *Archive {
 	return &Archive{dir: dir, count: count, bytes: bytes}
 }
 
-// uid is what names directories; a reference in an owner may contain anything.
+// uid matches the UIDs in directory names. An owner reference may contain anything.
 var uid = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`)
 
-// named matches the names of attempts' pods. Pods that a user made by hand are skipped.
+// named matches the pod names that become part of a directory name. Other names are left out.
 var named = regexp.MustCompile(`^[0-9a-z][0-9a-z.-]{0,127}$`)
 
 func (a *Archive) path(task, pod, name string) (string, error) {
@@ -73,8 +71,8 @@ func (a *Archive) path(task, pod, name string) (string, error) {
 	return filepath.Join(a.dir, task, pod), nil
 }
 
-// Keep moves the directory of a pod's logs into the archive. It does nothing if there is none, such as when it was
-// moved before.
+// Keep moves the directory of a pod's logs into the archive. It does nothing if the directory does not exist, such as
+// after an earlier move.
 func (a *Archive) Keep(logs, task, pod, name string) error {
 	to, err := a.path(task, pod, name)
 	if err != nil {
@@ -103,21 +101,21 @@ func (a *Archive) Keep(logs, task, pod, name string) error {
 	return nil
 }
 
-// Find returns the path of a container's log, of its newest instance; fs.ErrNotExist if it is not here.
+// Find returns the path of the log of a container's newest instance, or fs.ErrNotExist.
 func (a *Archive) Find(task, pod, name, container string) (string, error) {
 	dir, err := a.path(task, pod, name)
 	if err != nil {
 		return "", err
 	}
 	found, err := newest(dir, container)
-	if errors.Is(err, fs.ErrNotExist) { // kept by an agent of an earlier version
+	if errors.Is(err, fs.ErrNotExist) { // an agent of an earlier version kept it
 		return newest(filepath.Join(a.dir, task, pod), container)
 	}
 	return found, err
 }
 
-// FindNamed is Find for a pod whose UID is unknown. If the name ends with a star, it finds the pod with the greatest
-// number in the star's place.
+// FindNamed is Find for a pod whose UID is not known. If the name ends with "*", it finds the pod with the greatest
+// number in the place of the star.
 func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	if !uid.MatchString(task) {
 		return "", fmt.Errorf("%q is not a UID", task)
@@ -130,7 +128,7 @@ func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	best, most := "", -1
 	for _, p := range pods {
 		_, has, ok := strings.Cut(p.Name(), "_")
-		if !ok { // kept by an agent of an earlier version
+		if !ok { // an agent of an earlier version kept it
 			continue
 		}
 		rest, ok := strings.CutPrefix(has, prefix)
@@ -149,14 +147,14 @@ func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	return newest(filepath.Join(a.dir, task, best), container)
 }
 
-// newest returns the log of a container's newest instance in the directory of a pod's logs.
+// newest returns the log of a container's newest instance in a pod's directory.
 func newest(dir, container string) (string, error) {
 	found, err := os.ReadDir(filepath.Join(dir, filepath.Base(container)))
 	if err != nil {
 		return "", err
 	}
 	last := ""
-	for _, d := range found { // ATTEMPT.log, and rotated ones beside it
+	for _, d := range found { // ATTEMPT.log, and rotated logs
 		if name := d.Name(); filepath.Ext(name) == ".log" &&
 			cmp.Or(cmp.Compare(len(name), len(last)), cmp.Compare(name, last)) > 0 {
 			last = name
@@ -192,12 +190,12 @@ func (a *Archive) add(e entry) {
 func (a *Archive) drop(i int) {
 	e := a.kept[i]
 	_ = os.RemoveAll(filepath.Join(a.dir, e.task, e.dir))
-	_ = os.Remove(filepath.Join(a.dir, e.task)) // if it is empty
+	_ = os.Remove(filepath.Join(a.dir, e.task)) // only if it is empty
 	a.total -= e.bytes
 	a.kept = slices.Delete(a.kept, i, i+1)
 }
 
-// load reads what an earlier process has kept.
+// load reads the logs that an earlier process has kept.
 func (a *Archive) load() {
 	if a.read {
 		return
@@ -217,7 +215,6 @@ func (a *Archive) load() {
 	slices.SortFunc(a.kept, func(x, y entry) int { return x.at.Compare(y.at) })
 }
 
-// sizeOf returns the size of the files in a directory of logs.
 func sizeOf(dir string) (size int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

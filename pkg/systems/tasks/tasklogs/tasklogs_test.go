@@ -19,7 +19,7 @@ func logs(t *testing.T, text string) string {
 	return dir
 }
 
-// A new process finds kept logs until the task is forgotten.
+// TestKeepFindForget checks that a new process finds kept logs until the task is forgotten.
 func TestKeepFindForget(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), ".tasks")
 	a := New(dir, 0, 0)
@@ -51,7 +51,7 @@ func TestTheNewestInstance(t *testing.T) {
 	require.Equal(t, "10.log", filepath.Base(path))
 }
 
-// TestNames checks that a log is found by its pod's name, and by that name without the attempt's number, which
+// TestNames checks that a log is found by its pod's name, and by that name with a star for the attempt's number, which
 // means the last attempt.
 func TestNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
@@ -84,7 +84,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The oldest logs are removed when there are too many or they are too large, including an earlier process's.
+// TestBounds checks that the oldest logs, also of an earlier process, are removed beyond the bounds.
 func TestBounds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
 	for i := range 5 {

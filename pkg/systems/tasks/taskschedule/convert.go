@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/cron"
 )
 
-// cronJob returns a schedule as a CronJob, and job a task as a Job: what decides about those decides about these.
+// cronJob converts a schedule to a CronJob, and job a task to a Job, so that the rules for CronJobs apply to schedules.
 func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
 	return &batchv1.CronJob{
 		ObjectMeta: s.ObjectMeta,
@@ -44,7 +44,6 @@ func job(t *tasks.Task) *batchv1.Job {
 	return j
 }
 
-// taskOf returns the task of a run.
 func taskOf(s *tasks.TaskSchedule, run *batchv1.Job) *tasks.Task {
 	m := s.Spec.TaskTemplate.ObjectMeta
 	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{
@@ -58,7 +57,6 @@ func taskOf(s *tasks.TaskSchedule, run *batchv1.Job) *tasks.Task {
 	return t
 }
 
-// statusOf returns the status of a schedule.
 func statusOf(s batchv1.CronJobStatus) tasks.TaskScheduleStatus {
 	out := tasks.TaskScheduleStatus{LastScheduleTime: s.LastScheduleTime, LastCompletedTime: s.LastSuccessfulTime}
 	for _, ref := range s.Active {
@@ -70,7 +68,6 @@ func statusOf(s batchv1.CronJobStatus) tasks.TaskScheduleStatus {
 
 var words = strings.NewReplacer("Job", "Task", "job", "task")
 
-// said returns an event about a CronJob as one about a schedule.
 func said(e cron.Event) cron.Event {
 	e.Reason, e.Message = words.Replace(e.Reason), words.Replace(e.Message)
 	return e

@@ -46,7 +46,7 @@ func TestARunIsATask(t *testing.T) {
 	require.Equal(t, "Task", status.Active[0].Kind)
 	require.Equal(t, task.Name, status.Active[0].Name)
 
-	// The same with the task existing but the status not written: it is recorded, and no task is created.
+	// If the task exists but the status was not written, the task is recorded and none is created.
 	a = cron.Plan(cron.Observed{CronJob: cronJob(s), Jobs: []*batchv1.Job{job(task)}}, now)
 	require.Nil(t, a.Create)
 	require.NotNil(t, a.Status.LastScheduleTime)

@@ -1,6 +1,5 @@
-// Package taskschedule creates the tasks of TaskSchedules at their scheduled times, by the rules of CronJobs.
-//
-// Its invariant: each scheduled time has at most one task, even if the process is killed at any time.
+// Package taskschedule creates the tasks of TaskSchedules at their times, by the rules of CronJobs. Its invariant: each
+// scheduled time has at most one task, even if the process is killed at any time.
 package taskschedule
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/cron"
 )
 
-// ScheduledAt is the annotation of a task with the time that it was scheduled for (RFC 3339).
+// ScheduledAt is the annotation of a task with its scheduled time (RFC 3339).
 const ScheduledAt = "tasks.coracle.dev/scheduled-at"
 
 var kind = tasks.GroupVersion.WithKind("TaskSchedule")
@@ -46,8 +45,8 @@ func New() *engine.Reconciler {
 	}
 }
 
-// changed maps a change of a schedule to itself. A new cron line takes effect with its next run: runs that it would
-// have had in the past do not count as missed.
+// changed maps a change of a schedule to itself. A new cron expression applies from its next time on: its earlier
+// times do not count as missed.
 func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	s, ok := is.(*tasks.TaskSchedule)
 	if !ok {
@@ -99,7 +98,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
 
-// apply deletes and creates tasks, and adds the new one to the status.
 func (r *reconciler) apply(ctx context.Context, s *tasks.TaskSchedule, a *cron.Actions) error {
 	for _, j := range a.Delete {
 		t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: j.Namespace, Name: j.Name}}
@@ -123,7 +121,7 @@ func (r *reconciler) apply(ctx context.Context, s *tasks.TaskSchedule, a *cron.A
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsAlreadyExists(err):
-		// A task with this name and another owner takes the place of this run. The schedule's own tasks are handled before.
+		// A foreign task with this name takes the place of this run. The schedule's own tasks are handled before.
 		r.Events.Event(s, corev1.EventTypeWarning, "FailedCreate", "Error creating task: %v", err)
 		last := metav1.Unix(a.Scheduled.Unix(), 0)
 		a.Status.LastScheduleTime = &last

@@ -1,6 +1,5 @@
-// Package commands is the command line of workers: messages, and manifests of a mini Kubernetes.
-//
-// Its invariant: what it prints as sent was accepted by the API server.
+// Package commands is the command line of workers: sending messages, and converting manifests of the mini Kubernetes.
+// Its invariant: it only reports a message as sent after the API server has accepted it.
 package commands
 
 import (
@@ -14,16 +13,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// commands are the commands of workers.
 type commands struct{ command.Connector }
 
-// New returns the commands of workers. kinds are the ones of the system.
+// New returns the commands of workers. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.send(), k.applyLegacy(), k.convert()}
 }
 
-// cluster is the cluster of a command.
 type cluster struct{ *command.Cluster }
 
 func (k commands) send() *cobra.Command {
@@ -61,7 +58,7 @@ func (k commands) convert() *cobra.Command {
 		Args:  command.Exactly(0, "-f FILE", "filename"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
-	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of the printed objects (default none)")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
 	}

@@ -26,10 +26,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/legacy"
 )
 
-// maxManifest limits the files that are converted, in bytes.
+// maxManifest bounds the manifests of one option -f, in bytes.
 const maxManifest = 16 << 20
 
-// open opens the manifests of one option -f: a file, the files of a directory in the order of their names, or standard
+// open opens the manifests of an option -f: a file, the files of a directory in the order of their names, or standard
 // input.
 func open(name string, in io.Reader) (io.Reader, error) {
 	if name == "-" {
@@ -61,7 +61,7 @@ func open(name string, in io.Reader) (io.Reader, error) {
 	return &all, nil
 }
 
-// ConvertLegacy prints what manifests of the in-process mini Kubernetes are here.
+// ConvertLegacy prints the objects that correspond to manifests of the in-process mini Kubernetes.
 func ConvertLegacy(file, namespace string, in io.Reader, out io.Writer) error {
 	r, err := open(file, in)
 	if err != nil {
@@ -74,7 +74,7 @@ func ConvertLegacy(file, namespace string, in io.Reader, out io.Writer) error {
 	return command.PrintManifests(out, list...)
 }
 
-// ApplyLegacy converts manifests and applies the result. It prints what it has made of what.
+// ApplyLegacy converts manifests and applies the result. It prints a line for each object.
 func (c cluster) ApplyLegacy(ctx context.Context, file string, in io.Reader, out io.Writer) error {
 	r, err := open(file, in)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c cluster) ApplyLegacy(ctx context.Context, file string, in io.Reader, out
 	return nil
 }
 
-// apply applies an object on the server's side, and returns what has become of it.
+// apply applies an object with server-side apply, and returns the outcome in a word.
 func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	before := o.DeepCopyObject().(ctrl.Object)
 	err := c.Client.Get(ctx, ctrl.ObjectKeyFromObject(o), before)
@@ -116,9 +116,9 @@ func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	}
 	created := err != nil
 	if ref := metav1.GetControllerOf(before); !created && ref != nil && ref.Kind == "Worker" {
-		return "", fmt.Errorf("belongs to worker %s: name it otherwise", ref.Name)
+		return "", fmt.Errorf("belongs to worker %s: choose another name", ref.Name)
 	}
-	if w, ok := o.(*workers.Worker); ok && !created { // the services that select it are in other manifests
+	if w, ok := o.(*workers.Worker); ok && !created { // other manifests have the services that select it
 		for k, v := range before.(*workers.Worker).Spec.PodLabels {
 			if w.Spec.PodLabels == nil {
 				w.Spec.PodLabels = map[string]string{}
@@ -151,8 +151,8 @@ func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	return "configured", nil
 }
 
-// sameButStatus reports whether at most the status changed between two versions of an object, which its controllers may
-// write at any time. Kinds without generations are never the same.
+// sameButStatus reports whether two versions of an object differ at most in the status, which controllers write at any
+// time. It is false for kinds without generations.
 func sameButStatus(a, b ctrl.Object) bool {
 	return a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&
 		maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations())

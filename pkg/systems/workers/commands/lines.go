@@ -15,17 +15,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
-// linesAhead is how many lines are sent before the outcome of the first of them is printed.
+// linesAhead bounds the sent lines whose outcome is not printed yet.
 const linesAhead = 1024
 
-// line is a message on its way.
 type line struct {
-	outcome chan error // takes one
+	outcome chan error // has a buffer of one
 	reply   []byte
 }
 
-// sendLines sends each line as a message on one connection, as it is read, and prints the replies in the order of the
-// lines. Empty lines are left out.
+// sendLines sends each non-empty line as a message on one connection, as it is read, and prints the replies in the
+// order of the lines.
 func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io.Reader,
 	out, progress io.Writer) error {
 	switch o.File {
@@ -61,7 +60,6 @@ func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io
 	return <-failed
 }
 
-// start sends lines until there are no more.
 func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, sent chan<- *line) error {
 	contentType := o.ContentType
 	if contentType == "" {
@@ -104,7 +102,7 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 	return lines.Err()
 }
 
-// printLines prints replies to out, and what failed to progress. It calls stop if it cannot.
+// printLines prints replies to out, and failures to progress. It calls stop if a write to out fails.
 func printLines(sent <-chan *line, wait bool, out, progress io.Writer, stop func()) error {
 	w := bufio.NewWriter(out)
 	all, good := 0, 0
@@ -140,13 +138,13 @@ func printLines(sent <-chan *line, wait bool, out, progress io.Writer, stop func
 	return err
 }
 
-// wait returns the outcome, and prints what is there while it waits.
+// wait waits for the outcome. Before it blocks, it flushes w.
 func (l *line) wait(w *bufio.Writer) error {
 	select {
 	case err := <-l.outcome:
 		return err
 	default:
 	}
-	_ = w.Flush() // a failure comes again
+	_ = w.Flush() // a later write reports the failure
 	return <-l.outcome
 }

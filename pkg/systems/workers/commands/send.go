@@ -31,7 +31,7 @@ type SendOptions struct {
 	Batch bool
 }
 
-// Send sends a message. It prints the reply to out, or which pod has accepted the message to progress.
+// Send sends a message. It prints the reply to out, or the pod that has accepted the message to progress.
 func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, progress io.Writer) error {
 	kind, name, ok := strings.Cut(o.Target, "/")
 	resource := map[string]string{

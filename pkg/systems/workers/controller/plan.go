@@ -21,27 +21,27 @@ import (
 // Image is the image of the built-in functions.
 const Image = "coracle/worker:latest"
 
-// Observed is what Plan goes by.
+// Observed is the input of Plan.
 type Observed struct {
 	Worker *workers.Worker
-	// Sets and Pods are controlled by the worker, directly or through a set.
-	Sets []*appsv1.ReplicaSet
-	Pods []*corev1.Pod
-	// Service has the worker's name; nil if there is none.
+	// Sets and Pods are controlled by the worker, Pods through a set.
+	Sets    []*appsv1.ReplicaSet
+	Pods    []*corev1.Pod
 	Service *corev1.Service
 }
 
-// Actions are what to write. Writes come in the order of the fields.
+// Actions are the writes of a plan, in the order of the fields.
 type Actions struct {
 	CreateService, UpdateService *corev1.Service
 	CreateSet                    *appsv1.ReplicaSet
-	ScaleSets                    []*appsv1.ReplicaSet // copies with another number of replicas
+	ScaleSets                    []*appsv1.ReplicaSet // copies with a changed number of replicas
 	DeleteSets                   []*appsv1.ReplicaSet
 	Status                       workers.WorkerStatus
 	Again                        time.Duration
 }
 
-// Plan returns what brings the cluster closer to the worker's spec. It is pure and does not change its argument.
+// Plan returns the writes that bring the cluster closer to the worker's spec. It is pure and does not change its
+// argument.
 func Plan(o Observed, now time.Time) Actions {
 	w := o.Worker
 	a := Actions{Status: *w.Status.DeepCopy()}
@@ -69,7 +69,7 @@ func Plan(o Observed, now time.Time) Actions {
 		next.Spec.Replicas = &s.DesiredReplicas
 		a.ScaleSets = append(a.ScaleSets, next)
 	}
-	// The pods of an earlier specification go once as many of the present one are ready.
+	// The pods of earlier specifications are deleted once enough pods of the present one are ready.
 	if current != nil && (current.Status.ReadyReplicas >= s.DesiredReplicas || s.DesiredReplicas == 0) {
 		a.DeleteSets = old
 	}
@@ -77,14 +77,12 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// load is what the pods have to do.
 type load struct {
 	messages int32
-	last     time.Time // of the last message that any of them got
-	ready    time.Time // when one of them last became ready
+	last     time.Time // when a pod last got a message
+	ready    time.Time // when a pod last became ready
 }
 
-// count sums up the pods in the status.
 func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
 	s.Replicas, s.ReadyReplicas, s.Depth, s.InFlight = 0, 0, 0, 0
 	for _, p := range pods {
@@ -114,7 +112,7 @@ func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
 	return l
 }
 
-// scale sets the number of pods to ask for, and returns when it is to be computed again.
+// scale sets the number of pods to request, and returns when to compute it again; 0 means never.
 func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) time.Duration {
 	r := w.Spec.Scale
 	if r == nil {
@@ -129,14 +127,14 @@ func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) ti
 	last := l.last
 	if s.WakeTime != nil && s.WakeTime.After(last) {
 		last = s.WakeTime.Time
-		// The sender waits for a pod, which may take longer to start than one may be idle.
+		// A sender waits for a pod, which may take longer to start than a pod may be idle.
 		start := idle
 		if w.Spec.StartSeconds != nil {
 			start = time.Duration(*w.Spec.StartSeconds) * time.Second
 		}
 		if s.ReadyReplicas == 0 && start > idle {
 			last = last.Add(start - idle)
-		} else if ready := l.ready.Add(time.Second); ready.After(last) { // times in conditions are cut to seconds
+		} else if ready := l.ready.Add(time.Second); ready.After(last) { // conditions have times in whole seconds
 			last = ready
 		}
 	}
@@ -154,7 +152,7 @@ func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) ti
 		since := metav1.NewTime(now)
 		s.LowSince = &since
 	}
-	// Time has a resolution of a second in the API.
+	// The API's times are in whole seconds.
 	if left := s.LowSince.Add(idle).Sub(now); left > 0 && want > 0 {
 		s.DesiredReplicas = have
 		if again == 0 {
@@ -166,7 +164,7 @@ func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) ti
 	return again
 }
 
-// service plans the service. It returns why messages cannot be sent to it.
+// service plans the service. It returns the reason if the name belongs to another service.
 func (a *Actions) service(o Observed) (conflict string) {
 	want := Service(o.Worker)
 	have := o.Service
@@ -175,7 +173,7 @@ func (a *Actions) service(o Observed) (conflict string) {
 		return ""
 	}
 	if !metav1.IsControlledBy(have, o.Worker) {
-		return fmt.Sprintf("there is a service %s that the worker has not made: delete it, or name the worker otherwise",
+		return fmt.Sprintf("service %s exists already and belongs to another owner: delete it, or rename the worker",
 			have.Name)
 	}
 	if !maps.Equal(have.Spec.Selector, want.Spec.Selector) || !equality.Semantic.DeepEqual(ports(have), ports(want)) {
@@ -216,8 +214,8 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
 
 var kind = workers.GroupVersion.WithKind("Worker")
 
-// Service is the worker's service. It has no address of its own: messages do not go through it, it only names their
-// receivers.
+// Service returns the worker's service. It is headless: it only names the receivers of messages, which do not pass
+// through it.
 func Service(w *workers.Worker) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -232,10 +230,10 @@ func Service(w *workers.Worker) *corev1.Service {
 	return s
 }
 
-// Set is the replica set of the worker's present specification, whose name has a hash of it.
+// Set returns the replica set of the worker's present specification. Its name contains a hash of it.
 func Set(w *workers.Worker, replicas int32) *appsv1.ReplicaSet {
 	template := Template(w)
-	text, _ := json.Marshal(template) // it has no field that could fail
+	text, _ := json.Marshal(template) // cannot fail for these fields
 	hash := fnv.New64a()
 	_, _ = hash.Write(text)
 	name := fmt.Sprintf("%.40s-%s", w.Name, rand.SafeEncodeString(fmt.Sprint(hash.Sum64()))[:10])
@@ -251,10 +249,10 @@ func Set(w *workers.Worker, replicas int32) *appsv1.ReplicaSet {
 	}
 }
 
-// hashLabel separates the pods of one specification from other pods.
+// hashLabel distinguishes the pods of one specification from other pods.
 const hashLabel = "workers.coracle.dev/set"
 
-// Template is the template of the worker's pods.
+// Template returns the template of the worker's pods.
 func Template(w *workers.Worker) corev1.PodTemplateSpec {
 	c := corev1.Container{
 		Name: "worker", Image: w.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: w.Spec.Command,
@@ -267,10 +265,10 @@ func Template(w *workers.Worker) corev1.PodTemplateSpec {
 	}
 	c.Env = append(c.Env, corev1.EnvVar{Name: workers.ConcurrencyEnv, Value: fmt.Sprint(w.Spec.Concurrency)})
 	if len(w.Spec.Parameters) > 0 {
-		text, _ := json.Marshal(w.Spec.Parameters) // a map of strings
+		text, _ := json.Marshal(w.Spec.Parameters) // cannot fail for a map of strings
 		c.Env = append(c.Env, corev1.EnvVar{Name: workers.ParametersEnv, Value: string(text)})
 	}
-	// References are expanded in values, which the parameters must not be.
+	// Kubernetes expands $(NAME) in values, which must not happen to the parameters.
 	for i := range c.Env {
 		if e := &c.Env[i]; e.Name == workers.ParametersEnv {
 			e.Value = escape(e.Value)
@@ -295,7 +293,6 @@ func Template(w *workers.Worker) corev1.PodTemplateSpec {
 	}
 }
 
-// escape doubles dollar signs.
 func escape(s string) string {
 	var out []byte
 	for i := range len(s) {

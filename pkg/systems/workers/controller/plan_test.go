@@ -76,8 +76,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestScaleWhileStarting checks that a pod which a sender waits for may start for longer than the idle limit, and
-// then has the whole idle limit.
+// TestScaleWhileStarting checks that a pod that a sender waits for may take longer to start than the idle limit, and
+// has the whole idle limit afterwards.
 func TestScaleWhileStarting(t *testing.T) {
 	for name, c := range map[string]struct {
 		woken, ready time.Duration // how long ago
@@ -103,8 +103,8 @@ func TestScaleWhileStarting(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsItsRange checks that for any reports the number of replicas is within the range, and above zero
-// while messages exist.
+// TestScaleKeepsItsRange checks that for any reports the number of replicas is within the range, and above zero while
+// there are messages.
 func TestScaleKeepsItsRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &workers.WorkerScale{Max: rapid.Int32Range(1, 10).Draw(t, "max")}

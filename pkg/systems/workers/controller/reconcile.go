@@ -1,7 +1,5 @@
-// Package controller runs each Worker as a ReplicaSet with a Service, and makes the number of pods follow the length of
-// their queues.
-//
-// Its invariants: the pods of an earlier specification stay until the pods of the present one are ready, and a
+// Package controller runs each Worker as a ReplicaSet with a Service, and scales the pods by the length of their
+// queues. Its invariants: the pods of an earlier specification stay until the pods of the present one are ready, and a
 // worker with messages has at least one pod.
 package controller
 
@@ -42,7 +40,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// named maps a service to the worker that made it or, since it may be in its way, to the one of its name.
+// named maps a service to the worker that controls it, or else to the worker of the same name, whose service it blocks.
 func named(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	if list := engine.Controller(kind.GroupKind())(ctx, env, o); len(list) > 0 {
 		return list
@@ -53,7 +51,6 @@ func named(ctx context.Context, env engine.Env, o client.Object) []engine.Reques
 	return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
 }
 
-// labelled maps a pod to the worker that its label names.
 func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	if name := o.GetLabels()[workers.LabelWorker]; name != "" {
 		return []engine.Request{engine.RequestFor(o.GetNamespace(), name)}
@@ -61,7 +58,6 @@ func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return nil
 }
 
-// counts reports whether a pod's change matters to its worker.
 func counts(was, is client.Object) bool {
 	a, b := was.(*corev1.Pod), is.(*corev1.Pod)
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {

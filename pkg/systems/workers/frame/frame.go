@@ -1,25 +1,13 @@
-// Package frame encodes messages and their answers on connections on which many of both follow each other without an
-// HTTP request for each:
+// Package frame encodes messages and their answers on long-lived connections, without an HTTP request for each:
 //
 //	length of head (4 bytes) length of payload (4) head payload
 //
-// in which a head has a kind (1 byte), ID, content type, trace, dead letter and error type (a uvarint length and the
-// text of each), attempt (uvarint) and deadline (uvarint, in milliseconds). There are two such connections.
+// A head has a kind (1 byte); ID, content type, trace, dead letter and error type (each a uvarint length and the
+// text); attempt (uvarint); and deadline (uvarint, in milliseconds). Its invariant: Read allocates no memory for a
+// length over the limit.
 //
-// A program that handles messages asks the node's agent for one with GET Path and Upgrade: Protocol, and says in
-// HeaderSlots how many messages it can handle at once. The agent sends as many messages as the program has said, and
-// one more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message,
-// then or when the pod terminates. Answers may be sent until the connection is closed, also on
-// another connection than their message's.
-//
-// A sender asks the API server for one with Upgrade: SendProtocol in a POST to the message subresource of a pod or
-// service. The response says in HeaderSlots how many messages may be without an answer; further ones are read later.
-// The sender chooses the IDs. It gets one answer to each Request and Note, in any order. It sends Last when it has no
-// more messages, and gets the answers to the others before the API server sends Last and closes the connection. If the
-// API server sends Last first, which it does every few minutes to authenticate its clients again, the sender uses
-// another connection for further messages.
-//
-// Its invariant: Read allocates no memory for a length that is over its limit.
+// A program that handles messages connects to the node's agent, see Protocol. A sender connects to the API server, see
+// SendProtocol.
 package frame
 
 import (
@@ -31,14 +19,22 @@ import (
 )
 
 const (
-	// Path, Protocol and HeaderSlots are used in the HTTP request and response that open a connection.
+	// Path, Protocol and HeaderSlots open the connection of a program: GET Path with Upgrade: Protocol. HeaderSlots is
+	// the number of messages that the program can handle at once. The agent sends that many, and one more for each
+	// answer. A program sends Last when it wants no more. The agent sends Last after its last message, then or when
+	// the pod terminates. Answers are accepted until the connection is closed, also on another connection than their
+	// message's.
 	Path        = "/v1/messages"
 	Protocol    = "coracle-messages-1"
 	HeaderSlots = "Coracle-Message-Slots"
-	// SendProtocol is the Upgrade protocol of a sender.
+	// SendProtocol is the Upgrade protocol of a sender, which posts to the message subresource of a pod or service.
+	// HeaderSlots of the response bounds the unanswered messages; the server reads no more than that. The sender
+	// chooses the IDs. It gets one answer to each Request and Note, in any order. It sends Last after its last message;
+	// the API server answers the others, sends Last and closes the connection. If the API server sends Last first, as
+	// it does every few minutes to authenticate clients again, the sender uses another connection for further messages.
 	SendProtocol = "coracle-send-1"
 
-	// MaxPayload and MaxHead limit a payload and a head, in bytes.
+	// MaxPayload and MaxHead bound a payload and a head, in bytes.
 	MaxPayload = 1 << 20
 	MaxHead    = 16 << 10
 )
@@ -50,11 +46,11 @@ type Kind byte
 // Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
 const (
 	Message Kind = 'm'
-	// Reply and Failure answer the message with their ID. The payload of a Failure is its text; to a sender, it is a
+	// Reply and Failure answer the message with their ID. The payload of a Failure is its text or, for a sender, a
 	// Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
-	// Refused means that the agent could not use an answer; its payload is the reason.
+	// Refused means that the agent could not use an answer. Its payload is the reason.
 	Refused Kind = 'x'
 	// Last is sent after the last message.
 	Last Kind = 'l'
@@ -63,11 +59,11 @@ const (
 	// Note is a message without a reply. Accepted means that the Note is in a queue.
 	Note     Kind = 'n'
 	Accepted Kind = 'a'
-	// Cancel means that the sender no longer waits for the reply to a Request. The Request is answered nevertheless.
+	// Cancel means that the sender no longer waits for the reply to a Request, which is answered nevertheless.
 	Cancel Kind = 'c'
 )
 
-// Head describes a frame. Which fields are used depends on Kind.
+// Head describes a frame. Kind determines which fields are used.
 type Head struct {
 	Kind                                          Kind
 	ID, ContentType, Trace, DeadLetter, ErrorType string
@@ -108,7 +104,7 @@ func (h *Head) texts() [5]*string {
 	return [5]*string{&h.ID, &h.ContentType, &h.Trace, &h.DeadLetter, &h.ErrorType}
 }
 
-// Read reads the head of the next frame. The next size bytes of r are its payload. It returns io.EOF at the end.
+// Read reads the head of the next frame. Its payload is the next size bytes of r. Read returns io.EOF at the end.
 func Read(r *bufio.Reader) (h Head, size int, err error) {
 	var lengths [8]byte
 	if _, err := io.ReadFull(r, lengths[:]); err != nil {
@@ -146,7 +142,7 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 	return h, size, err
 }
 
-// Buffered reports whether r holds a whole frame, so that reading it does not wait.
+// Buffered reports whether r has buffered a whole frame, so that reading it does not block.
 func Buffered(r *bufio.Reader) bool {
 	if r.Buffered() < 8 {
 		return false

@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/worker"
 )
 
-// Config of a function.
+// Config configures a function.
 type Config struct {
 	Parameters map[string]string
 	// Log gets a line for each message.
@@ -26,7 +26,7 @@ type Config struct {
 	Send func(ctx context.Context, target string, payload []byte) error
 }
 
-// New returns the handler of the function of that name.
+// New returns the handler of a built-in function.
 func New(name string, c Config) (worker.Handler, error) {
 	if c.Send == nil {
 		c.Send = worker.Send
@@ -46,7 +46,7 @@ func New(name string, c Config) (worker.Handler, error) {
 
 func (c Config) logf(format string, args ...any) { fmt.Fprintf(c.Log, format+"\n", args...) }
 
-// echo returns the message, after the prefix if there is one.
+// echo returns the message, after the prefix if one is set.
 func (c Config) echo(_ context.Context, m *worker.Message) ([]byte, error) {
 	reply := m.Payload
 	if prefix := c.Parameters["prefix"]; prefix != "" {
@@ -86,7 +86,7 @@ func (c Config) calculator(_ context.Context, m *worker.Message) ([]byte, error)
 	return json.Marshal(result)
 }
 
-// forward changes a text, returns it, and sends it on.
+// forward transforms a text, sends it to another worker, and returns it.
 func (c Config) forward(ctx context.Context, m *worker.Message) ([]byte, error) {
 	text := string(m.Payload)
 	switch op := c.Parameters["operation"]; op {
@@ -110,7 +110,7 @@ func (c Config) forward(ctx context.Context, m *worker.Message) ([]byte, error) 
 	if strings.Contains(to, "/") {
 		return []byte(text), c.Send(ctx, to, []byte(text))
 	}
-	// A name alone is a pod or, if there is none, a service.
+	// A plain name means a pod or, if there is no such pod, a service.
 	err := c.Send(ctx, "pod/"+to, []byte(text))
 	var failed *worker.SendError
 	if errors.As(err, &failed) && (failed.Code == http.StatusNotFound || failed.Code == http.StatusForbidden) {
@@ -119,7 +119,7 @@ func (c Config) forward(ctx context.Context, m *worker.Message) ([]byte, error) 
 	return []byte(text), err
 }
 
-// aggregate collects messages and reports each window of them.
+// aggregate collects messages and reports each full window of them.
 func (c Config) aggregate() (worker.Handler, error) {
 	window := 5
 	if text := c.Parameters["window_size"]; text != "" {

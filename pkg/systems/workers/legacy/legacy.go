@@ -1,5 +1,5 @@
-// Package legacy converts the manifests of the in-process mini Kubernetes from which Workers come: Container,
-// ReplicaSet with the name of a container, and Service with a glob as selector.
+// Package legacy converts manifests of the in-process mini Kubernetes that Workers come from: Container, ReplicaSet
+// with the name of a container, and Service with a glob as its selector.
 //
 //	Container   -> a Pod of the same name with a message queue
 //	ReplicaSet  -> a Worker with as many replicas
@@ -32,21 +32,20 @@ import (
 )
 
 const (
-	// AnnotationContainer is on pods made of a Container; its value is the Container's spec in JSON, for replica sets that
-	// name it.
+	// AnnotationContainer is on pods made from a Container. Its value is the Container's spec in JSON, for replica
+	// sets that refer to it.
 	AnnotationContainer = "workers.coracle.dev/container"
-	// labelContainer has the container's name, for services.
+	// labelContainer is the label with the container's name, for services.
 	labelContainer = "workers.coracle.dev/container"
-	// servicePrefix begins the labels of what a glob matches when it matches several.
+	// servicePrefix is the prefix of the labels on the objects of a glob that matches several.
 	servicePrefix = "service.workers.coracle.dev/"
 
-	// maxDocument limits a document, in bytes, maxDocuments their number.
+	// maxDocument bounds a document, in bytes, maxDocuments their number.
 	maxDocument, maxDocuments = 1 << 20, 1000
 )
 
-// Container is the spec of a Container.
 type Container struct {
-	// Module is accepted and ignored: functions are built in.
+	// Module is accepted and ignored, since functions are built in.
 	Module     string         `json:"module,omitempty"`
 	Function   string         `json:"function,omitempty"`
 	Parameters map[string]any `json:"parameters,omitempty"`
@@ -75,7 +74,7 @@ type service struct {
 	Selector string `json:"selector"`
 }
 
-// Lookup returns the Container of that name that was converted before; nil if there is none.
+// Lookup returns an earlier converted Container by its name, or nil.
 type Lookup func(name string) *Container
 
 // Convert converts a stream of YAML documents. lookup may be nil.
@@ -88,7 +87,7 @@ func Convert(r io.Reader, namespace string, lookup Lookup) ([]ctrl.Object, error
 	for _, step := range []struct {
 		kind string
 		do   func(document) error
-		// what is named comes first, whatever the order
+		// referenced kinds come first, whatever the order of the documents
 	}{{"Container", c.container}, {"ReplicaSet", c.set}, {"Service", c.service}} {
 		for _, d := range documents {
 			if d.Kind != step.kind {
@@ -291,7 +290,7 @@ func (c *conversion) service(d document) error {
 	if len(found) == 1 {
 		if w, ok := found[0].(*workers.Worker); ok {
 			if w.Name == s.Name {
-				return nil // the worker has a service of its own, of that name
+				return nil // the worker has its own service of that name
 			}
 			s.Spec.Selector[workers.LabelWorker] = w.Name
 		} else {
@@ -304,7 +303,7 @@ func (c *conversion) service(d document) error {
 		_, ok := o.(*workers.Worker)
 		return ok && o.GetName() == s.Name
 	}) {
-		return errors.New("has the name of a ReplicaSet, and selects others, too: name it otherwise")
+		return errors.New("has the name of a ReplicaSet, but also selects others: choose another name")
 	}
 	label := servicePrefix + d.Metadata.Name
 	s.Spec.Selector[label] = "true"
@@ -322,7 +321,7 @@ func (c *conversion) service(d document) error {
 	return nil
 }
 
-// matches reports whether a glob matches a container, or a replica of a set: NAME-0, NAME-1 ...
+// matches reports whether a glob matches a container, or the first replica of a set, NAME-0.
 func matches(glob string, o ctrl.Object) bool {
 	name := o.GetName()
 	switch o.(type) {

@@ -65,8 +65,8 @@ func TestConvert(t *testing.T) {
 	require.Contains(t, out.String(), "kind: Worker")
 }
 
-// TestConvertKnowsEarlierContainers checks that a replica set may refer to a container applied earlier, for example
-// to scale it.
+// TestConvertKnowsEarlierContainers checks that a replica set may refer to a container that was applied earlier, for
+// example to scale it.
 func TestConvertKnowsEarlierContainers(t *testing.T) {
 	set := "kind: ReplicaSet\nmetadata: {name: rs}\nspec: {container: t, replicas: 5}\n"
 	_, err := Convert(strings.NewReader(set), "", nil)

@@ -12,15 +12,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// mostBatchBytes limits an encoded batch: workers.MaxPayload bytes of payloads in base64, and 512 bytes for the other
+// mostBatchBytes bounds an encoded batch: workers.MaxPayload bytes of payloads in base64, and 512 bytes for the other
 // fields of each message.
 const mostBatchBytes = workers.MaxPayload*4/3 + workers.MaxBatch*512
 
-// maxBatchText limits the error text of each outcome in a batch, in bytes; longer text is cut.
+// maxBatchText bounds the error text of each outcome in a batch, in bytes; longer text is cut.
 const maxBatchText = 256
 
-// ReceiveBatch reads messages from a request of the API server, delivers them, and responds with their outcomes. common
-// has the fields that all of them share.
+// ReceiveBatch reads messages from a request of the API server, delivers them, and responds with their outcomes.
+// common holds the fields that they share.
 func (m *Manager) ReceiveBatch(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, common Message,
 	wait bool) {
 	bytes := m.bytes

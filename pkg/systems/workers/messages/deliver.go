@@ -11,13 +11,12 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Target is the pod that a message is for.
+// Target is the pod that should receive a message.
 type Target struct {
 	Namespace, Name string
 	UID             types.UID
 }
 
-// arrival is a message on its way into a queue.
 type arrival struct {
 	*entry
 	to *receiver

@@ -71,7 +71,7 @@ func TestDirect(t *testing.T) {
 	require.True(t, o.Untouched)
 }
 
-// TestDirectPromise checks that messages with a promise are on disk before they are accepted.
+// TestDirectPromise checks that at-least-once messages are on disk before they are accepted.
 func TestDirectPromise(t *testing.T) {
 	dir := t.TempDir()
 	b := newBench(t, dir, workers.Queue{Worker: "w", Promise: workers.AtLeastOnce}).setup()

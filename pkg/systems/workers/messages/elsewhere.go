@@ -26,7 +26,7 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 		service = c.DeadLetter
 	}
 	if service == "" || m.c.API == nil {
-		m.drop(p, e, workers.ReceiverLost, "the pod terminated, and the message is for no worker")
+		m.drop(p, e, workers.ReceiverLost, "the pod terminated, and belongs to no worker")
 		return
 	}
 	if dead == "" && c.Promise == workers.AtMostOnce && e.Attempts > 0 {
@@ -50,11 +50,12 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 			return
 		}
 		if perhaps && c.Promise == workers.AtMostOnce {
-			m.drop(p, e, workers.ReceiverLost, fmt.Sprintf("worker %s may have accepted it, or not: %v", service, err))
+			m.drop(p, e, workers.ReceiverLost, fmt.Sprintf("it is unknown whether worker %s has accepted the message: %v",
+				service, err))
 			return
 		}
 		if !again || time.Now().Add(delay).After(e.expires) {
-			m.drop(p, e, workers.ReceiverLost, fmt.Sprintf("worker %s did not accept it: %v", service, err))
+			m.drop(p, e, workers.ReceiverLost, fmt.Sprintf("worker %s did not accept the message: %v", service, err))
 			return
 		}
 		select {

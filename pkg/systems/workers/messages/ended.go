@@ -8,14 +8,12 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// attempt implements events.
 func (r *receiver) attempt(e *entry) {
 	if e.seq != 0 {
 		r.m.log.try(e.seq, e.Attempts)
 	}
 }
 
-// finished implements events.
 func (r *receiver) finished(e *entry) {
 	if e.seq != 0 {
 		r.m.log.done(e.seq)
@@ -23,10 +21,8 @@ func (r *receiver) finished(e *entry) {
 	e.payload.release()
 }
 
-// undeliverable implements events.
 func (r *receiver) undeliverable(e *entry, o Outcome) { r.m.background(func() { r.giveUp(e, o) }) }
 
-// moved implements events.
 func (r *receiver) moved(e *entry) {
 	r.m.background(func() { r.m.elsewhere(r.pod, r.queue.config, e, "") })
 }

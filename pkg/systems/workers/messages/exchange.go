@@ -16,18 +16,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// exchange is a connection with a program on which messages and answers are frames (package frame).
+// exchange is a connection with a program for messages and answers in frames (package frame).
 type exchange struct {
 	r     *receiver
 	conn  net.Conn
 	in    *bufio.Reader
 	out   *bufio.Writer
 	taker *taker
-	// refused has answers to messages that are not in flight. When it is full, further ones are not reported.
+	// refused holds answers to messages that are not in flight. When it is full, further ones are not reported.
 	refused chan frame.Head
 }
 
-// exchange serves a program that asks for frames, until either side closes the connection.
+// exchange serves frames to a program until either side closes the connection.
 func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	if !r.pulls(w) {
 		return
@@ -36,7 +36,7 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	slots, err := strconv.Atoi(req.Header.Get(frame.HeaderSlots))
 	if !strings.EqualFold(req.Header.Get("Upgrade"), frame.Protocol) || err != nil || slots < 0 {
 		w.Header().Set("Upgrade", frame.Protocol)
-		reject(w, http.StatusUpgradeRequired, "UpgradeRequired", "this path serves %s alone", frame.Protocol)
+		reject(w, http.StatusUpgradeRequired, "UpgradeRequired", "this path serves only %s", frame.Protocol)
 		return
 	}
 	if !r.m.begin() {

@@ -18,7 +18,7 @@ var _ part.Part = (*Manager)(nil)
 // ConditionType implements part.Part.
 func (m *Manager) ConditionType() corev1.PodConditionType { return workers.QueueCondition }
 
-// Owner and Keep implement part.Part: users look at the pods themselves.
+// Owner and Keep implement part.Part. They do nothing, because pods' logs are not kept.
 func (m *Manager) Owner(*corev1.Pod) string                     { return "" }
 func (m *Manager) Keep(string, string, types.UID, string) error { return nil }
 

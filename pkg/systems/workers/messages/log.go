@@ -48,7 +48,6 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// stored is a message in the log.
 type stored struct {
 	Namespace, Pod, UID string
 	Queue               workers.Queue
@@ -63,7 +62,6 @@ type stored struct {
 	payload             []byte
 }
 
-// segment is a file of the log.
 type segment struct {
 	number uint64
 	file   *os.File
@@ -184,7 +182,6 @@ func (l *messageLog) enter(seq uint64, p *place) {
 	l.live += p.size
 }
 
-// leave removes a message from the index.
 func (l *messageLog) leave(seq uint64) {
 	if p := l.where[seq]; p != nil {
 		p.in.live--

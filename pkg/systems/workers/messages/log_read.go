@@ -31,7 +31,7 @@ func openLog(dir string) (*messageLog, []*stored, error) {
 	for _, name := range names {
 		number, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".log"), 10, 64)
 		if err != nil {
-			continue // not ours
+			continue // not a segment of this log
 		}
 		s := &segment{number: number}
 		if s.file, err = os.OpenFile(name, os.O_RDWR, 0o600); err != nil {
@@ -52,7 +52,6 @@ func openLog(dir string) (*messageLog, []*stored, error) {
 	return l, list, nil
 }
 
-// read reads a segment's records.
 func (l *messageLog) read(s *segment, found map[uint64]*stored) error {
 	r := bufio.NewReaderSize(s.file, 1<<16)
 	for {

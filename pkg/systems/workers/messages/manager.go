@@ -22,11 +22,11 @@ type API interface {
 	Do(req *http.Request, token string) (*http.Response, error)
 }
 
-// Config of a Manager. All fields are required but Metrics.
+// Config configures a Manager. All fields are required except Metrics.
 type Config struct {
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
-	// Dir is the directory of the log of AtLeastOnce messages. The first one creates it.
+	// Dir is the directory of the log of AtLeastOnce messages. It is created with the first one.
 	Dir string
 	// API sends messages for pods, and moves messages to other pods. It may be nil in tests.
 	API API
@@ -40,7 +40,7 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Manager has the queues of the node's pods. Safe for concurrent use.
+// Manager holds the queues of the node's pods. It is safe for concurrent use.
 type Manager struct {
 	c      Config
 	ctx    context.Context

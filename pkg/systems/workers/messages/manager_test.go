@@ -30,7 +30,7 @@ type api struct {
 	body []string
 	code int
 	came chan struct{}
-	// first are the answers before code: each a status or an error.
+	// first are the answers before code, each a status or an error.
 	first []any
 }
 
@@ -297,7 +297,7 @@ func TestAtLeastOnce(t *testing.T) {
 	require.Empty(t, third.orphans, "nothing is left")
 }
 
-// TestMessagesOfAPodThatIsGone checks that they are sent to the worker's other pods when the agent starts.
+// TestMessagesOfAPodThatIsGone checks that the agent sends them to the worker's other pods when it starts.
 func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	dir := t.TempDir()
 	first := newBench(t, dir, workers.Queue{Worker: "w", Promise: workers.AtLeastOnce}).setup()

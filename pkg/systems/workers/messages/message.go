@@ -7,7 +7,7 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Message is a message as its sender sent it.
+// Message is a message from its sender.
 type Message struct {
 	ID string
 	// ContentType and Trace are passed on unchanged.
@@ -16,14 +16,14 @@ type Message struct {
 	Attempts int32
 	// Deadline is when the sender stops waiting for the reply; zero without a deadline.
 	Deadline time.Time
-	// DeadLetter is why another worker failed to handle it.
+	// DeadLetter is the reason why another worker failed to handle it.
 	DeadLetter string
 	// Receipt permits the node to forward the message.
 	Receipt string
 	payload *payload
 }
 
-// Outcome is how a message ended: with a reply, or with a Failure.
+// Outcome is the end of a message: a reply, or a Failure.
 type Outcome struct {
 	Failure workers.Failure
 	// Text describes a failure. ErrorType is the type of the error that the program reported.

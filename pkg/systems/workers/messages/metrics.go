@@ -65,7 +65,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for k, s := range by {
 		gauge("depth", "Messages that wait in queues of this node's pods.", float64(s.depth), k)
-		gauge("in_flight", "Messages that programs of this node's pods have.", float64(s.flight), k)
+		gauge("in_flight", "Messages in flight in programs of this node's pods.", float64(s.flight), k)
 		gauge("oldest_age_seconds", "How long the first message in a queue has waited.", s.age.Seconds(), k)
 	}
 	if len(by) == 0 && all == (counters{}) && len(dropped) == 0 {

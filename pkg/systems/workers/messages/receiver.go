@@ -16,7 +16,6 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// receiver is a pod that receives messages.
 type receiver struct {
 	m      *Manager
 	pod    *corev1.Pod
@@ -35,7 +34,7 @@ type receiver struct {
 	accepts   bool
 }
 
-// reportEvery is the least time between two reports of a queue.
+// reportEvery is the minimum time between two reports of a queue.
 const reportEvery = time.Second
 
 // Setup creates the pod's queue and its Runtime API server, if the pod asks for a queue. It is idempotent. Call it when

@@ -23,20 +23,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// The paths of the Runtime API (AWS Lambda, "Using the Lambda runtime API"), and those on which programs send.
+// The paths of the Runtime API (AWS Lambda, "Using the Lambda runtime API"), and the paths for sending.
 const (
 	runtimePath = "/2018-06-01/runtime/"
 	sendPath    = "/v1/"
 
-	// bodyTime is how long a program may take to send a reply.
+	// bodyTime bounds the time in which a program sends a reply.
 	bodyTime = 30 * time.Second
-	// mostDiscarded limits how many bytes are read of a rejected body.
+	// mostDiscarded bounds the bytes of a rejected body that are read.
 	mostDiscarded = 4 * workers.MaxPayload
-	// maxErrorText limits the text of an error that a program reports, in bytes; longer text is cut.
+	// maxErrorText bounds the text of an error that a program reports, in bytes; longer text is cut.
 	maxErrorText = 4 << 10
 )
 
-// limited limits the connections of a pod: one for each message in flight, and some to send on.
+// limited bounds the connections of a pod: one for each message in flight, and some for sending.
 func (r *receiver) limited(l net.Listener) net.Listener {
 	n := int(r.queue.config.Concurrency) + 32
 	return connlimit.New(l, connlimit.Config{Most: 2 * n, Each: n, Logger: r.m.c.Logger})
@@ -74,7 +74,7 @@ func (r *receiver) pulls(w http.ResponseWriter) bool {
 	return r.push == nil
 }
 
-// next is the long poll for the next message.
+// next serves the long poll for the next message.
 func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 	if !r.pulls(w) {
 		return
@@ -112,7 +112,8 @@ func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// deadline is when an attempt that starts now ends: the handler's timeout or, if earlier, the sender's deadline.
+// deadline returns the end of an attempt that starts now: after the handler's timeout or, if earlier, at the sender's
+// deadline.
 func (r *receiver) deadline(e *entry) time.Time {
 	at := time.Now().Add(r.queue.config.Timeout())
 	if !e.Deadline.IsZero() && e.Deadline.Before(at) {
@@ -170,7 +171,6 @@ func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
 }
 
-// response handles the program's reply.
 func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	id := req.PathValue("id")
 	p := r.body(w, req)
@@ -184,7 +184,7 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 		}
 		return
 	}
-	// Programs written with aws-lambda-go stream their replies: an error comes as a trailer.
+	// aws-lambda-go streams replies, so an error comes as a trailer.
 	if kind := req.Trailer.Get(workers.HeaderErrorType); kind != "" {
 		p.release()
 		r.answer(w, req, Outcome{
@@ -197,7 +197,6 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
 }
 
-// failure handles the program's report that it failed to handle a message.
 func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
@@ -208,7 +207,6 @@ func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, req, Outcome{Failure: workers.HandlerFailed, ErrorType: kind, Text: text})
 }
 
-// errorOf returns type and text of an error that a program reports.
 func errorOf(data []byte, h http.Header) (kind, text string) {
 	var e struct{ ErrorType, ErrorMessage string }
 	if json.Unmarshal(data, &e) != nil || e.ErrorMessage == "" {

@@ -10,7 +10,7 @@ import (
 // taker is a long poll or a connection of a program that waits for messages.
 type taker struct {
 	holder string
-	want   int         // messages that it still takes
+	want   int         // the number of messages that it still accepts
 	got    chan handed // has room for want messages; closed after the last one
 	ended  bool        // got is closed
 }

@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// dialTime is how long connecting may take, stall how long the other side may read nothing.
+	// dialTime bounds connecting, stall the time in which the other side reads nothing.
 	dialTime = 10 * time.Second
 	stall    = 30 * time.Second
-	// mostSlots limits what a server can allow to be without an answer.
+	// mostSlots bounds the unanswered messages that a server can allow.
 	mostSlots = 4096
 )
 
-// conn is a connection.
 type conn struct {
 	rw      io.ReadWriteCloser
-	slots   chan struct{} // has an element for each message without an answer
-	leaving chan struct{} // closed when it takes no more messages
+	slots   chan struct{} // one element per unanswered message
+	leaving chan struct{} // closed when it accepts no more messages
 
-	// writers counts who waits for writing. The last of them flushes for all.
+	// writers counts the goroutines that wait to write. The last one flushes for all.
 	writers atomic.Int32
 	writing sync.Mutex
 	out     *bufio.Writer
@@ -40,7 +39,7 @@ type conn struct {
 	pending map[string]func(Reply, error)
 }
 
-// dial connects. Its errors are *Error if there was a response.
+// dial connects. Its error is an *Error if there was a response.
 func dial(ctx context.Context, client *http.Client, url string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -80,8 +79,8 @@ func (c *conn) takes() bool {
 	return !c.left
 }
 
-// send sends a message, for which there is a slot. sent is false if the connection takes no more; then done is not
-// called.
+// send sends a message, for which the caller holds a slot. If sent is false, the connection accepts no more messages,
+// and done is not called.
 func (c *conn) send(ctx context.Context, m Message, wait bool, done func(Reply, error)) (cancel func(), sent bool) {
 	h := frame.Head{Kind: frame.Note, ContentType: m.ContentType, Trace: m.Trace}
 	if at, ok := ctx.Deadline(); wait {
@@ -104,7 +103,7 @@ func (c *conn) send(ctx context.Context, m Message, wait bool, done func(Reply, 
 	return func() { c.write(&frame.Head{Kind: frame.Cancel, ID: h.ID}, nil) }, true
 }
 
-// write sends a frame, together with the frames of other waiting writers. A failure ends the connection.
+// write sends a frame. It flushes unless another writer waits. A failure closes the connection.
 func (c *conn) write(h *frame.Head, payload []byte) {
 	c.writers.Add(1)
 	c.writing.Lock()
@@ -118,11 +117,11 @@ func (c *conn) write(h *frame.Head, payload []byte) {
 		err = c.out.Flush()
 	}
 	if err != nil {
-		_ = c.rw.Close() // the reader reports it to all
+		_ = c.rw.Close() // the reader reports it to all senders
 	}
 }
 
-// leave ends the taking of messages. The answers to the others still come.
+// leave stops accepting messages. The answers to earlier ones still arrive.
 func (c *conn) leave() {
 	c.mu.Lock()
 	first := !c.left
@@ -136,7 +135,6 @@ func (c *conn) leave() {
 	}
 }
 
-// read reports outcomes until the connection ends.
 func (c *conn) read() {
 	err := c.outcomes()
 	_ = c.rw.Close()

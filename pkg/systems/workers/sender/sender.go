@@ -1,12 +1,11 @@
-// Package sender sends messages to the Workers of a cluster on a connection that stays, on which many of them and their
-// answers follow each other (package frame):
+// Package sender sends messages to the Workers of a cluster over a long-lived connection (package frame):
 //
 //	s := sender.New(client, "https://SERVER:6443/api/v1/namespaces/default/services/echo/message")
 //	defer s.Close()
 //	reply, err := s.Call(ctx, sender.Message{Payload: []byte("hello")})
 //
 // It imports only the standard library and package frame. Its invariant: each message has one outcome, a reply or an
-// error; an error with the code 502 says that the message may have been handled.
+// error. After an error with code 502 the message may have been handled.
 package sender
 
 import (
@@ -19,18 +18,18 @@ import (
 	"time"
 )
 
-// MaxPayload is the size limit of messages and replies, in bytes.
+// MaxPayload bounds messages and replies, in bytes.
 const MaxPayload = 1 << 20
 
-// maxTimeout is how long a reply can be waited for.
+// maxTimeout bounds the wait for a reply.
 const maxTimeout = time.Hour
 
 // Message is a message to send.
 type Message struct {
 	Payload []byte
-	// ContentType has at most 256 bytes; empty means application/octet-stream.
+	// ContentType is at most 256 bytes; empty means application/octet-stream.
 	ContentType string
-	// Trace is passed on (W3C Trace Context), at most 128 bytes.
+	// Trace is the traceparent (W3C Trace Context), at most 128 bytes.
 	Trace string
 }
 
@@ -38,22 +37,22 @@ type Message struct {
 type Reply struct {
 	Payload     []byte
 	ContentType string
-	// Attempt counts from 1 how often the message was given to a program.
+	// Attempt counts from 1 how often a program got the message.
 	Attempt int
 }
 
 // Error is the error of a message that was not accepted, or got no reply.
 type Error struct {
-	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the sender may not send to it, 429 for
-	// a full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
+	// Code is the HTTP status code: 404 if the target does not exist, 403 if the sender may not send to it, 429 for a
+	// full queue, 500 if the handler failed, 502 for a lost receiver, 503 if there is no receiver, 504 for a timeout.
 	Code int
-	// Reason is short, such as NoReceiver.
+	// Reason is a word such as NoReceiver.
 	Reason, Message string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (%d): %s", e.Reason, e.Code, e.Message) }
 
-// errorOf makes an error of a response: a Kubernetes Status, or an error of a node's agent.
+// errorOf converts a response to an error: a Kubernetes Status, or an error of a node's agent.
 func errorOf(code int, body []byte) *Error {
 	var s struct {
 		Code                                     int
@@ -70,7 +69,7 @@ func errorOf(code int, body []byte) *Error {
 	return e
 }
 
-// lost is the error of messages whose connection broke.
+// lost is the error of unanswered messages on a broken connection.
 func lost(err error) *Error {
 	return &Error{
 		Code:    http.StatusBadGateway,
@@ -79,28 +78,28 @@ func lost(err error) *Error {
 	}
 }
 
-// Sender sends messages to one pod or service. It connects when there is a message. Safe for concurrent use.
+// Sender sends messages to one pod or service. It connects with the first message. It is safe for concurrent use.
 type Sender struct {
 	client *http.Client
 	url    string
 
 	mu      sync.Mutex
 	conn    *conn
-	dialing chan struct{} // closed when the attempt to connect ends; nil if there is none
+	dialing chan struct{} // closed when the attempt to connect ends; nil without one
 	closed  bool
 	all     sync.WaitGroup // the goroutines of connections
 }
 
-// New returns a Sender. The client authenticates and speaks HTTP/1.1; url is the message subresource's.
+// New returns a Sender. The client must authenticate and use HTTP/1.1; url is the URL of a message subresource.
 func New(client *http.Client, url string) *Sender { return &Sender{client: client, url: url} }
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the sender was closed")
 
-// Call sends a message and returns its reply. It waits until the context's deadline, or for a minute.
+// Call sends a message and returns its reply. It waits until the context's deadline, or at most one minute without one.
 func (s *Sender) Call(ctx context.Context, m Message) (Reply, error) { return s.send(ctx, m, true) }
 
-// Send sends a message without waiting for a reply. When it returns nil, the message is in the receiver's queue.
+// Send sends a message without waiting for a reply. After a nil error the message is in the receiver's queue.
 func (s *Sender) Send(ctx context.Context, m Message) error {
 	_, err := s.send(ctx, m, false)
 	return err
@@ -126,9 +125,10 @@ type result struct {
 	err error
 }
 
-// Start sends a message, waits only until it is on its way, and calls done with its outcome, which must not block; not
-// if Start returns an error. With wait, the outcome is the reply, which cancel says is no longer wanted; done is called
-// nevertheless. Messages that one goroutine starts arrive in their order, unless the connection breaks between them.
+// Start sends a message and waits only until it is written. Unless Start returns an error, it calls done once with the
+// outcome; done must not block. With wait, the outcome is the reply. cancel tells the receiver that the reply is not
+// needed any more; done is still called. Messages that one goroutine starts arrive in order, unless the connection
+// breaks.
 func (s *Sender) Start(ctx context.Context, m Message, wait bool, done func(Reply, error)) (cancel func(), err error) {
 	if len(m.Payload) > MaxPayload {
 		return nil, &Error{
@@ -155,7 +155,7 @@ func (s *Sender) Start(ctx context.Context, m Message, wait bool, done func(Repl
 	}
 }
 
-// connection returns a connection that takes messages.
+// connection returns a connection that accepts messages.
 func (s *Sender) connection(ctx context.Context) (*conn, error) {
 	for {
 		s.mu.Lock()
@@ -179,7 +179,7 @@ func (s *Sender) connection(ctx context.Context) (*conn, error) {
 	}
 }
 
-// connect is called with the lock held, which it releases.
+// connect opens a connection. The caller holds the lock, which connect releases.
 func (s *Sender) connect(ctx context.Context) (*conn, error) {
 	dialing := make(chan struct{})
 	s.dialing = dialing
@@ -201,7 +201,7 @@ func (s *Sender) connect(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// Close sends no more messages, waits for the answers to those on their way, and ends the connection.
+// Close waits for the answers to messages in flight, and closes the connection. Later messages fail with ErrClosed.
 func (s *Sender) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server gives the connections of senders to the test.
+// server passes the connections of senders to the test.
 type server struct {
 	*httptest.Server
 	conns chan *peer
@@ -134,8 +134,8 @@ func TestBrokenConnection(t *testing.T) {
 	s.Close()
 }
 
-// TestLeaving checks that after the server's Last frame new messages use another connection, and earlier ones get
-// their answers.
+// TestLeaving checks that after the server's Last frame new messages use another connection, and earlier ones still
+// get their answers.
 func TestLeaving(t *testing.T) {
 	srv, s := newServer(t, 10)
 	got := call(s, "a")

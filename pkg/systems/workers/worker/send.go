@@ -17,23 +17,24 @@ import (
 
 // SendError is the error of a message that was not accepted, or got no reply.
 type SendError struct {
-	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the service account may not send to it,
-	// 429 for a full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
+	// Code is the HTTP status code: 404 if the target does not exist, 403 if the service account may not send to it,
+	// 429 for a full queue, 500 if the handler failed, 502 for a lost receiver, 503 if there is no receiver, 504 for a
+	// timeout.
 	Code int
-	// Reason is short, such as NoReceiver.
+	// Reason is a word such as NoReceiver.
 	Reason, Message string
 }
 
 func (e *SendError) Error() string { return fmt.Sprintf("%s (%d): %s", e.Reason, e.Code, e.Message) }
 
-// Send sends a message without waiting for a reply. The target is pod/NAME or service/NAME, in the pod's namespace, or
-// with the namespace before it: NAMESPACE/service/NAME. When it returns nil, the message is in the receiver's queue.
+// Send sends a message without waiting for a reply. The target is pod/NAME or service/NAME in the pod's namespace, or
+// NAMESPACE/service/NAME. After a nil error the message is in the receiver's queue.
 func Send(ctx context.Context, target string, payload []byte) error {
 	_, err := post(ctx, target, payload, false)
 	return err
 }
 
-// Call sends a message and returns the reply. It waits until the context's deadline, or for a minute.
+// Call sends a message and returns the reply. It waits until the context's deadline, or at most one minute without one.
 func Call(ctx context.Context, target string, payload []byte) ([]byte, error) {
 	return post(ctx, target, payload, true)
 }
@@ -76,7 +77,6 @@ func post(ctx context.Context, target string, payload []byte, wait bool) ([]byte
 	return body, nil
 }
 
-// path returns the path of a target.
 func path(target string) (string, error) {
 	parts := strings.Split(target, "/")
 	namespace := ""
@@ -94,7 +94,7 @@ func path(target string) (string, error) {
 	return "", fmt.Errorf("target %q is not pod/NAME or service/NAME", target)
 }
 
-// sendError makes the error of a response: a Kubernetes Status, or an error of the agent.
+// sendError converts a response to an error: a Kubernetes Status, or an error of the agent.
 func sendError(code int, body []byte) error {
 	var s struct{ Reason, Message, ErrorType, ErrorMessage string }
 	_ = json.Unmarshal(body, &s)

@@ -17,29 +17,28 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// stream handles the messages that come as frames on one connection at a time.
+// stream handles messages that arrive as frames, on one connection at a time.
 type stream struct {
 	handler Handler
 	slots   int
-	// running is how many messages are handled or have answers that are not sent yet.
+	// running counts the messages that are being handled or whose answers are not sent yet.
 	running atomic.Int32
 	answers chan answer
 }
 
-// answer is the answer to a message.
 type answer struct {
 	frame.Head
 	payload []byte
 }
 
-// errNoFrames is returned if the other side knows only the Runtime API.
+// errNoFrames means that the agent only serves the Runtime API.
 var errNoFrames = errors.New("the node's agent does not serve frames")
 
 func newStream(h Handler, slots int) *stream {
 	return &stream{handler: h, slots: slots, answers: make(chan answer, slots)}
 }
 
-// serve handles messages until ctx is done or the pod terminates, and reconnects meanwhile.
+// serve handles messages until ctx is done or the pod terminates. It reconnects when a connection breaks.
 func (s *stream) serve(ctx context.Context, api string) error {
 	var unsent []answer
 	known := false
@@ -73,7 +72,7 @@ type connection struct {
 
 func (s *stream) connect(ctx context.Context, api string) (*connection, error) {
 	slots := s.slots - int(s.running.Load())
-	if ctx.Err() != nil { // there are answers left
+	if ctx.Err() != nil { // only to send the remaining answers
 		slots = 0
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -105,8 +104,7 @@ func (s *stream) connect(ctx context.Context, api string) (*connection, error) {
 	return &connection{conn, in}, nil
 }
 
-// exchange handles the messages of a connection. It returns whether they were the last, and the answers that could not
-// be sent.
+// exchange handles the messages of a connection. It returns whether they were the last ones, and the unsent answers.
 func (s *stream) exchange(ctx context.Context, c *connection, unsent []answer) (last bool, rest []answer) {
 	defer c.Close()
 	ended := make(chan struct{})
@@ -123,7 +121,7 @@ func (s *stream) exchange(ctx context.Context, c *connection, unsent []answer) (
 	return last && len(rest) == 0, rest
 }
 
-// read starts a handler for each message, until there are no more, which it reports, or the connection breaks.
+// read starts a handler for each message until the connection breaks. It returns true after the last message.
 func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 	for {
 		h, size, err := frame.Read(c.in)
@@ -146,7 +144,7 @@ func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 			}
 			s.running.Add(1)
 			go func() {
-				s.answers <- s.handler.result(ctx, m) // has room
+				s.answers <- s.handler.result(ctx, m) // the channel has room
 			}()
 		case frame.Refused:
 			fmt.Fprintf(os.Stderr, "worker: the answer to message %.64s was refused: %.1024s\n", h.ID, payload)
@@ -156,14 +154,14 @@ func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 	}
 }
 
-// write sends answers until the connection breaks, or all messages are answered after the last one. It returns those
-// that were not sent.
+// write sends answers until the connection breaks, or all messages are answered after the last one. It returns the
+// unsent answers.
 func (s *stream) write(ctx context.Context, c *connection, unsent []answer, ended <-chan struct{},
 	last *bool) []answer {
 	out := bufio.NewWriterSize(c, 16<<10)
 	stop := ctx.Done()
 	put := func(a *answer) error {
-		if stop != nil && ctx.Err() != nil { // before an answer, which would bring another message
+		if stop != nil && ctx.Err() != nil { // Last goes before an answer, which would bring another message
 			stop = nil
 			if err := frame.Write(out, &frame.Head{Kind: frame.Last}, nil); err != nil {
 				return err
@@ -188,7 +186,7 @@ func (s *stream) write(ctx context.Context, c *connection, unsent []answer, ende
 	if !flush() {
 		return unsent
 	}
-	finished := false // no more messages come
+	finished := false // no more messages will come
 	for !finished || s.running.Load() > 0 {
 		var err error
 		select {

@@ -6,9 +6,8 @@
 //		})
 //	}
 //
-// Messages come from the node's agent on one connection (package frame), or, from one that does not serve it, over HTTP
-// in the shape of AWS Lambda's Runtime API. A handler may send messages to other pods and services, with the
-// permissions of the pod's service account.
+// Messages come from the node's agent on one connection (package frame) or, from agents without it, over HTTP as in
+// AWS Lambda's Runtime API. A handler may send messages with the permissions of the pod's service account.
 //
 // It imports only the standard library. Its invariant: each message that Serve gets is answered, with the handler's
 // reply or its error, also if the handler panics.
@@ -35,7 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// MaxPayload is the size limit of messages and replies, in bytes.
+// MaxPayload bounds messages and replies, in bytes.
 const MaxPayload = 1 << 20
 
 // Message is a message to handle.
@@ -45,16 +44,16 @@ type Message struct {
 	// Payload is at most MaxPayload bytes.
 	Payload     []byte
 	ContentType string
-	// Attempt counts from 1 how often the message has been given to a program.
+	// Attempt counts from 1 how often a program got the message.
 	Attempt int
-	// DeadLetter is why another worker has failed to handle the message, in a dead-letter worker.
+	// DeadLetter is the reason why another worker failed to handle the message. It is only set in a dead-letter worker.
 	DeadLetter string
-	// Deadline is when the reply is no longer waited for; it is also the context's.
+	// Deadline is when the sender stops waiting for the reply. It is also the context's deadline.
 	Deadline time.Time
 }
 
-// Handler handles a message. The reply goes to the sender, if it waits for one. After an error, a message with a
-// promise comes again.
+// Handler handles a message. The sender gets the reply if it waits for one. After an error, an at-least-once message
+// is delivered again.
 type Handler func(ctx context.Context, m *Message) (reply []byte, err error)
 
 // JSON returns a handler for messages and replies in JSON.
@@ -62,7 +61,7 @@ func JSON[In, Out any](f func(context.Context, In) (Out, error)) Handler {
 	return func(ctx context.Context, m *Message) ([]byte, error) {
 		var in In
 		if err := json.Unmarshal(m.Payload, &in); err != nil {
-			return nil, fmt.Errorf("the message is not the JSON that was expected: %w", err)
+			return nil, fmt.Errorf("the message is not the expected JSON: %w", err)
 		}
 		out, err := f(ctx, in)
 		if err != nil {
@@ -72,7 +71,7 @@ func JSON[In, Out any](f func(context.Context, In) (Out, error)) Handler {
 	}
 }
 
-// Main handles messages until the process is asked to stop, and then ends it.
+// Main handles messages until SIGTERM or SIGINT. It exits with 1 on an error.
 func Main(h Handler) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -82,8 +81,8 @@ func Main(h Handler) {
 	}
 }
 
-// Serve handles messages until ctx is done, or the pod terminates; then it returns nil. As many are handled at once as
-// the Worker's concurrency says.
+// Serve handles messages until ctx is done or the pod terminates; then it returns nil. The Worker's concurrency bounds
+// the messages that it handles at once.
 func Serve(ctx context.Context, h Handler) error {
 	api := os.Getenv("AWS_LAMBDA_RUNTIME_API")
 	if api == "" {
@@ -131,7 +130,7 @@ type loop struct {
 	client  *http.Client
 }
 
-// The pauses while the node's agent does not answer, as when it restarts.
+// The pauses while the node's agent does not answer, for example while it restarts.
 const (
 	firstPause = 10 * time.Millisecond
 	mostPause  = 2 * time.Second
@@ -188,9 +187,8 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 	return m, nil
 }
 
-// result calls the handler and returns its answer.
 func (h Handler) result(ctx context.Context, m *Message) answer {
-	ctx = context.WithoutCancel(ctx) // a message that was taken is handled
+	ctx = context.WithoutCancel(ctx) // a received message is always handled
 	if !m.Deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, m.Deadline)
@@ -215,7 +213,6 @@ func (h Handler) result(ctx context.Context, m *Message) answer {
 	return a
 }
 
-// handle calls the handler and answers over the Runtime API.
 func (l *loop) handle(ctx context.Context, m *Message) {
 	a := l.handler.result(ctx, m)
 	what, contentType, body := "response", a.ContentType, a.payload
@@ -243,7 +240,7 @@ func (l *loop) handle(ctx context.Context, m *Message) {
 	}
 }
 
-// call calls the handler; a panic is an error of the message alone.
+// call calls the handler. A panic becomes the error of this message.
 func (h Handler) call(ctx context.Context, m *Message) (reply []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// agent serves messages, records the answers, and ends.
+// agent serves messages, records the answers, and then ends.
 func agent(t *testing.T, messages ...string) (answers map[string]string) {
 	answers = map[string]string{}
 	n := 0

@@ -1,6 +1,5 @@
-// Package packed has the program coracle-buildbarn-check inside this one.
-//
-// Its invariant: the program is in memory only while it is open.
+// Package packed embeds the program coracle-buildbarn-check. Its invariant: the program is in memory only while it is
+// open.
 package packed
 
 import (
@@ -18,10 +17,9 @@ import (
 //go:embed all:assets
 var assets embed.FS
 
-// maxBytes bounds the program.
 const maxBytes = 64 << 20
 
-// Open returns the program as an executable file without a name, in memory. The caller closes it.
+// Open returns the program as an anonymous executable file in memory. The caller closes it.
 func Open() (*os.File, error) {
 	packed, err := assets.ReadFile("assets/coracle-buildbarn-check.zst")
 	if err != nil {

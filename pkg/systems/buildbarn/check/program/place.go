@@ -8,10 +8,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// maxSearched is how many bytes of files are searched for each fact.
+// maxSearched bounds the bytes of files that are searched for each fact; larger files get no line numbers.
 const maxSearched = 256 << 10
 
-// located adds the lines to facts. It returns nil if they are more than a request's answer may have.
+// located adds the line numbers to facts. It returns nil if there are more facts than an answer may have.
 func located(f protocol.Facts, files map[string]string, main string) *protocol.Facts {
 	if max(len(f.Servers), len(f.Clients), len(f.Files), len(f.Queues), len(f.Routes)) > protocol.MaxFacts {
 		return nil
@@ -46,14 +46,13 @@ func located(f protocol.Facts, files map[string]string, main string) *protocol.F
 	return &f
 }
 
-// last is the last field of a path, without an index.
 func last(path string) string {
 	field := path[strings.LastIndexByte(path, '.')+1:]
 	field, _, _ = strings.Cut(field, "[")
 	return field
 }
 
-// place is file and line of the first of some words that is in one place alone, or else the main file.
+// place returns the file and line of the first word that occurs exactly once, or the main file if none does.
 func place(files map[string]string, main string, words ...string) string {
 	for _, word := range words {
 		if at := only(files, word); at != "" {
@@ -63,7 +62,7 @@ func place(files map[string]string, main string, words ...string) string {
 	return main
 }
 
-// only is file and line of a word that is in one place alone, or else empty.
+// only returns the file and line of a word that occurs exactly once, or "".
 func only(files map[string]string, word string) (at string) {
 	if word == "" {
 		return ""
@@ -88,7 +87,7 @@ func only(files map[string]string, word string) (at string) {
 	return at
 }
 
-// whole reports whether the word between two places of a text is not a piece of a longer one.
+// whole reports whether text[from:to] is not part of a longer word.
 func whole(text string, from, to int) bool {
 	return !(from > 0 && letter(text[from-1]) && letter(text[from])) &&
 		!(to < len(text) && letter(text[to]) && letter(text[to-1]))

@@ -1,8 +1,6 @@
-// Package program is what cmd/coracle-buildbarn-check does: it evaluates Jsonnet with the files it is given and nothing
-// else, and compares what comes out with what Buildbarn's programs read.
-//
-// Only that command imports it, so that evaluator and schema are in no other process. Its invariant: no file of the
-// machine is read.
+// Package program implements cmd/coracle-buildbarn-check: it evaluates Jsonnet with only the given files, and compares
+// the result with the schema of Buildbarn's programs. Only that command imports it, so that no other process contains
+// the evaluator and the schema. Its invariant: it reads no file of the machine.
 package program
 
 import (
@@ -48,7 +46,7 @@ func Run(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// maxProblem is how many bytes of a problem are reported.
+// maxProblem bounds a reported problem, in bytes.
 const maxProblem = 1000
 
 func check(files importer, m protocol.Main, known *schema.Schema, r protocol.Request) (a protocol.Answer) {
@@ -77,13 +75,13 @@ func evaluate(files importer, m protocol.Main) (output string, err error) {
 	}()
 	vm := evaluator.MakeVM()
 	vm.Importer(files)
-	vm.SetTraceOut(io.Discard) // what the process says is why it ended
+	vm.SetTraceOut(io.Discard) // standard error is reserved for the reason why the process ended
 	for k, v := range m.Variables {
 		vm.ExtVar(k, v)
 	}
 	output, err = vm.EvaluateFile(m.File)
 	if err == nil && len(output) > protocol.OutputBytes {
-		return "", fmt.Errorf("%s: it makes more than %d MiB of JSON", m.File, protocol.OutputBytes>>20)
+		return "", fmt.Errorf("%s: its result is larger than %d MiB of JSON", m.File, protocol.OutputBytes>>20)
 	}
 	if err == nil {
 		return output, nil
@@ -95,10 +93,10 @@ func evaluate(files importer, m protocol.Main) (output string, err error) {
 	return "", errors.New(text)
 }
 
-// importer has the files of a ConfigMap, which is mounted at /config. It makes up the files of a Secret, at /tls.
+// importer holds the files of a ConfigMap, which is mounted at /config. It invents the files of the Secret at /tls.
 type importer map[string]evaluator.Contents
 
-// Import returns the same contents for the same file, as the evaluator wants it.
+// Import returns the same Contents for the same file, as jsonnet.Importer requires.
 func (i importer) Import(_, imported string) (evaluator.Contents, string, error) {
 	name := strings.TrimPrefix(path.Clean(imported), "/config/")
 	if _, ok := i[name]; !ok && strings.HasPrefix(name, protocol.Mounted) {
@@ -110,10 +108,10 @@ func (i importer) Import(_, imported string) (evaluator.Contents, string, error)
 	return evaluator.Contents{}, "", fmt.Errorf("there is no file %s", imported)
 }
 
-// location is how the evaluator says where something is: file:line:column-column or file:(line:column)-(line:column).
+// location matches the evaluator's positions: file:line:column-column or file:(line:column)-(line:column).
 var location = regexp.MustCompile(`^([^\s:]+):(?:(\d+):\d+(?:-\d+)?|\((\d+):\d+\)-\(\d+:\d+\))(?:\s+|$)`)
 
-// plain makes one line, "file:line: what is wrong", of an error with a stack trace.
+// plain turns an error with a stack trace into one line, "file:line: problem".
 func plain(file, text string) string {
 	first, trace, _ := strings.Cut(text, "\n")
 	if rest, ok := strings.CutPrefix(first, "RUNTIME ERROR: "); ok {

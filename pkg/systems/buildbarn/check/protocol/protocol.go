@@ -1,58 +1,57 @@
-// Package protocol is what pkg/systems/buildbarn/check and the process that it starts say to each other, and the limits
-// of that process.
+// Package protocol defines the messages between pkg/systems/buildbarn/check and the process that it starts, and the
+// limits of that process.
 package protocol
 
-// The limits of one process, which answers one request. What exceeds them is reported as an error of the file.
+// The limits of one process, which answers one request. Exceeding one is reported as an error of the file.
 const (
 	ProcessorSeconds = 2
-	MemoryBytes      = 320 << 20 // that can be written to, of which the runtime takes 64 MiB at a time
+	MemoryBytes      = 320 << 20 // writable memory; the Go runtime reserves it in steps of 64 MiB
 	StackBytes       = 64 << 20
 	OutputBytes      = 4 << 20 // of each evaluated file
 	MaxMains         = 8
-	// Exceeded is the exit code when the processor time is used up.
+	// Exceeded is the exit code of a process that has used up its processor time.
 	Exceeded = 3
 )
 
-// Mounted is where a Secret is that Files do not have.
+// Mounted is the directory of the mounted Secret, whose files Request.Files does not contain.
 const Mounted = "/tls/"
 
-// Request is what the process reads from its standard input, as JSON.
+// Request is the input of the process, as JSON.
 type Request struct {
-	// Files may be imported, by name.
+	// Files are the files that may be imported, by name.
 	Files map[string]string `json:"files"`
 	Mains []Main            `json:"mains"`
-	// Fields is whether fields are compared with those that the programs know.
+	// Fields makes the process compare fields with the schema.
 	Fields bool `json:"fields"`
 }
 
 // Main is a file to check.
 type Main struct {
 	File string `json:"file"`
-	// Program is what reads it: scheduler, storage, worker, runner or browser.
+	// Program reads the file: scheduler, storage, worker, runner or browser.
 	Program string `json:"program"`
-	// Variables are what std.extVar returns.
+	// Variables are the values of std.extVar.
 	Variables map[string]string `json:"variables"`
 }
 
-// Answer is what became of a Main. The process writes one for each, in their order, as a line of JSON, and ends with
-// the first that has a problem.
+// Answer is the result for a Main. The process writes one JSON line per Main, in order, and stops after the first with
+// a problem.
 type Answer struct {
-	// Problem is for people: file, line if it is known, field, and what is wrong; empty if nothing was found.
+	// Problem is written for users: file, line if known, field, and the fault. It is empty for a valid file.
 	Problem string `json:"problem,omitempty"`
-	// Unknown is true if there is no such field: another version of the program may have it.
+	// Unknown means that the schema has no such field; another version of the program may have it.
 	Unknown bool `json:"unknown,omitempty"`
-	// Facts are what the file says about the farm around the program, if it has no problem, its fields were compared, and
-	// they are not too many.
+	// Facts are set if the file is valid, its fields were compared, and the facts are within the limits.
 	Facts *Facts `json:"facts,omitempty"`
 }
 
-// The bounds of Facts, of which there are all or none.
+// The limits of Facts. Facts beyond them are omitted completely.
 const (
-	MaxFacts      = 200 // of a kind
+	MaxFacts      = 200 // per kind
 	MaxFactsBytes = 16 << 10
 )
 
-// Facts are what a configuration says about the farm around its program.
+// Facts are the statements of a configuration about the farm around its program.
 type Facts struct {
 	Servers []Server `json:"servers,omitempty"`
 	Clients []Client `json:"clients,omitempty"`
@@ -61,36 +60,36 @@ type Facts struct {
 	Routes  []Route  `json:"routes,omitempty"`
 }
 
-// Place is where something is: fields as in grpcServers[0].listenAddresses, and the file with the line, if it is known.
+// Place locates a fact: its field, as in grpcServers[0].listenAddresses, and its file with the line if known.
 type Place struct {
 	Field string `json:"field"`
 	Line  string `json:"line"`
 }
 
-// Server is where the program listens: a TCP address, or the path of a Unix socket.
+// Server is an address where the program listens: a TCP address, or the path of a Unix socket.
 type Server struct {
 	Place
 	Address string `json:"address,omitempty"`
 	Path    string `json:"path,omitempty"`
 }
 
-// Client is whom the program calls: an address as gRPC has it.
+// Client is a gRPC address that the program calls.
 type Client struct {
 	Place
 	Address string `json:"address"`
 }
 
-// File is one that the program makes as large as it is to be.
+// File is a file that the program creates with a fixed size.
 type File struct {
 	Place
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 }
 
-// Queue is what a worker serves, or a scheduler has before there are workers.
+// Queue is a platform queue that a worker serves or a scheduler predeclares.
 type Queue struct {
 	Place
-	// Prefix is of the instance names, Platform the properties in their order.
+	// Prefix is the instance name prefix. Platform keeps the order of the file.
 	Prefix   string     `json:"prefix,omitempty"`
 	Platform []Property `json:"platform,omitempty"`
 }
@@ -101,10 +100,10 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// Route is a scheduler to which a frontend passes actions on.
+// Route is a scheduler to which a frontend forwards actions.
 type Route struct {
 	Place
-	// Added is before the instance names that the scheduler gets.
+	// Added is the prefix that the frontend adds to instance names.
 	Added   string `json:"added,omitempty"`
 	Address string `json:"address"`
 }
