@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	imagestore "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -132,7 +131,7 @@ func (i *images) unpack(ctx context.Context, entry imagestore.Image) error {
 
 func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, error) {
 	ctx = i.runtime.engine.in(ctx)
-	plain, err := compression.DecompressStream(archive)
+	plain, err := decompress(archive)
 	if err != nil {
 		return nil, fmt.Errorf("not an image archive: %w", err)
 	}
