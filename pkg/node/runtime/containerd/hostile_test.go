@@ -92,6 +92,11 @@ func TestHostileImages(t *testing.T) {
 	wrong.Digest = digest.FromString("another")
 	h.files["/v2/test/image/blobs/"+wrong.Digest.String()] = small
 	h.manifest("digest", v1.MediaTypeImageManifest, manifestOf(config, wrong))
+	// An index that leads to a layer instead of a manifest. Nothing limits the sizes of layers without one.
+	stray := h.blob(v1.MediaTypeImageLayer, make([]byte, 64<<20))
+	strays := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{stray}}
+	strays.SchemaVersion = 2
+	h.manifest("stray", v1.MediaTypeImageIndex, strays)
 	// 100 KB that a decoder needs a gigabyte of memory for.
 	var window bytes.Buffer
 	zip, err := zstd.NewWriter(&window, zstd.WithWindowSize(zstd.MaxWindowSize), zstd.WithEncoderLevel(zstd.SpeedFastest),
@@ -114,7 +119,7 @@ func TestHostileImages(t *testing.T) {
 		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers",
 		"disk":                         "the space that the disk has",
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
-		"window": "window",
+		"stray": "no manifest", "window": "window",
 	} {
 		room(48 << 20)
 		if tag == "attributes" { // the attributes exceed the limit only when they are counted

@@ -86,7 +86,9 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 	}
 	for _, auth := range auths {
 		var pulled client.Image
-		g := &guard{store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}}
+		g := &guard{
+			store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}, parts: map[string]bool{},
+		}
 		before, had := i.runtime.engine.ImageService().Get(ctx, name)
 		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
 			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
