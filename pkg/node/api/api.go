@@ -54,7 +54,8 @@ type Server struct {
 	c   Config
 	mux *http.ServeMux
 	// ctx ends the streams when the Server stops.
-	ctx context.Context
+	ctx      context.Context
+	forwards forwards
 }
 
 // scrapes limits concurrent reads of /metrics.

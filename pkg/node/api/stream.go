@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -202,26 +201,12 @@ type forwarder struct {
 // PortForward connects the stream to a port on the pod's loopback.
 func (f forwarder) PortForward(ctx context.Context, name, uid string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
-	var conn net.Conn
-	dial := func() error {
-		var errs []error
-		for _, ip := range []string{"127.0.0.1", "::1"} { // no name: resolving could leave this thread
-			c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp",
-				net.JoinHostPort(ip, strconv.Itoa(int(port))))
-			if err == nil {
-				conn = c
-				return nil
-			}
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
+	end, err := f.s.forwards.begin(uid)
+	if err != nil {
+		return err
 	}
-	var err error
-	if f.host {
-		err = dial()
-	} else {
-		err = f.s.c.Network.Enter(ctx, uid, dial)
-	}
+	defer end()
+	conn, err := f.connect(ctx, uid, port)
 	if err != nil {
 		return fmt.Errorf("failed to connect to localhost:%d inside the pod %s: %w", port, name, err)
 	}

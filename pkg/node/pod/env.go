@@ -22,11 +22,14 @@ import (
 const (
 	maxString  = 128 << 10
 	maxStrings = 6 << 20
+	// maxRead limits what envFrom reads, in bytes: a container may name one object of 1 MB thousands of times.
+	maxRead = 64 << 20
 )
 
 // Expand replaces $(NAME) with the variable's value. $$ escapes $, unknown names stay, a too long result is an error.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
+	last := strings.LastIndexByte(s, ')')
 	for i := 0; i < len(s); i++ {
 		if b.Len() >= maxString {
 			break
@@ -40,12 +43,12 @@ func Expand(s string, vars map[string]string) (string, error) {
 			b.WriteByte('$')
 			i++
 		case '(':
-			end := strings.IndexByte(s[i+2:], ')')
-			if end < 0 {
+			if last < i {
 				b.WriteString(s[i : i+2])
 				i++
 				continue
 			}
+			end := strings.IndexByte(s[i+2:], ')')
 			name := s[i+2 : i+2+end]
 			if v, ok := vars[name]; ok {
 				b.WriteString(v)
@@ -130,6 +133,7 @@ func (m *Manager) environment(ctx context.Context, b build) (*environment, error
 			return nil, err
 		}
 	}
+	read := 0
 	for _, from := range c.EnvFrom {
 		data, err := m.envFrom(ctx, p, &from)
 		if err != nil {
@@ -142,6 +146,9 @@ func (m *Manager) environment(ctx context.Context, b build) (*environment, error
 		sort.Strings(keys)
 		for _, k := range keys {
 			name := from.Prefix + k
+			if read += len(name) + len(data[k]); read > maxRead {
+				return nil, fmt.Errorf("envFrom reads more than %d bytes", maxRead)
+			}
 			if len(validation.IsRelaxedEnvVarName(name)) > 0 {
 				continue
 			}

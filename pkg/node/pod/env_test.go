@@ -7,9 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
 func TestEnvironmentIsBounded(t *testing.T) {
@@ -64,6 +69,52 @@ func TestEnvironmentIsBounded(t *testing.T) {
 				require.ErrorContains(t, err, tt.want)
 			}
 		})
+	}
+}
+
+// A reference that never ends is not searched for its end at each of its characters.
+func TestExpandingTakesLinearTime(t *testing.T) {
+	began := time.Now()
+	_, err := Expand(strings.Repeat("$(", 700_000), nil)
+	require.ErrorContains(t, err, "exceeds")
+	require.Less(t, time.Since(began), time.Second)
+}
+
+// large is an API whose config maps have 1 MB.
+type large struct {
+	client.Interface
+	reads int
+}
+
+func (l *large) Get(_ context.Context, _ ctrl.ObjectKey, into ctrl.Object, _ ...ctrl.GetOption) error {
+	l.reads++
+	into.(*corev1.ConfigMap).Data = map[string]string{}
+	for i := range 10 {
+		into.(*corev1.ConfigMap).Data[fmt.Sprint("K", i)] = strings.Repeat("x", 100_000)
+	}
+	return nil
+}
+
+// A container that names an object of 1 MB thousands of times has it read some 64 times.
+func TestEnvFromIsBounded(t *testing.T) {
+	api := &large{}
+	m := &Manager{
+		c:       Config{Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }},
+		volumes: volume.New(volume.Config{Client: api}),
+	}
+	from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{}}
+	for times, want := range map[int]string{10: "", 3000: "envFrom reads more than"} {
+		api.reads = 0
+		_, err := m.environment(t.Context(), build{
+			pod: spec(corev1.RestartPolicyAlways, nil, []string{"a"}),
+			c:   &corev1.Container{EnvFrom: slices.Repeat([]corev1.EnvFromSource{from}, times)},
+		})
+		if want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+		require.Less(t, api.reads, 70)
 	}
 }
 

@@ -137,14 +137,24 @@ func resolvConf(p *corev1.Pod, host []byte, cluster []netip.Addr, domain string)
 			if o.Value != nil && *o.Value != "" {
 				text += ":" + *o.Value
 			}
-			r.options = slices.DeleteFunc(r.options, func(have string) bool {
-				name, _, _ := strings.Cut(have, ":")
-				return name == o.Name
-			})
 			r.options = append(r.options, text)
 		}
+		r.options = lastOfEach(r.options)
 	}
 	return r.bytes()
+}
+
+// lastOfEach removes the options that a later one of the same name overrides.
+func lastOfEach(options []string) (out []string) {
+	seen := map[string]bool{}
+	for _, o := range slices.Backward(options) {
+		if name, _, _ := strings.Cut(o, ":"); !seen[name] {
+			seen[name] = true
+			out = append(out, o)
+		}
+	}
+	slices.Reverse(out)
+	return out
 }
 
 func unique(in []string) []string {

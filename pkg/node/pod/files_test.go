@@ -4,8 +4,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -129,4 +131,16 @@ func TestFileEnd(t *testing.T) {
 	require.Empty(t, fileEnd(filepath.Join(dir, "link"), 4))
 	require.NoError(t, os.Truncate(path, 1<<40))
 	require.Equal(t, "\x00\x00\x00\x00", fileEnd(path, 4))
+}
+
+// A pod's options, of which the API allows any number, are merged in linear time.
+func TestManyOptionsOfAResolver(t *testing.T) {
+	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
+	p.Spec.DNSConfig = &corev1.PodDNSConfig{}
+	for i := range 60_000 { // a pod of 1 MB
+		p.Spec.DNSConfig.Options = append(p.Spec.DNSConfig.Options, corev1.PodDNSConfigOption{Name: strconv.Itoa(i)})
+	}
+	began := time.Now()
+	require.Contains(t, string(resolvConf(p, nil, nil, "")), " 59999\n")
+	require.Less(t, time.Since(began), 2*time.Second)
 }

@@ -24,25 +24,24 @@ func (m *Manager) Pods() []*corev1.Pod {
 // that is still ending but gone from the API does not match, since a new pod may have its name.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
-		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name &&
-			(p.UID == uid || uid == "" && w.hasName() || w.mirroredBy(uid)) {
-			return p, true
+		if w.matches(namespace, name, uid) {
+			if p := w.current(); p != nil {
+				return p, true
+			}
 		}
 	}
 	return nil, false
 }
 
-// hasName reports whether the API can have no other pod with this pod's name.
-func (w *worker) hasName() bool {
+func (w *worker) matches(namespace, name string, uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return !w.api.gone || w.api.static
-}
-
-func (w *worker) mirroredBy(uid types.UID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.api.mirror != nil && w.api.mirror.UID == uid
+	p := w.api.pod
+	if p.Namespace != namespace || p.Name != name {
+		return false
+	}
+	only := !w.api.gone || w.api.static // the API can have no other pod with this name
+	return p.UID == uid || uid == "" && only || w.api.mirror != nil && w.api.mirror.UID == uid
 }
 
 // Instances returns the instances of a pod's container that the runtime has, newest first.

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,5 +36,26 @@ func TestANameIsOfThePodThatHasIt(t *testing.T) {
 		}
 		r.pass(time.Minute)
 		require.Len(t, r.running(), 1)
+	})
+}
+
+// A lookup copies only the pod that it finds.
+func TestALookupCopiesNoOtherPods(t *testing.T) {
+	with(t, slowPrograms(), func(r *rig) {
+		r.create(podOf("web", "slow"))
+		large := podOf("large", "slow")
+		for i := range 10_000 {
+			large.Spec.Containers[0].Env = append(large.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprint("E", i)})
+		}
+		r.create(large)
+		synctest.Wait()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 200 { // in any order of the pods
+			_, found := r.m.Find("default", "web", "")
+			require.True(t, found)
+		}
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4<<20))
 	})
 }

@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -51,8 +50,7 @@ func (o objectVolume) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, err
 		return out, err
 	}
 	if *p.memory -= memoryOf(files); *p.memory < 0 {
-		return out, fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the node's "+
-			"memory", maxPodObjects>>20)
+		return out, errObjects
 	}
 	if err := os.MkdirAll(filepath.Dir(v.MemoryDir), 0o750); err != nil {
 		return out, err

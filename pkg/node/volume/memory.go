@@ -18,6 +18,9 @@ const (
 	leastObjects = 2 * maxPodObjects
 )
 
+var errObjects = fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the "+
+	"node's memory", maxPodObjects>>20)
+
 // memoryOf returns the memory that files take in a tmpfs, in bytes.
 func memoryOf(files map[string]File) int64 {
 	sum := int64(0)

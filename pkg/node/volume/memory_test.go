@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -99,6 +100,22 @@ func TestObjectsInMemoryAreBounded(t *testing.T) {
 			Name: fmt.Sprint(i), VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "large"}},
 		})
 	}
+	projected := &corev1.ProjectedVolumeSource{}
+	for i := range 1000 { // a pod has room for 20,000
+		projected.Sources = append(projected.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "large"},
+			Items:                []corev1.KeyToPath{{Key: "k", Path: fmt.Sprint(i)}},
+		}})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = m.Setup(t.Context(), podWith(corev1.Volume{
+		Name: "v", VolumeSource: corev1.VolumeSource{Projected: projected},
+	}), "")
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "more than 64 MiB")
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30))
+
 	r, err := m.Setup(t.Context(), podWith(volumes...), "")
 	require.ErrorContains(t, err, `volume "69"`)
 	require.NotContains(t, err.Error(), `volume "60"`)

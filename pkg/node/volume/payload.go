@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"time"
 
@@ -58,21 +59,23 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 			refresh = t
 		}
 	}
+	spent := int64(0)
 	for i, v := range p.Source.Projected.Sources {
+		part := map[string]File{}
 		switch {
 		case v.ConfigMap != nil:
-			errs = append(errs, s.configMap(ctx, p.Pod, files, v.ConfigMap.Name, v.ConfigMap.Items, def, v.ConfigMap.Optional))
+			errs = append(errs, s.configMap(ctx, p.Pod, part, v.ConfigMap.Name, v.ConfigMap.Items, def, v.ConfigMap.Optional))
 		case v.Secret != nil:
-			errs = append(errs, s.secret(ctx, p.Pod, files, v.Secret.Name, v.Secret.Items, def, v.Secret.Optional))
+			errs = append(errs, s.secret(ctx, p.Pod, part, v.Secret.Name, v.Secret.Items, def, v.Secret.Optional))
 		case v.DownwardAPI != nil:
-			errs = append(errs, s.downward(p, files, v.DownwardAPI.Items, def))
+			errs = append(errs, s.downward(p, part, v.DownwardAPI.Items, def))
 		case v.ServiceAccountToken != nil:
 			t, err := s.tokens.get(ctx, p.Pod, v.ServiceAccountToken)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			files[v.ServiceAccountToken.Path] = ownFile(p.Pod, []byte(t.text), def)
+			part[v.ServiceAccountToken.Path] = ownFile(p.Pod, []byte(t.text), def)
 			again(t.refresh)
 		case v.ClusterTrustBundle != nil:
 			anchors, err := s.objects.trustAnchors(ctx, v.ClusterTrustBundle)
@@ -80,20 +83,25 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 				errs = append(errs, err)
 				continue
 			}
-			files[v.ClusterTrustBundle.Path] = ownFile(p.Pod, anchors, def)
+			part[v.ClusterTrustBundle.Path] = ownFile(p.Pod, anchors, def)
 		case v.PodCertificate != nil:
 			c, t, err := s.certificates.get(ctx, p.Pod, p.Volume, i, v.PodCertificate)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			c.write(files, p.Pod, v.PodCertificate, def)
+			c.write(part, p.Pod, v.PodCertificate, def)
 			again(t)
 		default:
 			errs = append(errs,
 				errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, "+
 					"serviceAccountToken, clusterTrustBundle or podCertificate"))
 		}
+		// Checked with each source: an object that thousands of sources name is read, and kept, once for each.
+		if spent += memoryOf(part); spent > *p.memory {
+			return nil, refresh, errObjects
+		}
+		maps.Copy(files, part)
 	}
 	return files, refresh, errors.Join(errs...)
 }

@@ -2,10 +2,45 @@ package containerd
 
 import (
 	"archive/tar"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/klauspost/compress/zstd"
 )
+
+// maxWindow limits the memory of a zstd decoder, in bytes. The header of a frame says how much it needs, and 512 MiB
+// are allowed. The tools that build images use at most 32 MiB.
+const maxWindow = 64 << 20
+
+// decompress returns the content of a layer or an archive, which may be compressed with gzip or zstd.
+func decompress(packed io.Reader) (io.ReadCloser, error) {
+	in := bufio.NewReader(packed)
+	head, err := in.Peek(10)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if compression.DetectCompression(head) != compression.Zstd {
+		return compression.DecompressStream(in)
+	}
+	plain, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, err
+	}
+	return windowed{plain.IOReadCloser()}, nil
+}
+
+type windowed struct{ io.ReadCloser }
+
+func (w windowed) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = refuse("its compression needs a window of more than %d bytes", maxWindow)
+	}
+	return n, err
+}
 
 // maxFiles bounds the files of an image archive, which has one for each layer, manifest and configuration.
 const maxFiles = 10_000

@@ -114,21 +114,33 @@ type guard struct {
 	store content.Provider
 	room  func() int64
 
-	mu   sync.Mutex
-	seen map[string]bool // digests of manifests and indexes
+	mu    sync.Mutex
+	seen  map[string]bool // digests of manifests and indexes
+	parts map[string]bool // digests of the configurations and layers of accepted manifests
+}
+
+// note counts a manifest or index. Any other blob must belong to an accepted manifest, which limits its size.
+func (g *guard) note(desc v1.Descriptor, counts bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id := desc.Digest.String()
+	if !counts && !g.parts[id] {
+		return refuse("its index leads to a %q, which is no manifest", desc.MediaType)
+	}
+	if counts {
+		g.seen[id] = true
+	}
+	if len(g.seen) > maxTree {
+		return refuse("it leads to more than %d manifests", maxTree)
+	}
+	return nil
 }
 
 func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 	return imagestore.HandlerFunc(func(ctx context.Context, desc v1.Descriptor) ([]v1.Descriptor, error) {
 		manifest := imagestore.IsManifestType(desc.MediaType)
-		if manifest || imagestore.IsIndexType(desc.MediaType) {
-			g.mu.Lock()
-			g.seen[desc.Digest.String()] = true
-			n := len(g.seen)
-			g.mu.Unlock()
-			if n > maxTree {
-				return nil, refuse("it leads to more than %d manifests", maxTree)
-			}
+		if err := g.note(desc, manifest || imagestore.IsIndexType(desc.MediaType)); err != nil {
+			return nil, err
 		}
 		if limit := (blobs{}).limit(desc); limit > 0 && desc.Size > limit {
 			return nil, refuse("%v", &bounded.TooLargeError{
@@ -149,6 +161,11 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 		}
 		if err := checkManifest(&m, g.room()); err != nil {
 			return nil, err
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, part := range append(m.Layers, m.Config) {
+			g.parts[part.Digest.String()] = true
 		}
 		return children, nil
 	})

@@ -103,9 +103,10 @@ type Runtime struct {
 	images *images
 
 	// Set by Run, before ready is closed.
-	ctx    context.Context //nolint:containedctx // the life of what Run started
-	engine *engine
-	work   sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // the life of what Run started
+	engine  *engine
+	work    sync.WaitGroup
+	walking sync.Mutex // held while a container's files are measured for Stats
 
 	mu         sync.Mutex
 	containers map[string]*container

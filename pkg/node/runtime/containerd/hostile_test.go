@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	imagestore "github.com/containerd/containerd/v2/core/images"
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/stretchr/testify/require"
@@ -90,6 +92,21 @@ func TestHostileImages(t *testing.T) {
 	wrong.Digest = digest.FromString("another")
 	h.files["/v2/test/image/blobs/"+wrong.Digest.String()] = small
 	h.manifest("digest", v1.MediaTypeImageManifest, manifestOf(config, wrong))
+	// An index that leads to a layer instead of a manifest. Nothing limits the sizes of layers without one.
+	stray := h.blob(v1.MediaTypeImageLayer, make([]byte, 64<<20))
+	strays := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{stray}}
+	strays.SchemaVersion = 2
+	h.manifest("stray", v1.MediaTypeImageIndex, strays)
+	// 100 KB that a decoder needs a gigabyte of memory for.
+	var window bytes.Buffer
+	zip, err := zstd.NewWriter(&window, zstd.WithWindowSize(zstd.MaxWindowSize), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(1))
+	require.NoError(t, err)
+	_, err = io.CopyN(zip, zeroReader{}, 1<<30)
+	require.NoError(t, errors.Join(err, zip.Close()))
+	h.manifest("window", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", smallDiff)),
+		h.blob(v1.MediaTypeImageLayerZstd, window.Bytes())))
+	zip = nil
 	short := smallLayer
 	short.Size--
 	h.manifest("size", v1.MediaTypeImageManifest, manifestOf(config, short))
@@ -102,6 +119,7 @@ func TestHostileImages(t *testing.T) {
 		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers",
 		"disk":                         "the space that the disk has",
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
+		"stray": "no manifest", "window": "window",
 	} {
 		room(48 << 20)
 		if tag == "attributes" { // the attributes exceed the limit only when they are counted
@@ -119,7 +137,7 @@ func TestHostileImages(t *testing.T) {
 		require.LessOrEqual(t, size(t, r.config.DataDir+"/content"), blobsBefore, tag)
 		require.Zero(t, size(t, r.config.DataDir+"/"+snapshotter+"/snapshots"), tag)
 	}
-	_, err := r.Images().Pull(ctx, h.ref("good"), nil, nil)
+	_, err = r.Images().Pull(ctx, h.ref("good"), nil, nil)
 	require.NoError(t, err)
 
 	// A bad image does not replace a good one of the same name.

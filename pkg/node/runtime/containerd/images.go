@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	imagestore "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -87,7 +86,9 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 	}
 	for _, auth := range auths {
 		var pulled client.Image
-		g := &guard{store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}}
+		g := &guard{
+			store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}, parts: map[string]bool{},
+		}
 		before, had := i.runtime.engine.ImageService().Get(ctx, name)
 		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
 			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
@@ -132,7 +133,7 @@ func (i *images) unpack(ctx context.Context, entry imagestore.Image) error {
 
 func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, error) {
 	ctx = i.runtime.engine.in(ctx)
-	plain, err := compression.DecompressStream(archive)
+	plain, err := decompress(archive)
 	if err != nil {
 		return nil, fmt.Errorf("not an image archive: %w", err)
 	}

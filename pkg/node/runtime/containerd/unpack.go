@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
+	imagestore "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/errdefs"
@@ -46,13 +47,7 @@ func (*applier) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.O
 
 // Apply unpacks a layer onto the mounts, and returns the descriptor of the uncompressed layer.
 func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.Mount,
-	opts ...diff.ApplyOpt) (v1.Descriptor, error) {
-	var config diff.ApplyConfig
-	for _, o := range opts {
-		if err := o(ctx, desc, &config); err != nil {
-			return v1.Descriptor{}, err
-		}
-	}
+	_ ...diff.ApplyOpt) (v1.Descriptor, error) {
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
@@ -63,43 +58,31 @@ func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
-	var processors []diff.StreamProcessor
-	processor := diff.NewProcessorChain(desc.MediaType, blobReader{content.NewReader(ra), ra})
-	defer func() {
-		for _, p := range processors {
-			_ = p.Close()
-		}
-		_ = ra.Close()
-	}()
-	for processor.MediaType() != v1.MediaTypeImageLayer || len(processors) == 0 {
-		if processor, err = diff.GetProcessor(ctx, processor, config.ProcessorPayloads); err != nil {
-			return v1.Descriptor{}, fmt.Errorf("a layer of type %s cannot be unpacked: %w", desc.MediaType, err)
-		}
-		processors = append(processors, processor)
+	defer ra.Close()
+	packed, err := imagestore.DiffCompression(ctx, desc.MediaType)
+	if err != nil {
+		return v1.Descriptor{}, fmt.Errorf("a layer of type %s cannot be unpacked: %w", desc.MediaType, err)
 	}
+	layer := io.NopCloser(content.NewReader(ra))
+	if packed != "" {
+		if layer, err = decompress(layer); err != nil {
+			return v1.Descriptor{}, err
+		}
+	}
+	defer layer.Close()
 	sum := digest.Canonical.Digester()
 	g := &unpackGuard{room: a.room}
 	if g.bytes, g.inodes = a.room(); g.bytes == 0 || g.inodes == 0 {
 		return v1.Descriptor{}, g.full()
 	}
-	stream := &boundedStream{ctx: ctx, r: io.TeeReader(processor, sum.Hash()), left: g.bytes}
+	stream := &boundedStream{ctx: ctx, r: io.TeeReader(layer, sum.Hash()), left: g.bytes}
 	if err := unpack(ctx, mounts, stream, archive.WithFilter(g.entry)); err != nil {
 		return v1.Descriptor{}, err
 	}
 	if _, err := io.Copy(io.Discard, stream); err != nil { // the digest includes trailing data
 		return v1.Descriptor{}, err
 	}
-	for _, p := range processors {
-		if failed, ok := p.(interface{ Err() error }); ok && failed.Err() != nil {
-			return v1.Descriptor{}, failed.Err()
-		}
-	}
 	return v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Size: stream.read, Digest: sum.Digest()}, nil
-}
-
-type blobReader struct {
-	io.Reader
-	io.Closer
 }
 
 // unpack writes directly to the upper directory of an overlay, with whiteouts in overlayfs's format, because
