@@ -14,10 +14,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -186,13 +189,18 @@ func (b *Backend) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	if err := payload.Check(data, into); err != nil {
-		return fmt.Errorf("response from %s: %w", path, err)
-	}
-	if err := json.Unmarshal(data, into); err != nil {
+	if err := decode(data, into); err != nil {
 		return fmt.Errorf("failing or missing response from %s: %w", path, err)
 	}
 	return nil
+}
+
+// decode decodes JSON that takes a bounded amount of memory.
+func decode(data []byte, into any) error {
+	if err := payload.Check(data, into); err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
 }
 
 // fetch reads a document from the server and returns it with its ETag. The document is nil if its ETag is still
@@ -234,9 +242,9 @@ func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string
 }
 
 const (
-	// maxCollected limits a response to the API server's own client, in bytes. In watches, the client limits each
-	// event.
-	maxCollected = 32 << 20
+	// maxCollected limits a response to the API server's own client and each event of a watch, in bytes, and
+	// maxCollectedValues the values in it. A value takes up to 140 bytes once decoded.
+	maxCollected, maxCollectedValues = 32 << 20, 2_000_000
 	// collectTimeout limits requests of that client, and collectWatch its watches, which servers end after minutes
 	// anyway.
 	collectTimeout = 30 * time.Second
@@ -258,6 +266,7 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 	ctx, cancel := context.WithTimeout(req.Context(), timeout)
 	out := req.Clone(ctx)
 	out.Host, out.URL.Scheme, out.URL.Host = "", "https", base.Host
+	out.Header.Set("Accept", withoutProto(out.Header.Get("Accept")))
 	transport.SetAuthProxyHeaders(out, as.GetName(), as.GetUID(), as.GetGroups(), as.GetExtra())
 	resp, err := b.transport.RoundTrip(out)
 	if err != nil {
@@ -271,22 +280,28 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 		return nil, fmt.Errorf("%w: it answers %d and names %.200q, which is not followed", ErrUnavailable, resp.StatusCode,
 			where)
 	}
-	limited := io.Reader(resp.Body)
-	if !watch {
-		limited = bounded.Reader(resp.Body, maxCollected)
+	if err := bounded.JSONAnswer(resp, maxCollected, maxCollectedValues, watch); err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	resp.Body = &body{limited, resp.Body, cancel}
+	resp.Body = &body{resp.Body, cancel}
 	return resp, nil
 }
 
-// body limits the size of a response, and ends the request on Close.
+// withoutProto removes protobuf, whose decoded size cannot be bounded, from an Accept header.
+func withoutProto(accept string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(accept, ","), func(media string) bool {
+		return strings.HasPrefix(strings.TrimSpace(media), runtime.ContentTypeProtobuf)
+	}), ",")
+}
+
+// body ends the request on Close.
 type body struct {
-	io.Reader
-	io.Closer
+	io.ReadCloser
 	cancel func()
 }
 
 func (b *body) Close() error {
 	defer b.cancel()
-	return b.Closer.Close()
+	return b.ReadCloser.Close()
 }

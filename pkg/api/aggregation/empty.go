@@ -120,7 +120,7 @@ func (b *Backend) do(ctx context.Context, method, path, query string, body any, 
 		return err
 	case resp.StatusCode < 200 || resp.StatusCode >= 300:
 		var status metav1.Status
-		if json.Unmarshal(data, &status) != nil || status.Status == "" {
+		if decode(data, &status) != nil || status.Status == "" {
 			status = metav1.Status{Message: resp.Status}
 		}
 		status.Status, status.Code = metav1.StatusFailure, int32(resp.StatusCode)
@@ -131,5 +131,8 @@ func (b *Backend) do(ctx context.Context, method, path, query string, body any, 
 	case into == nil:
 		return nil
 	}
-	return json.Unmarshal(data, into)
+	if err := decode(data, into); err != nil {
+		return fmt.Errorf("response from %v: %w", &u, err)
+	}
+	return nil
 }

@@ -3,6 +3,8 @@
 package webhook
 
 import (
+	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -19,9 +21,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and
-// some warnings.
-const maxResponse = 8 << 20
+const (
+	// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and
+	// some warnings. maxValues is the maximum number of JSON values in it.
+	maxResponse, maxValues = 8 << 20, 1_000_000
+	// maxError is the number of bytes of an error that are read.
+	maxError = 16 << 10
+)
 
 // Services resolves the services of webhooks to URLs. It implements webhook.ServiceResolver of k8s.io/apiserver.
 type Services struct {
@@ -86,9 +92,30 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	body := io.LimitReader(resp.Body, maxError)
+	if resp.StatusCode < http.StatusMultipleChoices {
+		body = &object{Reader: bounded.JSON(bounded.Reader(resp.Body, maxResponse), maxResponse, maxValues)}
+	}
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{bounded.Reader(resp.Body, maxResponse), resp.Body}
+	}{body, resp.Body}
 	return resp, nil
+}
+
+// object reads a JSON object, and fails for anything else: whatever Content-Type says, clients of webhooks would decode
+// it as YAML, which takes a hundred times the memory of its text, or as protobuf.
+type object struct {
+	io.Reader
+	begun bool
+}
+
+func (o *object) Read(p []byte) (int, error) {
+	n, err := o.Reader.Read(p)
+	if text := bytes.TrimSpace(p[:n]); !o.begun && len(text) > 0 {
+		if o.begun = text[0] == '{'; !o.begun {
+			return 0, errors.New("the webhook's response is no JSON object")
+		}
+	}
+	return n, err
 }

@@ -10,8 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -37,7 +35,10 @@ const (
 	retryMost  = 10 * time.Second
 	// maxAnswer limits the answer to a request other than a watch, in bytes.
 	maxAnswer = 64 << 20
-	// maxValues limits the JSON values of such an answer: decoded, each takes some 100 bytes. A page of 250 pods has
+	// maxEvent limits an event of a watch, in bytes: client-go reads a whole event before it applies its own limit of
+	// the same size.
+	maxEvent = 16 << 20
+	// maxValues limits the JSON values of an answer or event: decoded, each takes some 100 bytes. A page of 250 pods has
 	// 250,000.
 	maxValues = 1_000_000
 	// maxRequests limits the concurrent calls of Do for one cluster.
@@ -255,7 +256,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 	return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 }
 
-// limited limits the answers of a cluster, except for watches, which are read event by event.
+// limited limits the answers of a cluster, and each event of a watch.
 type limited struct{ http.RoundTripper }
 
 // WrappedRoundTripper lets client-go find the transport that cancels requests.
@@ -263,43 +264,17 @@ func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper
 
 func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := l.RoundTripper.RoundTrip(req)
-	if err != nil || req.URL.Query().Get("watch") != "" {
-		return res, err
+	if err != nil {
+		return nil, err
 	}
-	if res.ContentLength > maxAnswer {
-		_ = res.Body.Close()
-		return nil, &bounded.TooLargeError{Name: "the answer", Limit: maxAnswer}
+	watch, limit := req.URL.Query().Get("watch") != "", int64(maxAnswer)
+	if watch {
+		limit = maxEvent
 	}
-	res.Body = &answer{Reader: bounded.Reader(res.Body, maxAnswer), Closer: res.Body}
+	if err := bounded.JSONAnswer(res, limit, maxValues, watch); err != nil {
+		return nil, err
+	}
 	return res, nil
-}
-
-// answer is the body of a JSON answer. Reading fails after maxValues, before the values are decoded.
-type answer struct {
-	io.Reader
-	io.Closer
-	values          int
-	quoted, escaped bool
-}
-
-func (a *answer) Read(p []byte) (int, error) {
-	n, err := a.Reader.Read(p)
-	for _, c := range p[:n] {
-		switch {
-		case a.escaped:
-			a.escaped = false
-		case a.quoted:
-			a.escaped, a.quoted = c == '\\', c != '"'
-		case c == '"':
-			a.quoted = true
-		case c == ',' || c == '[' || c == '{':
-			a.values++
-		}
-	}
-	if a.values > maxValues {
-		return 0, fmt.Errorf("the answer has more than %d values", maxValues)
-	}
-	return n, err
 }
 
 // run probes the cluster until its configuration changes or ctx ends.

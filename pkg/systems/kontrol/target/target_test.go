@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -14,6 +15,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -136,6 +142,60 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+// A managed cluster must not take the hub's memory with a watch event that never ends, which client-go would buffer, or
+// with an answer in protobuf, in which two bytes become a whole object.
+func TestAnswersThatTakeMemoryAreRefused(t *testing.T) {
+	const limit = 64 << 20
+	sent := int64(0)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Query().Get("watch") != "":
+			_, _ = w.Write([]byte(`{"type":"ADDED","object":{"a":"`))
+			for chunk := bytes.Repeat([]byte("x"), 1<<20); sent < limit; sent += int64(len(chunk)) {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+			_, _ = w.Write([]byte(`"}}`))
+		case r.URL.Path == "/api":
+			_, _ = w.Write([]byte(`{"kind":"APIVersions","versions":["v1"]}`))
+		case r.URL.Path == "/apis":
+			_, _ = w.Write([]byte(`{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`))
+		case r.URL.Path == "/api/v1":
+			raw, err := (&runtime.Unknown{
+				TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, Raw: bytes.Repeat([]byte{0x12, 0}, 1<<16),
+			}).Marshal()
+			if err == nil {
+				w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+				_, _ = w.Write(append([]byte("k8s\x00"), raw...))
+			}
+		default:
+			_, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`))
+		}
+	}))
+	defer server.Close()
+	tg := newTarget("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, NewPool("v"))
+	defer tg.cancel()
+	_, err := tg.client.RESTMapper().RESTMapping(schema.GroupKind{Kind: "Pod"}, "v1")
+	require.ErrorContains(t, err, "instead of application/json")
+
+	cfg, err := ParseKubeconfig(tg.config.Kubeconfig)
+	require.NoError(t, err)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
+	d, err := dynamic.NewForConfig(cfg)
+	require.NoError(t, err)
+	w, err := d.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Watch(t.Context(),
+		metav1.ListOptions{})
+	require.NoError(t, err)
+	defer w.Stop()
+	e := <-w.ResultChan()
+	require.Equal(t, watch.Error, e.Type)
+	server.CloseClientConnections()
+	server.Close()
+	require.Less(t, sent, int64(limit), "the rest was not read")
 }
 
 // TestRedirectsAreNotFollowed: a managed cluster must not send the hub to other servers, such as its own loopback

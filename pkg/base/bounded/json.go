@@ -1,0 +1,83 @@
+package bounded
+
+import (
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// JSONAnswer limits the body of an HTTP response whose client decodes JSON: it has at most limit bytes and values JSON
+// values, each of which takes far more memory once decoded. The limits apply to each event of a stream, such as a
+// watch. In protobuf and YAML, values cannot be counted, and clients decode what Content-Type says: an answer that is
+// neither JSON nor text is an error.
+func JSONAnswer(res *http.Response, limit int64, values int, stream bool) error {
+	given := res.Header.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(given)
+	switch {
+	case given == "":
+		res.Header.Set("Content-Type", "application/json") // clients have other defaults
+	case err != nil || media != "application/json" && !strings.HasPrefix(media, "text/"):
+		_ = res.Body.Close()
+		return fmt.Errorf("the answer has the content type %.100q instead of application/json", given)
+	}
+	if res.ContentLength > limit {
+		_ = res.Body.Close()
+		return &TooLargeError{Name: "the answer", Limit: limit}
+	}
+	body := io.Reader(res.Body)
+	if !stream {
+		body = Reader(body, limit)
+	}
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{JSON(body, limit, values), res.Body}
+	return nil
+}
+
+// JSON returns a reader of r that fails before a JSON value at the top level has more than limit bytes or contains
+// more than values other values.
+func JSON(r io.Reader, limit int64, values int) io.Reader {
+	return &jsonReader{Reader: r, limit: limit, most: values}
+}
+
+type jsonReader struct {
+	io.Reader
+	limit, size     int64
+	most, values    int
+	depth           int
+	quoted, escaped bool
+}
+
+func (j *jsonReader) Read(p []byte) (int, error) {
+	n, err := j.Reader.Read(p)
+	for _, c := range p[:n] {
+		j.size++
+		switch {
+		case j.escaped:
+			j.escaped = false
+		case j.quoted:
+			j.escaped, j.quoted = c == '\\', c != '"'
+		case c == '"':
+			j.quoted = true
+		case c == '{' || c == '[':
+			j.depth++
+			j.values++
+		case c == ',':
+			j.values++
+		case c == '}' || c == ']':
+			if j.depth--; j.depth == 0 {
+				j.size, j.values = 0, 0
+			}
+		}
+		if j.size > j.limit {
+			return 0, &TooLargeError{Name: "the answer", Limit: j.limit}
+		}
+		if j.values > j.most {
+			return 0, fmt.Errorf("the answer has more than %d values", j.most)
+		}
+	}
+	return n, err
+}
