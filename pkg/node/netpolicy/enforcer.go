@@ -127,6 +127,7 @@ func (e *Enforcer) follow(ctx context.Context) {
 		if err == nil {
 			version, retry = rules.Version, retryFirst
 			e.mu.Lock()
+			rules.keep(e.rules, e.local)
 			e.rules = rules
 			e.mu.Unlock()
 			e.mark()
@@ -195,6 +196,40 @@ func (e *Enforcer) sync(ctx context.Context) error {
 	e.changed = make(chan struct{})
 	return nil
 }
+
+// keep copies the rules of pods that still run here from before: a forced deletion removes a pod from the API at once,
+// and its processes may run until its grace period ends. Such pods come first, because another pod may already have the
+// address of one that has been released since.
+func (r *Rules) keep(before *Rules, local map[types.UID]netip.Addr) {
+	if before == nil || !r.Active {
+		return
+	}
+	there := make(map[types.UID]bool, len(r.Pods))
+	for _, p := range r.Pods {
+		there[p.UID] = true
+	}
+	var kept []Pod
+	all, old := newSets(), before.sets()
+	for _, p := range before.Pods {
+		if _, here := local[p.UID]; !here || there[p.UID] {
+			continue
+		}
+		kept = append(kept, p)
+		for _, chain := range []string{p.Ingress, p.Egress} {
+			if chain != "" {
+				all.take(&old, chain)
+			}
+		}
+	}
+	if len(kept) == 0 {
+		return
+	}
+	all.add(r.sets()) // the newer content of a set
+	r.Pods = append(kept, r.Pods...)
+	r.Chains, r.Addresses, r.Blocks, r.Endpoints = all.chains, all.addresses, all.blocks, all.endpoints
+}
+
+func (r *Rules) sets() sets { return sets{r.Chains, r.Addresses, r.Blocks, r.Endpoints} }
 
 // state returns the table's content and the addresses of the pods that it covers. Addresses in local override
 // addresses in the API, which may still show an address under a pod that had it before.

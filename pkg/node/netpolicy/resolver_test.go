@@ -235,6 +235,52 @@ func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	require.Error(t, e.Setup(now, p, "10.42.0.6"), "at another address")
 }
 
+// TestPodsThatAreGoneFromTheAPI checks that a pod whose deletion was forced stays isolated until its processes have
+// ended, and that the next pod at its address then has its own rules.
+func TestPodsThatAreGoneFromTheAPI(t *testing.T) {
+	source := given(make(chan *Rules))
+	e := NewEnforcer(Config{Source: source, Logger: slog.New(slog.DiscardHandler)})
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { defer close(done); e.follow(ctx) }()
+	at := netip.MustParseAddr("10.42.0.5")
+	e.local["forced"] = at
+	send := func(r *Rules) *state {
+		source <- sealed(r)
+		source <- nil // the rules are known when this is read
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		s, _ := e.rules.state(e.local)
+		return s
+	}
+	peers := map[string][]netip.Addr{"p1": {netip.MustParseAddr("10.42.0.7")}}
+	forced := Pod{UID: "forced", Egress: "out-1"}
+	rules := func(pods ...Pod) *Rules {
+		return &Rules{Active: true, Chains: map[string][]Rule{"out-1": {{Addresses: "p1"}}}, Addresses: peers, Pods: pods}
+	}
+	send(rules(forced, Pod{UID: "elsewhere", Address: netip.MustParseAddr("10.42.0.8"), Egress: "out-1"}))
+	other := Pod{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Egress: "out-2"}
+	later := &Rules{Active: true, Chains: map[string][]Rule{"out-2": {}}, Pods: []Pod{other}}
+	for range 2 {
+		s := send(later)
+		require.Equal(t, map[netip.Addr]string{at: "out-1", other.Address: "out-2"}, s.egress)
+		require.Equal(t, []Rule{{Addresses: "p1"}}, s.chains["out-1"])
+		require.Equal(t, peers, s.addresses)
+		later = &Rules{Active: true, Chains: later.Chains, Pods: []Pod{other, {UID: "next"}}}
+	}
+	e.mu.Lock()
+	e.local["next"] = at // before the release of the other
+	s, _ := e.rules.state(e.local)
+	e.mu.Unlock()
+	require.NotContains(t, s.egress, at)
+	e.Release(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "forced"}})
+	require.NotContains(t, send(rules(other)).egress, at)
+	require.Len(t, e.rules.Pods, 2, "next, whose rules are not in these, and other")
+	require.Empty(t, send(&Rules{}).egress, "no policies")
+	cancel()
+	<-done
+}
+
 func sealed(r *Rules) *Rules {
 	r.encode()
 	return r

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -273,6 +274,34 @@ func forgetUDP(r record) error {
 	}
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, filters...)
 	return err
+}
+
+// sweep deletes the tracked connections of an earlier pod with the address of a new one, of which network policies
+// would let the packets pass. It sweeps all released addresses at once, so that few pods wait for a dump of the table.
+func (n *Net) sweep(ip netip.Addr) error {
+	n.sweeping.Lock()
+	defer n.sweeping.Unlock()
+	stale := n.pool.stale()
+	if !stale(ip) {
+		return nil
+	}
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, leftovers(stale)); err != nil {
+		return fmt.Errorf("delete the connections of earlier pods: %w", err)
+	}
+	n.pool.clean(stale)
+	return nil
+}
+
+// leftovers matches tracked connections from or to certain addresses, before or after translation.
+type leftovers func(netip.Addr) bool
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (l leftovers) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	return slices.ContainsFunc([]net.IP{f.Forward.SrcIP, f.Forward.DstIP, f.Reverse.SrcIP, f.Reverse.DstIP},
+		func(ip net.IP) bool {
+			a, ok := netip.AddrFromSlice(ip.To4())
+			return ok && l(a)
+		})
 }
 
 // free returns an error if a process of this machine has the port: a redirect would take it from that process.

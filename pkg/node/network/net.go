@@ -39,7 +39,8 @@ type Net struct {
 	podCIDR netip.Prefix
 	routes  map[netip.Prefix]netip.Addr
 
-	ranges sync.Mutex // serializes changes of podCIDR and routes
+	ranges   sync.Mutex // serializes changes of podCIDR and routes
+	sweeping sync.Mutex // serializes sweeps
 
 	// links serializes the creation of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do
 	// not block on the kernel's RTNL lock but restart until it is free; with many pods at once that took a sixth of
@@ -226,6 +227,11 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	}()
 	if err := n.Failpoints.At("network.address"); err != nil {
 		return r, err
+	}
+	if r.IP.IsValid() {
+		if err := n.sweep(r.IP); err != nil { // a kernel may lack the interface; the next pod tries again
+			n.Logger.Warn("peers of a pod that ended may reach the new pod at its address", "address", r.IP, "error", err)
+		}
 	}
 	for _, port := range p.HostPorts {
 		if err := port.free(); err != nil {

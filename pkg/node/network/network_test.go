@@ -162,6 +162,39 @@ func TestHostPortsRewritten(t *testing.T) {
 	require.Equal(t, map[string]int{"network.host-ports": 1, "network.ports-released": 1}, points)
 }
 
+// TestConnectionsEndWithTheirPod checks that a peer of a pod that ended has no tracked connection to the next pod at its
+// address: network policies let the packets of such a connection pass.
+func TestConnectionsEndWithTheirPod(t *testing.T) {
+	n := newNet(t)
+	flows := func(ip netip.Addr) (all []string) {
+		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+		require.NoError(t, err)
+		for _, f := range list {
+			if leftovers(func(a netip.Addr) bool { return a == ip }).MatchConntrackFlow(f) {
+				all = append(all, f.String())
+			}
+		}
+		return all
+	}
+	setup(t, n, Pod{UID: "peer"})
+	victim := setup(t, n, Pod{UID: "before"})
+	serve(t, n, "before", 5432)
+	askFrom(t, n, "peer", victim.IP.String()+":5432")
+	require.NotEmpty(t, flows(victim.IP))
+	require.NoError(t, n.Teardown(t.Context(), "before"))
+	require.NotEmpty(t, flows(victim.IP))
+
+	n.pool.next = number(victim.IP) - number(podCIDR.Addr()) - 2 // as after the whole range
+	require.Equal(t, victim.IP, setup(t, n, Pod{UID: "after"}).IP)
+	require.Empty(t, flows(victim.IP))
+	serve(t, n, "after", 5432)
+	askFrom(t, n, "peer", victim.IP.String()+":5432")
+	other := setup(t, n, Pod{UID: "other"})
+	require.NotEqual(t, victim.IP, other.IP)
+	require.NotEmpty(t, flows(victim.IP), "connections of a pod that runs stay")
+	require.False(t, n.pool.stale()(other.IP))
+}
+
 func TestNamespaces(t *testing.T) {
 	n := newNet(t)
 	own, err := os.Hostname()

@@ -3,6 +3,7 @@ package network
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 )
@@ -15,15 +16,21 @@ type pool struct {
 	next   uint32
 	owner  map[netip.Addr]string
 	held   map[string]netip.Addr // inverse of owner
+	// used are the addresses that a pod had since the last sweep (Net.sweep). Until the first sweep of a prefix, every
+	// address without an owner may be one.
+	used  map[netip.Addr]bool
+	swept bool
 }
 
-func newPool() *pool { return &pool{owner: map[netip.Addr]string{}, held: map[string]netip.Addr{}} }
+func newPool() *pool {
+	return &pool{owner: map[netip.Addr]string{}, held: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
+}
 
 func (p *pool) setPrefix(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.prefix != prefix {
-		p.prefix, p.next = prefix, 0
+		p.prefix, p.next, p.swept = prefix, 0, false
 	}
 }
 
@@ -54,6 +61,7 @@ func (p *pool) get(owner string) (netip.Addr, error) {
 		a := address(first + offset)
 		if _, taken := p.owner[a]; !taken {
 			p.owner[a], p.held[owner] = owner, a
+			p.used[a] = p.used[a] || !p.swept
 			p.next = offset + 1
 			return a, nil
 		}
@@ -77,5 +85,22 @@ func (p *pool) put(a netip.Addr, owner string) {
 	if p.owner[a] == owner {
 		delete(p.owner, a)
 		delete(p.held, owner)
+		p.used[a] = true
 	}
+}
+
+// stale returns whether a connection may be tracked at an address, from an earlier pod that had it.
+func (p *pool) stale() func(netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used, swept, prefix, owner := maps.Clone(p.used), p.swept, p.prefix, maps.Clone(p.owner)
+	return func(a netip.Addr) bool { return used[a] || !swept && prefix.Contains(a) && owner[a] == "" }
+}
+
+// clean records that a sweep has ended that began with stale.
+func (p *pool) clean(stale func(netip.Addr) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.used, func(a netip.Addr, _ bool) bool { return stale(a) })
+	p.swept = true
 }
