@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -35,6 +34,13 @@ func snapshotCommand() *cobra.Command {
   coracle snapshot restore cluster.snapshot      on a machine without a cluster
   coracle start
 
+A server also takes a snapshot every hour, and keeps five (--snapshot-interval, --snapshot-retention):
+
+  coracle snapshot list
+  coracle stop
+  coracle snapshot restore --replace             the newest of them
+  coracle start
+
 It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
 	}
 	save := &cobra.Command{
@@ -45,11 +51,17 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
 		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
+	list := &cobra.Command{
+		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, ""),
+	}
+	onMachine(list, func(_ context.Context, c config.Config, _ []string) error {
+		return cli.ListSnapshots(server.SnapshotDir(c.DataDir), os.Stdout)
+	})
 	restore := &cobra.Command{
-		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input",
-		Args: command.Exactly(1, "FILE"),
-		Long: `Restores the cluster in FILE into the data directory of this machine, in which no cluster runs. The old cluster there, if any, is kept
-in a directory beside the new one if --replace is given.
+		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",
+		Args: cobra.MaximumNArgs(1),
+		Long: `Restores the cluster in FILE, or else in the newest automatic snapshot, into the data directory of this machine, in which no cluster
+runs. The old cluster there, if any, is kept in a directory beside the new one if --replace is given.
 
 Other machines of the cluster join the restored one by themselves if its address is the old one. If this machine has another name than
 the one that was saved, delete the Node of that one: coracle ctl delete node NAME.
@@ -59,18 +71,20 @@ no keys: clients, nodes and tokens of that cluster are not let in.`,
 	}
 	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
 	onMachine(restore, func(ctx context.Context, c config.Config, args []string) error {
-		in := io.Reader(os.Stdin)
-		if args[0] != "-" {
-			f, err := os.Open(args[0])
-			if err != nil {
+		file, err := cli.SnapshotFile(server.SnapshotDir(c.DataDir), args)
+		if err != nil {
+			return err
+		}
+		in := os.Stdin
+		if file != "-" {
+			if in, err = os.Open(file); err != nil {
 				return err
 			}
-			defer f.Close()
-			in = f
+			defer in.Close()
 		}
 		m, old, err := server.RestoreSnapshot(ctx, c, in, *replace)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", file, err)
 		}
 		if old != "" {
 			fmt.Printf("the cluster that was here is in %s now\n", old)
@@ -87,6 +101,6 @@ no keys: clients, nodes and tokens of that cluster are not let in.`,
 			m.Taken.Local().Format(time.DateTime))
 		return nil
 	})
-	cmd.AddCommand(save, restore)
+	cmd.AddCommand(save, list, restore)
 	return cmd
 }

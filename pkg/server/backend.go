@@ -71,6 +71,9 @@ func (p *process) Status(context.Context) socket.Status {
 		}
 	}
 	if p.plane != nil {
+		if w := p.plane.snapshots.Warning(); w != "" {
+			warnings = append(warnings, w)
+		}
 		warnings = append(warnings, p.plane.encryption.Warnings()...)
 	}
 	url := p.url

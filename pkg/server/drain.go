@@ -108,6 +108,17 @@ func stopPods(ctx context.Context, agent podStopper, progress func(string)) erro
 	}
 }
 
+// excluded stops the pods of a machine whose Node was deleted: the cluster runs their replacements elsewhere.
+func (p *process) excluded(ctx context.Context) {
+	if p.node == nil {
+		return
+	}
+	p.log.Warn("this machine is no longer a node of the cluster, stopping its pods")
+	if err := stopPods(ctx, p.node.agent, func(m string) { p.log.Info(m) }); err != nil {
+		p.log.Error("could not stop all pods", "error", err)
+	}
+}
+
 func notStopped(names string, limit time.Duration) error {
 	return fmt.Errorf("pods still running %s after termination was requested: %s; `coracle start` adopts them, `coracle "+
 		"delete` kills them", limit, names)

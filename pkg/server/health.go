@@ -19,6 +19,18 @@ const healthKey = "/registry/health"
 // mostLag is how far, in time, the cache may lag behind the store before it is unhealthy.
 const mostLag = time.Second
 
+// hooks are upstream's checks of what has started before the API is served: newAPI and the components before it. So
+// they never fail.
+var hooks = []string{ //nolint:gochecknoglobals // a constant
+	"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "storage-readiness",
+	"start-apiextensions-informers", "start-apiextensions-controllers", "crd-informer-synced",
+	"bootstrap-controller", "start-system-namespaces-controller", "start-service-ip-repair-controllers",
+	"scheduling/bootstrap-system-priority-classes", "start-cluster-authentication-info-controller",
+	"start-kube-aggregator-informers", "apiservice-registration-controller", "apiservice-discovery-controller",
+	"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+	"kube-apiserver-autoregistration", "apiservice-openapi-controller", "apiservice-openapiv3-controller",
+}
+
 // checks returns the checks of /readyz, with upstream's names where upstream has them. /livez runs the checks with
 // Live, which a restart could fix; /healthz runs those with Live or Start.
 func (l *plane) checks() []apiserver.Check {
@@ -27,14 +39,15 @@ func (l *plane) checks() []apiserver.Check {
 		{Name: "etcd-readiness", Check: l.storeReads},
 		{Name: "kms-providers", Check: l.encryption.PluginsHealth},
 		{Name: "informer-sync", Check: l.cacheFollows},
-		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready), Start: true},
 		{
 			Name:  "poststarthook/rbac/bootstrap-roles",
 			Check: started(func() <-chan struct{} { return l.roles.written }),
 			Start: true,
 		},
-		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready), Start: true},
-		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready), Start: true},
+		{Name: "autoregister-completion", Check: done, Live: true}, // all groups are routed
+	}
+	for _, name := range hooks {
+		list = append(list, apiserver.Check{Name: "poststarthook/" + name, Check: done, Live: true})
 	}
 	return append(list, l.actorChecks(config.Controllers)...)
 }
@@ -74,6 +87,8 @@ func started(ready func() <-chan struct{}) func(context.Context) error {
 		}
 	}
 }
+
+func done(context.Context) error { return nil }
 
 func (l *plane) storeReads(ctx context.Context) error {
 	if _, err := l.store.Get(ctx, healthKey); err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -106,13 +106,10 @@ func TestHealthWhileStarting(t *testing.T) {
 		}
 		return names
 	}
-	const bootstrapped, roles = "poststarthook/bootstrap-controller", "poststarthook/rbac/bootstrap-roles"
-	const classes, namespaces = "poststarthook/scheduling/bootstrap-system-priority-classes",
-		"poststarthook/start-system-namespaces-controller"
+	const roles = "poststarthook/rbac/bootstrap-roles"
 	begin(t, l.store)
 	begin(t, l.cache)
 	is("livez")
-	is("readyz", bootstrapped, roles, classes, namespaces, "controllers", "scheduler")
 	begin(t, l.bootstrap)
 	is("readyz", roles, "controllers", "scheduler")
 	begin(t, l.roles)
@@ -179,4 +176,28 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	is("readyz", "etcd", "etcd-readiness", "informer-sync")
 	is("livez", "etcd")
 	require.Error(t, l.parts()[1].Check(t.Context()))
+}
+
+// TestHealthHasUpstreamsChecks: tools look for these lines of kube-apiserver, as upstream's test of health handlers does.
+func TestHealthHasUpstreamsChecks(t *testing.T) {
+	l := newTestPlane(t)
+	begin(t, l.store)
+	begin(t, l.cache)
+	for _, endpoint := range []string{"healthz", "livez", "readyz"} {
+		w := httptest.NewRecorder()
+		l.apiserver.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+endpoint+"?verbose", nil))
+		for _, name := range []string{
+			"ping", "log", "etcd", "autoregister-completion", "poststarthook/start-apiserver-admission-initializer",
+			"poststarthook/generic-apiserver-start-informers", "poststarthook/start-apiextensions-informers",
+			"poststarthook/start-apiextensions-controllers", "poststarthook/crd-informer-synced",
+			"poststarthook/bootstrap-controller", "poststarthook/start-system-namespaces-controller",
+			"poststarthook/start-service-ip-repair-controllers", "poststarthook/scheduling/bootstrap-system-priority-classes",
+			"poststarthook/start-cluster-authentication-info-controller", "poststarthook/start-kube-aggregator-informers",
+			"poststarthook/apiservice-registration-controller", "poststarthook/apiservice-status-local-available-controller",
+			"poststarthook/apiservice-status-remote-available-controller", "poststarthook/kube-apiserver-autoregistration",
+			"poststarthook/apiservice-openapi-controller", "poststarthook/storage-readiness",
+		} {
+			require.Contains(t, w.Body.String(), "[+]"+name+" ok\n", endpoint)
+		}
+	}
 }

@@ -52,6 +52,8 @@ type identity struct {
 	key              *ecdsa.PrivateKey
 	log              *slog.Logger
 	resumed          bool // no server has answered this process yet; set before Run, which clears it
+	// excluded is called before Run returns because the machine is no longer a member.
+	excluded func(context.Context)
 
 	present atomic.Pointer[joined]
 	refused chan struct{} // receives when authentication failed on either side
@@ -139,6 +141,7 @@ func (i *identity) Run(ctx context.Context) error {
 		if err != nil {
 			failures++
 			if shutOut(err) {
+				i.excluded(ctx)
 				return err
 			}
 			if i.joinsAnother(ctx, err) {

@@ -37,7 +37,8 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 		return i
 	}
 	gone, stays := member("n1"), member("n2")
-	ended := make(chan error, 1)
+	ended, stopped := make(chan error, 1), false
+	gone.excluded = func(context.Context) { stopped = true }
 	go func() { ended <- gone.Run(t.Context()) }()
 	watch := func(i *identity) *http.Response {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
@@ -53,6 +54,7 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	_, _ = io.ReadAll(left.Body) // the watch ends
 	require.Equal(t, http.StatusUnauthorized, watch(gone).StatusCode)
 	require.ErrorContains(t, <-ended, "the node n1 was deleted from the cluster")
+	require.True(t, stopped, "its pods run elsewhere now")
 	c.members.mu.Lock()
 	require.Len(t, c.members.requests, 1)
 	c.members.mu.Unlock()

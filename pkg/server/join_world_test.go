@@ -83,7 +83,7 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	return &identity{
 		servers: list, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
 		log:     slog.New(slog.DiscardHandler),
-		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), excluded: func(context.Context) {},
 	}
 }
 

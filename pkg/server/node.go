@@ -130,7 +130,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	i := &identity{
 		servers: list, token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
 		dir: dir, key: key, log: log,
-		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), excluded: p.excluded,
 	}
 	if err := i.enterOrResume(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", strings.Join(p.Join, ", "), err)

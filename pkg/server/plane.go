@@ -79,6 +79,7 @@ type plane struct {
 	roles      *roles
 	ingress    *ingress.Ingress
 	rest       *rest.Server
+	snapshots  *autoSnapshots // nil if disabled
 	// controllers and scheduler run while this server leads. They are nil if disabled.
 	controllers *led[*controllers.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
@@ -114,6 +115,9 @@ func (p *plane) components() []run.Component {
 	}
 	if p.rest != nil {
 		list = append(list, p.rest)
+	}
+	if p.snapshots != nil {
+		list = append(list, p.snapshots)
 	}
 	var others []string
 	if p.controllers == nil {
@@ -185,6 +189,9 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err := l.actors(kinds); err != nil {
 		return nil, err
 	}
+	if p.SnapshotInterval > 0 && len(p.given.Etcd.URLs) == 0 && !p.volatile {
+		l.snapshots = l.newSnapshots()
+	}
 	l.admin = &adminKubeconfig{
 		dataDir: p.DataDir,
 		url:     l.url,
@@ -235,6 +242,7 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 		Servers:    p.given.Etcd,
 		Metrics:    p.metrics.plane,
 		Resource:   resourceOf(kinds),
+		Snapshot:   func() string { return newestSnapshot(p.DataDir) },
 	}); err != nil {
 		return err
 	}

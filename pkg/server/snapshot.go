@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -246,8 +247,8 @@ func checkKeys(dataDir string) error {
 		return err
 	}
 	return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
-		"the cluster with `coracle snapshot restore FILE --replace`; `coracle delete` removes the cluster",
-		pkiDir(dataDir), filepath.Join(dataDir, storeDir))
+		"the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
+		pkiDir(dataDir), filepath.Join(dataDir, storeDir), cmp.Or(newestSnapshot(dataDir), "FILE"))
 }
 
 func checkRestored(dataDir string) error {

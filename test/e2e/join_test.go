@@ -288,8 +288,8 @@ func TestTokens(t *testing.T) {
 	startAgent(t, other, []string{"agent", "--join", url, "--token-file", file}).end()
 }
 
-// TestDeletedNodeIsShutOut checks that a deleted node loses access at once and that its agent exits, until it joins
-// again with a token. The server's own node registers again.
+// TestDeletedNodeIsShutOut checks that a deleted node loses access at once, and that its agent stops its pods and exits,
+// until it joins again with a token. The server's own node registers again.
 func TestDeletedNodeIsShutOut(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -299,8 +299,13 @@ func TestDeletedNodeIsShutOut(t *testing.T) {
 	startAgent(t, other, words).kill()
 	// The agent starts again without the token.
 	a := startAgent(t, other, without)
+	other.Load()
+	h.Apply(`{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: ` + other.Name + `, terminationGracePeriodSeconds: 0,
+  containers: [{name: c, image: "busybox:1.36", command: [sleep, "3600"]}]}}`)
+	h.Ctl("wait --for=condition=Ready pod/p --timeout=60s")
 	h.Ctl("delete node " + other.Name)
 	require.Error(t, a.Wait())
+	require.Contains(t, a.log.String(), "stopped pod default/p")
 	require.Contains(t, a.log.String(), "was deleted from the cluster")
 	require.Contains(t, other.Fails(without...), "was deleted from the cluster")
 	require.Contains(t, h.Fails("ctl", "get", "node", other.Name), "not found")

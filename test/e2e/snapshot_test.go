@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestSnapshot saves a cluster with encrypted Secrets, destroys its data, and restores it. Clients that saw later
-// revisions must see that the restored revisions are newer.
+// TestSnapshot saves a cluster with encrypted Secrets, destroys its data, and restores it as the newest automatic
+// snapshot. Clients that saw later revisions must see that the restored revisions are newer.
 func TestSnapshot(t *testing.T) {
 	h := host.New(t)
 	h.Start("--secrets-encryption")
@@ -26,7 +27,12 @@ func TestSnapshot(t *testing.T) {
 
 	h.Run("stop")
 	require.Contains(t, h.Fails("snapshot", "restore", file), "--replace moves it aside")
-	require.Contains(t, h.Run("snapshot", "restore", file, "--replace"),
+	require.Contains(t, h.Fails("snapshot", "restore", "--replace"), "name the FILE to restore")
+	const automatic = "20261127-060000-7.snapshot"
+	require.NoError(t, os.MkdirAll(filepath.Join(h.DataDir, "snapshots"), 0o700))
+	require.NoError(t, os.Rename(file, filepath.Join(h.DataDir, "snapshots", automatic)))
+	require.Contains(t, h.Run("snapshot", "list"), automatic)
+	require.Contains(t, h.Run("snapshot", "restore", "--replace"),
 		"the cluster that was here is in "+h.DataDir+"/replaced-")
 	h.Run("start")
 	require.Equal(t, "c2VjcmV0", h.Ctl("get secret s -o jsonpath={.data.k}"))

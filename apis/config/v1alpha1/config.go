@@ -89,6 +89,7 @@ type Server struct {
 	// StoreQuota is the maximum size of stored data, as a quantity of bytes ("512Mi"). Empty means an eighth of the
 	// machine's memory.
 	StoreQuota string
+	Snapshots
 	Encryption
 	REST
 	LoadBalancing
@@ -227,8 +228,8 @@ func (c Server) validate() error {
 		errs = append(errs, fmt.Errorf("event-ttl %s is not within %s to %s", c.EventTTL, shortestEventTTL, longestEventTTL))
 	}
 	errs = append(errs, c.validateFiles(), c.Requests.validate(), c.Tolerations.validate(), c.Audit.validate(),
-		c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service),
-		c.Ingress.validate())
+		c.Access.validate(), c.Snapshots.validate(), c.Encryption.validate(), c.REST.Validate(),
+		c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
 	return errors.Join(errs...)
 }
 

@@ -51,6 +51,7 @@ func NewOptions() *Options {
 	add(ServerPart, "Cluster", false, c.Server.options)
 	add(AgentPart, "Node", false, c.Agent.options)
 	add(ServerPart, "Services and Ingresses", false, c.LoadBalancing.options, c.Ingress.options)
+	add(ServerPart, "Snapshots", true, c.Snapshots.options)
 	add(ServerPart, "Encryption", false, c.Encryption.options)
 	add(ServerPart, "REST facade", false, c.REST.options)
 	add(CommonPart, "Process", false, c.Common.options)

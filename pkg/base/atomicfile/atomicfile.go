@@ -8,6 +8,7 @@ package atomicfile
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -37,6 +38,14 @@ func WriteJSON(path string, value any) error {
 // WriteDurably replaces the file at path, with mode 0600. When it returns nil, the content and the file's name are on
 // disk.
 func WriteDurably(path string, data []byte) error {
+	return Stream(path, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// Stream is WriteDurably of what write writes. If write fails, the file at path stays and no temporary file is left.
+func Stream(path string, write func(io.Writer) error) error {
 	if err := os.Remove(path + Suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -44,12 +53,14 @@ func WriteDurably(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+	if err = write(f); err == nil {
+		err = f.Sync()
 	}
-	if err := os.Rename(path+Suffix, path); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(path+Suffix, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(path+Suffix))
 	}
 	return SyncDir(filepath.Dir(path))
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
@@ -40,6 +42,10 @@ const (
 	mostDistinct = 10
 	similarFor   = 10 * time.Minute
 	combined     = "(combined from similar events): "
+	// While the store is full, an event is written again every fullPause, fullTries times in all: the evictions that free
+	// the disk have events too. The numbers are upstream's.
+	fullPause = 10 * time.Second
+	fullTries = 12
 	// reportEvery is the minimum interval of log messages about lost events.
 	reportEvery = time.Minute
 )
@@ -61,6 +67,7 @@ type Recorder struct {
 
 	known     map[happening]known   // used by Run only, like the following fields
 	similar   map[happening]similar // the key's message is empty
+	stillFull bool                  // an event was lost to a full store, and none was written since
 	reported  uint64                // number of lost events that were logged
 	lastError error
 }
@@ -268,7 +275,9 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 		was.count++
 		patch, _ := json.Marshal(map[string]any{"count": was.count, "lastTimestamp": at, "message": h.message})
 		old := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: was.name}}
-		err := r.client.Patch(ctx, old, client.RawPatch(types.MergePatchType, patch))
+		err := r.withSpace(ctx, func() error {
+			return r.client.Patch(ctx, old, client.RawPatch(types.MergePatchType, patch))
+		})
 		if err == nil {
 			r.remember(key, was)
 			return nil
@@ -281,12 +290,14 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 	if len(name) > 253 {
 		name = name[len(name)-253:]
 	}
-	err := r.client.Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name},
-		InvolvedObject: h.about, Reason: h.reason, Message: h.message, Type: h.kind, Count: 1,
-		FirstTimestamp: at, LastTimestamp: at,
-		Source:              corev1.EventSource{Component: h.by, Host: r.host},
-		ReportingController: h.by, ReportingInstance: r.host,
+	err := r.withSpace(ctx, func() error {
+		return r.client.Create(ctx, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name},
+			InvolvedObject: h.about, Reason: h.reason, Message: h.message, Type: h.kind, Count: 1,
+			FirstTimestamp: at, LastTimestamp: at,
+			Source:              corev1.EventSource{Component: h.by, Host: r.host},
+			ReportingController: h.by, ReportingInstance: r.host,
+		})
 	})
 	switch {
 	case err == nil:
@@ -295,6 +306,25 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 		return nil
 	}
 	return err
+}
+
+// withSpace repeats a write while the store is full. After an event that was lost to it, the next ones are tried once,
+// so that they do not pile up.
+func (r *Recorder) withSpace(ctx context.Context, write func() error) error {
+	for try := 1; ; try++ {
+		err := write()
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) || status.Status().Code != http.StatusInsufficientStorage {
+			r.stillFull = false
+			return err
+		}
+		if try == fullTries {
+			r.stillFull = true
+		}
+		if r.stillFull || !backoff.Sleep(ctx, fullPause) {
+			return err
+		}
+	}
 }
 
 func (r *Recorder) remember(key happening, k known) { keep(r.known, key, k) }

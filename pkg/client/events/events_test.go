@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -184,5 +185,48 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 		require.Len(t, fails(50, 51), 13, "after a while it is said again")
 		cancel()
 		<-done
+	})
+}
+
+// TestEventsWaitForSpace: events of a time in which the store is full, such as the evictions that free the disk, are
+// written once it has space. If it stays full, they are lost, as others, and do not pile up.
+func TestEventsWaitForSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := true
+		c := stub{interceptor.NewClient(fake.NewClientBuilder().WithScheme(cc.Scheme()).Build(), interceptor.Funcs{
+			Create: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.CreateOption) error {
+				if full {
+					return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInsufficientStorage}}
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		})}
+		r := New(c, "kubelet", "", slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		record := func(reason string) {
+			r.Event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}, corev1.EventTypeWarning, reason, "m")
+			time.Sleep(time.Millisecond) // names have the time
+		}
+		record("Evicted")
+		record("Killing")
+		time.Sleep(time.Minute)
+		require.Zero(t, r.Lost())
+		full = false
+		time.Sleep(fullPause)
+		synctest.Wait()
+		require.Len(t, stored(t, c), 2)
+
+		full = true
+		record("First")
+		time.Sleep(fullTries * fullPause)
+		require.EqualValues(t, 1, r.Lost())
+		record("Second")
+		require.EqualValues(t, 2, r.Lost(), "at once")
+		full = false
+		record("Third")
+		require.Len(t, stored(t, c), 3)
 	})
 }

@@ -18,6 +18,31 @@ import (
 type Record struct {
 	mu    sync.Mutex
 	heard map[string]time.Time // by node
+	doubt map[string]time.Time // when a node was first found to be silent for most of a patience
+}
+
+// Silent returns the time since which a node counts as silent. It counts as lost if that is patience ago, and the caller
+// calls Silent again after next, at the latest. If this process did not run, as while it was stopped, that call comes
+// late: the node then has another quarter of patience to be heard from.
+func (r *Record) Silent(node string, now time.Time, patience time.Duration) (since time.Time, next time.Duration) {
+	since = r.Last(node, now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	most := patience * 3 / 4
+	if left := most - now.Sub(since); left > 0 {
+		return since, left
+	}
+	at, ok := r.doubt[node]
+	if !ok {
+		if at = now; r.doubt == nil {
+			r.doubt = map[string]time.Time{}
+		}
+		r.doubt[node] = at
+	}
+	if late := at.Add(-most); late.After(since) {
+		since = late
+	}
+	return since, max(0, since.Add(patience).Sub(now))
 }
 
 // Last returns the time of a node's last heartbeat. The first call for an unknown node records now.
@@ -51,6 +76,7 @@ func (r *Record) Node(was, is client.Object, now time.Time) {
 		if was != nil {
 			r.mu.Lock()
 			delete(r.heard, was.GetName())
+			delete(r.doubt, was.GetName())
 			r.mu.Unlock()
 		}
 		return
@@ -74,6 +100,7 @@ func (r *Record) set(node string, at time.Time) {
 		r.heard = map[string]time.Time{}
 	}
 	r.heard[node] = at
+	delete(r.doubt, node)
 }
 
 // sent returns the node's own timestamp of its last status, or nil.

@@ -53,3 +53,30 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, at(9), r.Last("n", at(9)), "a deleted node is forgotten")
 	require.Equal(t, at(9), r.Last("n", at(10)), "a node that never was heard of has been then")
 }
+
+// TestSilenceWhileStopped: a process that was stopped, and so heard nothing, gives nodes time to be heard from. A node
+// that is silent while the process runs is lost after its patience.
+func TestSilenceWhileStopped(t *testing.T) {
+	const patience = 40 * time.Second
+	epoch := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var r Record
+	silent := func(at int, since, next int) {
+		t.Helper()
+		s, n := r.Silent("n", epoch.Add(time.Duration(at)*time.Second), patience)
+		require.Equal(t, epoch.Add(time.Duration(since)*time.Second), s)
+		require.Equal(t, time.Duration(next)*time.Second, n)
+	}
+	silent(0, 0, 30)
+	silent(30, 0, 10)
+	silent(35, 0, 5)
+	silent(40, 0, 0) // lost
+	silent(100, 0, 0)
+	r.hear("n", epoch.Add(101*time.Second))
+	silent(105, 101, 26)
+	silent(200, 170, 10) // stopped from 110 to 200
+	silent(205, 170, 5)
+	r.hear("n", epoch.Add(206*time.Second))
+	silent(220, 206, 16)
+	silent(247, 217, 10) // stopped again
+	silent(257, 217, 0)
+}

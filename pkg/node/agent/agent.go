@@ -63,6 +63,7 @@ type Agent struct {
 	known    chan struct{} // closed when the node is registered
 	synced   chan struct{} // closed when all existing pods are known
 
+	applying   sync.Mutex // held by applyRange
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
 	cidr       netip.Prefix      // the podCIDR that OnPodCIDR was last called with

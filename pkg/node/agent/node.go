@@ -192,6 +192,8 @@ func (a *Agent) applyRange(ctx context.Context, n *corev1.Node) {
 	if n.Spec.PodCIDR == "" || a.c.OnPodCIDR == nil {
 		return
 	}
+	a.applying.Lock() // the registration and its event come at the same time
+	defer a.applying.Unlock()
 	a.mu.Lock()
 	before := a.cidr
 	a.mu.Unlock()

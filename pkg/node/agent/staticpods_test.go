@@ -2,17 +2,53 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/node/network"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
+
+// TestPodRangeIsAppliedOnce: the registration and the event of its write report the same range at the same time.
+func TestPodRangeIsAppliedOnce(t *testing.T) {
+	dir := t.TempDir()
+	var calls atomic.Int32
+	var log runtest.Buffer
+	a, err := New(Config{
+		Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}),
+		Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+		NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"),
+		LogDir: filepath.Join(dir, "log"), Recorder: &eventList{}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"),
+		OnPodCIDR: func(context.Context, netip.Prefix) error {
+			calls.Add(1)
+			for range 1000 {
+				runtime.Gosched()
+			}
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	n := &corev1.Node{}
+	n.Name, n.UID, n.Spec.PodCIDR = "node", "uid", "10.42.3.0/24"
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { a.nodeChanged(t.Context(), n) })
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, calls.Load())
+	require.NotContains(t, log.String(), "could not store")
+}
 
 // TestStoredPodRange checks that static pods use the stored range, and that pods of the API wait for the Node's.
 func TestStoredPodRange(t *testing.T) {

@@ -40,6 +40,8 @@ type Config struct {
 	// MinFreeBytes is the free disk space below which creates fail with ErrFull, updates below half of it; deletes still
 	// succeed. The log allocates files of 16 MiB. Default 128 MiB, less on disks below 5 GiB (minFreeOf).
 	MinFreeBytes int64
+	// Snapshot returns the file to restore a damaged store from, for error messages; it is nil or returns "" for none.
+	Snapshot func() string
 	// Volatile does not sync writes to disk. A crash of the machine loses acknowledged writes and may leave a
 	// directory that cannot be opened. For tests.
 	Volatile bool

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,9 +25,13 @@ const (
 )
 
 func (s *Store) damaged(what string, args ...any) error {
+	file := ""
+	if s.cfg.Snapshot != nil {
+		file = s.cfg.Snapshot()
+	}
 	return fmt.Errorf("%w: %s: containers go on running without it. Restore the cluster with "+
-		"`coracle snapshot restore FILE --replace`, which moves the damaged files aside, or copy %s from a backup",
-		ErrDamaged, fmt.Sprintf(what, args...), filepath.Join(s.cfg.Dir, Directory))
+		"`coracle snapshot restore %s --replace`, which moves the damaged files aside, or copy %s from a backup",
+		ErrDamaged, fmt.Sprintf(what, args...), cmp.Or(file, "FILE"), filepath.Join(s.cfg.Dir, Directory))
 }
 
 // checkFiles returns an error if etcd could not open the files of a store that is not new: it would wait for ever

@@ -59,12 +59,13 @@ func TestDamagedFiles(t *testing.T) {
 				require.ErrorContains(t, s.checkFiles(), "db is missing or empty")
 				return
 			}
-			again, err := New(Config{Dir: dir, Volatile: true, Logger: slog.New(slog.DiscardHandler)})
+			again, err := New(Config{Dir: dir, Volatile: true, Logger: slog.New(slog.DiscardHandler),
+				Snapshot: func() string { return "/last" }})
 			require.NoError(t, err)
 			err = again.Run(t.Context())
 			require.ErrorIs(t, err, ErrDamaged)
 			require.ErrorContains(t, err, c.want)
-			require.ErrorContains(t, err, "coracle snapshot restore FILE --replace")
+			require.ErrorContains(t, err, "coracle snapshot restore /last --replace")
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -37,17 +36,9 @@ var harmless = []string{
 	"simple token is not cryptographically signed",
 	"leader failed to send out heartbeat on time",
 	"Failed to detect schema version",
-	publishing,
+	"failed to publish local member", // retried until the log is replayed
 	"interrupted due to stop signal", // a compaction; the next start resumes it
 }
-
-// While a start replays the log, etcd refuses its own request to publish the member's name ("too many requests") and
-// retries it without a delay. This logger is the only place to slow down that loop, which would take CPU time from the
-// replay.
-const (
-	publishing   = "failed to publish local member"
-	publishPause = time.Millisecond
-)
 
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
 
@@ -71,9 +62,6 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if strings.Contains(e.Message, h) {
 			level = slog.LevelDebug
 		}
-	}
-	if strings.Contains(e.Message, publishing) {
-		time.Sleep(publishPause)
 	}
 	if e.Level < zapcore.DPanicLevel && !c.log.Enabled(context.Background(), level) {
 		return nil

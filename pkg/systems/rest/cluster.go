@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 )
 
 // Cluster reads and writes the cluster's objects with the rights of the client's user. The in-process client does not
@@ -83,6 +85,23 @@ func (c Cluster) Create(ctx context.Context, obj ctrl.Object) error {
 		return err
 	}
 	return c.client.Create(ctx, obj)
+}
+
+// CreateIn creates an object, and its namespace if there is none: to Podling's clients a namespace is only a name.
+func (c Cluster) CreateIn(ctx context.Context, obj ctrl.Object) error {
+	err := c.Create(ctx, obj)
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil ||
+		status.Status().Details.Kind != "namespaces" {
+		return err
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: obj.GetNamespace(), Labels: map[string]string{view.Managed: "true"},
+	}}
+	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return c.Create(ctx, obj)
 }
 
 // Update replaces an object.

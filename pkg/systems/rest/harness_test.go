@@ -34,6 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
@@ -239,6 +240,23 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 func (w *world) create(o ctrl.Object) {
 	w.t.Helper()
 	require.NoError(w.t, w.admin.Create(w.t.Context(), o))
+}
+
+// followNamespaces creates the account of the next namespace, as a controller does.
+func (w *world) followNamespaces() {
+	w.t.Helper()
+	changes, err := w.admin.Watch(w.t.Context(), &corev1.NamespaceList{})
+	require.NoError(w.t, err)
+	go func() {
+		defer changes.Stop()
+		for e := range changes.ResultChan() {
+			if n, ok := e.Object.(*corev1.Namespace); ok && n.Labels[view.Managed] == "true" {
+				_ = w.admin.Create(w.t.Context(),
+					&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: n.Name}})
+				return
+			}
+		}
+	}()
 }
 
 type answer struct {

@@ -190,8 +190,11 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 
 	var pod wire.Pod
 	expect(http.StatusCreated, "POST", "/api/v1/pods", valid["POST /api/v1/pods"]).into(t, &pod)
-	expect(http.StatusNotFound, "POST", "/api/v1/pods",
+	w.followNamespaces()
+	expect(http.StatusCreated, "POST", "/api/v1/pods",
 		`{"name":"p","namespace":"nowhere","containers":[{"name":"c","image":"i"}]}`)
+	expect(http.StatusBadRequest, "POST", "/api/v1/pods",
+		`{"name":"p","namespace":"No Name","containers":[{"name":"c","image":"i"}]}`)
 	ptr := "/api/v1/pods/" + pod.PodID
 	expect(http.StatusOK, "GET", ptr, nil)
 	expect(http.StatusOK, "GET", ptr+"/status", nil)
@@ -222,7 +225,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 
 	expect(http.StatusCreated, "POST", "/api/v1/services", valid["POST /api/v1/services"])
 	expect(http.StatusConflict, "POST", "/api/v1/services", valid["POST /api/v1/services"])
-	expect(http.StatusNotFound, "POST", "/api/v1/services",
+	expect(http.StatusCreated, "POST", "/api/v1/services",
 		`{"name":"s","namespace":"nowhere","selector":{"app":"a"},"ports":[{"port":80}]}`)
 	expect(http.StatusOK, "GET", "/api/v1/services", nil)
 	expect(http.StatusBadRequest, "GET", "/api/v1/services?limit=x", nil)

@@ -26,7 +26,7 @@ func (p *pods) Routes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/pods", Summary: "Create a pod", Handle: p.create,
-			Body: wire.CreatePod{}, Answers: map[int]any{http.StatusCreated: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+			Body: wire.CreatePod{}, Answers: map[int]any{http.StatusCreated: wire.Pod{}},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/pods", Summary: "List pods", Handle: p.list, Query: paging,
@@ -91,7 +91,7 @@ func (p *pods) create(c *Call) error {
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
-	if err := p.cluster.Create(c, pod); err != nil {
+	if err := p.cluster.CreateIn(c, pod); err != nil {
 		return err
 	}
 	out := view.Pod(pod, p.cfg.Namespace)

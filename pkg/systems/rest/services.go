@@ -22,7 +22,6 @@ func (s *services) Routes() []Route {
 			Body: wire.CreateService{},
 			Answers: map[int]any{
 				http.StatusCreated:  wire.Service{},
-				http.StatusNotFound: wire.Error{},
 				http.StatusConflict: wire.Error{},
 			},
 		},
@@ -64,7 +63,7 @@ func (s *services) create(c *Call) error {
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
-	if err := s.cluster.Create(c, service); err != nil {
+	if err := s.cluster.CreateIn(c, service); err != nil {
 		return err
 	}
 	return c.Answer(http.StatusCreated, view.Service(service, s.cfg.Namespace))

@@ -171,28 +171,32 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	now := r.Now()
-	o := Observed{Node: &n, Heard: r.l.heard.Last(n.Name, now), Patience: r.patience}
+	heard, next := r.l.heard.Silent(n.Name, now, r.patience)
+	o := Observed{Node: &n, Heard: heard, Patience: r.patience}
 	var turn time.Duration
 	if o.lost(now) {
 		o.Eviction, turn = r.l.eviction(&n, now)
 	}
 	a := Plan(o, now)
+	if a.Again > 0 {
+		a.Again = next
+	}
 	if turn > 0 && (a.Again == 0 || turn < a.Again) {
 		a.Again = turn
 	}
-	next := n.DeepCopy()
+	changed := n.DeepCopy()
 	if a.Conditions != nil {
-		next.Status.Conditions = a.Conditions
-		if err := r.Client.Status().Update(ctx, next); err != nil {
+		changed.Status.Conditions = a.Conditions
+		if err := r.Client.Status().Update(ctx, changed); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
 		r.Events.Event(&n, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", n.Name)
 	}
 	if a.SetTaints {
-		base := next.DeepCopy()
-		next.Spec.Taints = a.Taints
-		if err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err !=
-			nil {
+		base := changed.DeepCopy()
+		changed.Spec.Taints = a.Taints
+		err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		if err != nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
 	}

@@ -25,6 +25,7 @@ func Roles() []client.Object {
 		rule(kontrol.GroupVersion.Group, []string{"list"}, "appliedstates", "currentstates"),
 		rule("", []string{"get", "list", "create", "delete"}, "pods", "nodes"),
 		rule("", []string{"get", "list", "create", "update", "delete"}, "services"),
+		rule("", []string{"create"}, "namespaces"),
 		rule("", []string{"update"}, "pods/status", "nodes/status"),
 		rule("", []string{"get"}, "pods/log"),
 		rule("discovery.k8s.io", []string{"list"}, "endpointslices"),

@@ -195,7 +195,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.release(ctx, others); err != nil || t.UID == "" {
 		return engine.Result{}, err
 	}
-	if err := r.hear(ctx, &o); err != nil {
+	next, err := r.hear(ctx, &o)
+	if err != nil {
 		return engine.Result{}, err
 	}
 	a := Plan(o, r.Now())
@@ -225,10 +226,14 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if len(o.Rejected) > 0 {
 		a.Again = time.Nanosecond // there may be retries without a pause
 	}
+	if a.Again > 0 && next > 0 {
+		a.Again = min(a.Again, next)
+	}
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-func (r *reconciler) hear(ctx context.Context, o *Observed) error {
+// hear records the last heartbeat of each pod's node. next is when to look again, 0 for never.
+func (r *reconciler) hear(ctx context.Context, o *Observed) (next time.Duration, err error) {
 	for _, p := range o.Pods {
 		name := p.Spec.NodeName
 		if _, known := o.Heard[name]; known || name == "" {
@@ -236,12 +241,17 @@ func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 		}
 		var n corev1.Node
 		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
-			o.Heard[name] = Heartbeat{At: r.heard.Last(name, r.Now()), Patience: tasks.Patience(&n, r.patience)}
+			patience := tasks.Patience(&n, r.patience)
+			since, again := r.heard.Silent(name, r.Now(), patience)
+			o.Heard[name] = Heartbeat{At: since, Patience: patience}
+			if next == 0 || again > 0 && again < next {
+				next = again
+			}
 		} else if !apierrors.IsNotFound(err) {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return next, nil
 }
 
 // create creates the pods of attempts, and adds to o the pods or the reasons for their rejection.

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/state/snapshot"
+	"github.com/coracle-dev/coracle/pkg/state/store"
+)
+
+// snapshotPause is the time from the start, or from a failure, to the next automatic snapshot, if that is due.
+const snapshotPause = 5 * time.Minute
+
+// autoSnapshots is the component that takes a snapshot every interval, if something was written since the last one.
+type autoSnapshots struct {
+	run.Readiness
+	config.Snapshots
+	dir string
+	// stats returns the state of the store, room fails if a database of size bytes has no space, save writes a snapshot.
+	stats   func() store.Stats
+	room    func(least, size int64) error
+	save    func(ctx context.Context, to io.Writer) error
+	log     *slog.Logger
+	problem atomic.Pointer[string]
+}
+
+func (l *plane) newSnapshots() *autoSnapshots {
+	p := l.process
+	return &autoSnapshots{
+		Snapshots: p.Snapshots,
+		dir:       SnapshotDir(p.DataDir),
+		stats:     l.store.Stats,
+		room:      func(least, size int64) error { return snapshotRoom(p.Config, least, size) },
+		save:      p.snapshot,
+		log:       component(p.log, "snapshots"),
+	}
+}
+
+func (a *autoSnapshots) Name() string { return "snapshots" }
+
+// Run takes snapshots until ctx is done. A failed one is a warning, and is repeated after snapshotPause.
+func (a *autoSnapshots) Run(ctx context.Context) error {
+	a.SetReady()
+	if err := snapshot.RemoveUnfinished(a.dir); err != nil {
+		a.report(err)
+	}
+	wait := snapshotPause
+	if list, err := snapshot.List(a.dir, time.Now()); err == nil && len(list) > 0 {
+		wait = max(wait, a.SnapshotInterval-max(0, time.Since(list[0].Taken)))
+	}
+	wait = min(wait, a.SnapshotInterval)
+	guard := run.Guard{Component: a.Name(), Log: a.log}
+	for backoff.Sleep(ctx, wait) {
+		var err error
+		if p := guard.Do("snapshot", func() { err = a.take(ctx) }); p != nil {
+			err = p
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if wait = a.SnapshotInterval; err != nil {
+			wait = min(wait, snapshotPause)
+		}
+		a.report(err)
+	}
+	return nil
+}
+
+func (a *autoSnapshots) take(ctx context.Context) error {
+	now, stats := time.Now(), a.stats()
+	list, err := snapshot.List(a.dir, now)
+	if err != nil || len(list) > 0 && list[0].Revision == stats.Revision {
+		return err
+	}
+	if err := a.room(stats.DiskMinFreeBytes, stats.SizeBytes); err != nil {
+		return err
+	}
+	return snapshot.Keep(a.dir, now, stats.Revision, a.SnapshotRetention,
+		func(to io.Writer) error { return a.save(ctx, to) })
+}
+
+// report logs the first failure after a success, and keeps the last one for Warning.
+func (a *autoSnapshots) report(err error) {
+	if err == nil {
+		a.problem.Store(nil)
+		return
+	}
+	text := fmt.Sprintf("could not take an automatic snapshot: %v", err)
+	if a.problem.Swap(&text) == nil {
+		a.log.Warn("could not take an automatic snapshot", "error", err)
+	}
+}
+
+// Warning says why the last snapshot failed; empty if it did not.
+func (a *autoSnapshots) Warning() string {
+	if a == nil {
+		return ""
+	}
+	if text := a.problem.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// snapshotRoom fails if a snapshot of size bytes would leave less of the disk than the store needs for writes (least),
+// or so little that the node evicts pods. A snapshot is compressed, so it is smaller.
+func snapshotRoom(c config.Config, least, size int64) error {
+	thresholds, err := config.ParseThresholds(c.EvictionHard)
+	if err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(c.DataDir, &fs); err != nil {
+		return err
+	}
+	least = size + max(least, thresholds[config.NodeFsAvailable].Of(int64(fs.Blocks)*fs.Bsize))
+	if free := int64(fs.Bavail) * fs.Bsize; free < least {
+		return fmt.Errorf("the disk of %s has %d MB free, and %d MB are needed: free some space, or set --snapshot-interval=0",
+			c.DataDir, free>>20, least>>20)
+	}
+	return nil
+}
+
+// SnapshotDir returns the directory of the automatic snapshots in a data directory.
+func SnapshotDir(dataDir string) string { return filepath.Join(dataDir, "snapshots") }
+
+// newestSnapshot returns the path of the newest automatic snapshot, or "" if none is found.
+func newestSnapshot(dataDir string) string {
+	path, _ := snapshot.Newest(SnapshotDir(dataDir))
+	return path
+}
