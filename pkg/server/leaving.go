@@ -36,15 +36,16 @@ func (p *process) joined(ctx context.Context) (names []string) {
 // mostJoined is how many joined nodes a message names.
 const mostJoined = 10
 
-// leftElsewhere returns what is left of the cluster on other machines when it is deleted from this one, or "". status is
-// that of the running process.
+// leftElsewhere returns what is left of the cluster on other machines when it is deleted from this one, or "". status
+// is that of the running process.
 func leftElsewhere(dataDir string, status socket.Status) string {
 	const others = "their containers go on running without this server; run `coracle delete` on each"
 	if _, err := os.Stat(filepath.Join(dataDir, "store")); err == nil {
 		names := status.Joined
 		switch n := len(names); {
 		case n > mostJoined:
-			return fmt.Sprintf("joined machines: %s and %d more: %s", strings.Join(names[:mostJoined], ", "), n-mostJoined, others)
+			return fmt.Sprintf("joined machines: %s and %d more: %s", strings.Join(names[:mostJoined], ", "), n-mostJoined,
+				others)
 		case n > 0:
 			return fmt.Sprintf("joined machines: %s: %s", strings.Join(names, ", "), others)
 		case !status.Running:
