@@ -37,7 +37,7 @@ func (p *process) joined(ctx context.Context) (names []string) {
 const mostJoined = 10
 
 // leftElsewhere returns what is left of the cluster on other machines when it is deleted from this one, or "". status
-// is that of the running process.
+// is zero if no process runs.
 func leftElsewhere(dataDir string, status socket.Status) string {
 	const others = "their containers go on running without this server; run `coracle delete` on each"
 	if _, err := os.Stat(filepath.Join(dataDir, "store")); err == nil {
