@@ -20,8 +20,8 @@ import (
 const (
 	// DefaultClass is the name of the StorageClass that every new cluster has.
 	DefaultClass = "local"
-	// Provisioner is the provisioner of StorageClasses whose volumes are directories on one node. Sizes are
-	// enforced if the file system has project quotas.
+	// Provisioner is the provisioner of StorageClasses whose volumes are directories on one node. Project quotas
+	// enforce sizes if the file system has them; agents measure the volumes and evict pods that exceed them.
 	Provisioner = "coracle.dev/local"
 	// DirectoryAnnotation on a Node is the absolute path of the directory of its local volumes. Nodes without it
 	// have none.

@@ -58,7 +58,7 @@ func (p *parts) snapshot() []socket.Component {
 	return append([]socket.Component{}, p.list...)
 }
 
-func (p *process) Status(context.Context) socket.Status {
+func (p *process) Status(ctx context.Context) socket.Status {
 	began := p.began
 	var pressure []string
 	if p.node != nil {
@@ -83,7 +83,7 @@ func (p *process) Status(context.Context) socket.Status {
 	return socket.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
-		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
+		Kubeconfig: p.kubeconfig, Join: p.joinCommand, Joined: p.joined(ctx),
 		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(),
 		Processes: processes("/proc", p.DataDir, p.RunDir),
 	}

@@ -84,9 +84,13 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	}
 	defer release()
 	pid := holder(c.DataDir)
-	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
+	status, err := socket.NewClient(c.RunDir).Status(ctx)
+	if err == nil && pid == 0 {
 		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, "+
 			"then delete again", status.PID, c.DataDir)
+	}
+	if text := leftElsewhere(c.DataDir, status); text != "" {
+		say("%s", text)
 	}
 	if pid != 0 {
 		say("ending process %d", pid)

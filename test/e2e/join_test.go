@@ -251,7 +251,7 @@ func TestNamesAreKept(t *testing.T) {
 	startAgent(t, other, words).end()
 	require.Equal(t, first, node())
 
-	other.Run("delete")
+	require.Contains(t, other.Run("delete"), "coracle ctl delete node "+other.Name)
 	taken = other.Fails(words...)
 	require.Contains(t, taken, "coracle ctl delete node "+other.Name)
 	require.Contains(t, taken, "--node-name")
@@ -261,6 +261,7 @@ func TestNamesAreKept(t *testing.T) {
 	h.Ctl("delete node " + other.Name)
 	startAgent(t, other, words).end()
 	require.NotEqual(t, first, node())
+	require.Contains(t, h.Run("delete"), "joined machines: "+other.Name+": their containers go on running")
 }
 
 // TestTokens checks that a token is accepted until it is revoked, and that it can be passed outside the command line.

@@ -65,7 +65,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		// Let pending requests, such as a stop, receive their last line.
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -78,6 +80,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-ended
 	return nil
 }
 

@@ -26,6 +26,7 @@ type Status struct {
 	Kubeconfig string     `json:"kubeconfig,omitempty"`
 	// command that prints, on this machine, the join command for another machine
 	Join       string      `json:"join,omitempty"`
+	Joined     []string    `json:"joined,omitempty"`   // nodes of other machines that depend on this server
 	Pressure   []string    `json:"pressure,omitempty"` // resources that the node is short of
 	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention
 	Components []Component `json:"components"`

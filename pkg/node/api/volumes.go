@@ -27,7 +27,7 @@ func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// resizeVolume sets the size of a local volume, if the node enforces sizes. It responds 204.
+// resizeVolume sets the size of a local volume. It responds 204.
 func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
 	if err != nil {
@@ -38,6 +38,7 @@ func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	s.c.Pods.RetryVolumes() // a pod may wait for space in its claim
 	w.WriteHeader(http.StatusNoContent)
 }
 

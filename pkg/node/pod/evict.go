@@ -21,13 +21,16 @@ func (m *Manager) Active() []eviction.Pod {
 	var out []eviction.Pod
 	for _, w := range m.all() {
 		w.mu.Lock()
-		p := w.view()
+		p, mounted := w.view(), w.held.volumes != nil
 		ended := w.api.gone || w.end.verdict != nil || isTerminal(p)
 		w.mu.Unlock()
 		if ended {
 			continue
 		}
 		one := eviction.Pod{Pod: w.trusted(p)}
+		if mounted {
+			one.Claims = m.volumes.Claims(p)
+		}
 		for _, c := range m.containers.of(p.UID) {
 			one.Running = one.Running || c.State == runtime.Running
 		}
@@ -40,7 +43,7 @@ func (m *Manager) Active() []eviction.Pod {
 func (m *Manager) Measure(ctx context.Context, p *corev1.Pod) (*eviction.Usage, error) {
 	u := &eviction.Usage{Containers: map[string]eviction.Use{}}
 	var err error
-	if u.Volumes, err = m.volumes.Usage(ctx, p); err != nil {
+	if u.Volumes, u.Claims, err = m.volumes.Usage(ctx, p); err != nil {
 		return nil, err
 	}
 	for _, path := range writtenFiles(m.volumes.PodDir(p.UID)) {

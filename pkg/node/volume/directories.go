@@ -25,6 +25,7 @@ type Directories struct {
 	// inUse returns a pod that uses a volume, "" if none does. It ignores the pod besides, unless that is "".
 	inUse func(volume string, besides types.UID) (types.UID, error)
 	fail  failpoint.Hook
+	sizes directorySizes
 
 	mu     sync.Mutex      // held while a volume is made or removed, or a device is attached or detached
 	making map[string]bool // volumes and snapshots that are being copied to, and snapshots that are being removed

@@ -146,23 +146,6 @@ func (e emptyDir) Teardown(ctx context.Context, v *Volume) error {
 	return errors.Join(disk.RemoveAll(ctx, unfinished(v.Dir)), disk.RemoveAll(ctx, v.Dir))
 }
 
-// Usage walks the pod's emptyDir volumes on disk and returns their disk usage, by volume name.
-func (m *Manager) Usage(ctx context.Context, p *corev1.Pod) (map[string]disk.Usage, error) {
-	all := map[string]disk.Usage{}
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
-			continue
-		}
-		u, err := disk.Of(ctx, m.volumeDir(p.UID, v.Name))
-		if err != nil {
-			return nil, err
-		}
-		all[v.Name] = u
-	}
-	return all, nil
-}
-
 func (m *Manager) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.PodDir(uid), volumesDir, name)
 }

@@ -64,6 +64,11 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	if v.State != nil {
 		return out, nil // the owner was set when the pod started
 	}
+	if !out.ReadOnly {
+		if err := l.own.fits(ctx, pv.Name, p.Persistent.Claim.Name); err != nil {
+			return out, err
+		}
+	}
 	if err := setOwner(ctx, p.Pod, out); err != nil {
 		return out, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	helpers "k8s.io/component-helpers/storage/volume"
@@ -266,6 +267,48 @@ func TestDirectoriesOfVolumes(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestAFullClaim: a claim that was measured above its size starts no further pod until it is expanded or cleaned.
+func TestAFullClaim(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "local-volumes")
+	claim, pv := pair(localSource(filepath.Join(dir, "pv")))
+	pv.Annotations = map[string]string{helpers.AnnDynamicallyProvisioned: storage.Provisioner}
+	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
+	m, _ := manager(t, claim, pv)
+	m.local.dir = dir
+	p := podWith(claimVolume("c", false))
+	setup := func() error {
+		_, err := m.Setup(t.Context(), p, "")
+		return err
+	}
+	usage := func() uint64 {
+		_, claims, err := m.Usage(t.Context(), p)
+		require.NoError(t, err)
+		return claims["v"].Bytes
+	}
+	require.NoError(t, setup())
+	require.Equal(t, map[string]Claim{"v": {"c", 1 << 20}}, m.Claims(p))
+	require.Less(t, usage(), uint64(1<<20))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "pv", "file"), make([]byte, 3<<20), 0o600))
+	require.Greater(t, usage(), uint64(3<<20))
+	require.NoError(t, setup(), "of the pod that runs")
+	require.NoError(t, m.Teardown(t.Context(), "u", true))
+
+	require.ErrorContains(t, setup(), `claim "c" is full: 3076Ki are used of its size of 1Mi: expand the claim`)
+	p.Spec.Volumes = []corev1.Volume{claimVolume("c", true)}
+	require.NoError(t, setup(), "reading is allowed")
+	require.Empty(t, m.Claims(p), "and this pod is not evicted")
+	require.NoError(t, m.Teardown(t.Context(), "u", true))
+	p.Spec.Volumes = []corev1.Volume{claimVolume("c", false)}
+	require.NoError(t, m.local.Resize("pv", 4<<20))
+	require.NoError(t, setup(), "the size in the object is still the old one")
+	require.Equal(t, map[string]Claim{"v": {"c", 4 << 20}}, m.Claims(p))
+	require.NoError(t, m.Teardown(t.Context(), "u", true))
+	require.NoError(t, m.local.Remove(t.Context(), "pv"))
+	size, over := m.local.sizes.of("pv")
+	require.Zero(t, size)
+	require.False(t, over)
 }
 
 // TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory completely.

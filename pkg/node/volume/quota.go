@@ -159,8 +159,9 @@ func (d *Directories) free(dir *os.File) (uint32, error) {
 	return 0, fmt.Errorf("all %d projects for volumes are taken", maxProjects)
 }
 
-// limit sets a volume's size limit in bytes; 0 removes it. Without a project or quotas it does nothing.
+// limit sets a volume's size limit in bytes; 0 removes it. Without a project or quotas the size is only measured.
 func (d *Directories) limit(volume string, bytes int64) error {
+	d.sizes.set(volume, bytes)
 	id, err := d.projectOf(volume)
 	if err != nil || id == 0 {
 		return err

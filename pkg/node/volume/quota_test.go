@@ -151,7 +151,7 @@ func TestForgedProjects(t *testing.T) {
 	require.Empty(t, left, "nothing is left")
 }
 
-// TestSizesWithoutQuotas: volumes are not limited on a file system without quotas.
+// TestSizesWithoutQuotas: volumes are only measured on a file system without quotas.
 func TestSizesWithoutQuotas(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local-volumes")
 	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}

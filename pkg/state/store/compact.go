@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -20,9 +19,12 @@ const defragBytes = 128 << 20
 type space struct {
 	looked atomic.Int64 // time of the last check of the disk, Unix nanoseconds
 	free   atomic.Int64 // free space on the disk, bytes
-	least  atomic.Int64 // free space below which creates are refused, bytes
-	wanted atomic.Bool  // a write was refused or the quota is nearly used up: compact all history
-	nearly atomic.Bool  // usage is above nearlyFull
+	// Creates are refused below least bytes of free space, updates below leastUpdate.
+	least, leastUpdate atomic.Int64
+	disk               sync.Mutex  // held while the disk is read and the reserve taken or released
+	noReserve          bool        // the file system cannot preallocate files
+	wanted             atomic.Bool // a write was refused or the quota is nearly used up: compact all history
+	nearly             atomic.Bool // usage is above nearlyFull
 }
 
 const (
@@ -42,6 +44,8 @@ const (
 	leastMinFree = 32 << 20
 	// Updates need one part in diskReserve of MinFreeBytes, for the reasons of updateReserve.
 	diskReserve = 2
+	// maxReserve is the size of the reserve, or one part in minFreePart of a small disk.
+	maxReserve = 32 << 20
 )
 
 // checkSpace refuses a write of size bytes for which the quota or the disk has no space. It checks the disk at most
@@ -70,26 +74,12 @@ func (s *Store) checkSpace(e endpoint, size int, update bool) error {
 	}
 	least := s.space.least.Load()
 	if update {
-		least /= diskReserve
+		least = s.space.leastUpdate.Load()
 	}
 	if free := s.space.free.Load(); free < least {
 		return fmt.Errorf("%w: the disk of %s is full (%d MB free, %d MB needed): free some space, objects can still be "+
 			"deleted", ErrFull, s.cfg.Dir, free>>20, least>>20)
 	}
-	return nil
-}
-
-func (s *Store) lookAtDisk() error {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.Dir, &fs); err != nil {
-		return fmt.Errorf("could not read the free space of %s: %w", s.cfg.Dir, err)
-	}
-	s.space.free.Store(int64(fs.Bavail) * fs.Bsize)
-	least := s.cfg.MinFreeBytes
-	if least == 0 {
-		least = minFreeOf(int64(fs.Blocks) * fs.Bsize)
-	}
-	s.space.least.Store(least)
 	return nil
 }
 

@@ -37,8 +37,9 @@ type Config struct {
 	// QuotaBytes limits the live data on disk. Above it, creates fail with ErrFull, updates only above an eighth more,
 	// and all history is compacted; deletes still succeed. The data takes several times as much memory. Default 8 GiB.
 	QuotaBytes int64
-	// MinFreeBytes is the free disk space below which creates fail with ErrFull, updates below half of it; deletes still
-	// succeed. The log allocates files of 16 MiB. Default 128 MiB, less on disks below 5 GiB (minFreeOf).
+	// MinFreeBytes is the free disk space below which creates fail with ErrFull. Below half of it a reserve of disk
+	// space is released for updates; deletes always succeed. The log allocates files of 16 MiB. Default 128 MiB, less
+	// on disks below 5 GiB (minFreeOf).
 	MinFreeBytes int64
 	// Snapshot returns the file to restore a damaged store from, for error messages; it is nil or returns "" for none.
 	Snapshot func() string

@@ -268,7 +268,7 @@ func TestFullDisk(t *testing.T) {
 	require.ErrorIs(t, err, ErrFull)
 	rev, err = s.Update(ctx, "/registry/a", []byte("deleting"), rev, 0)
 	require.NoError(t, err)
-	disk(least/2 - 1)
+	disk(s.space.leastUpdate.Load() - 1)
 	_, err = s.Update(ctx, "/registry/a", []byte("more"), rev, 0)
 	require.ErrorIs(t, err, ErrFull)
 	disk(0)

@@ -149,8 +149,7 @@ type Stats struct {
 	SizeBytes  int64 `json:"sizeBytes"`
 	UsedBytes  int64 `json:"usedBytes"`
 	QuotaBytes int64 `json:"quotaBytes"`
-	// DiskFreeBytes is the disk's free space at the last check; creates are refused below DiskMinFreeBytes,
-	// updates below half of it.
+	// DiskFreeBytes is the disk's free space at the last check; creates are refused below DiskMinFreeBytes.
 	DiskFreeBytes    int64 `json:"diskFreeBytes"`
 	DiskMinFreeBytes int64 `json:"diskMinFreeBytes"`
 	Members          int   `json:"members"`

@@ -268,10 +268,10 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, known := time.Now(), map[types.UID]bool{}
-	var due []*corev1.Pod
+	var due []Pod
 	for i := range pods {
 		p := &pods[i]
-		if !Limited(p.Pod) {
+		if !Limited(*p) {
 			continue
 		}
 		known[p.UID] = true
@@ -280,7 +280,7 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 			p.Usage = last.usage
 		}
 		if last == nil || !now.Before(last.next) {
-			due = append(due, p.Pod)
+			due = append(due, *p)
 		}
 	}
 	maps.DeleteFunc(m.usage, func(uid types.UID, _ *measured) bool { return !known[uid] })
@@ -290,7 +290,7 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.walking = true
 	m.walks.Go(func() {
 		for _, p := range due {
-			if u := m.measure(ctx, p); exceeds(Pod{Pod: p, Usage: u}) != "" {
+			if p.Usage = m.measure(ctx, p.Pod); exceeds(p) != "" {
 				m.wake()
 			}
 		}

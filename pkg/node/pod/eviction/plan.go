@@ -19,6 +19,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
+	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
 // Reason is the reason in an evicted pod's status and event.
@@ -39,6 +40,7 @@ type Use struct {
 type Usage struct {
 	Containers map[string]Use
 	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
+	Claims     map[string]disk.Usage // volumes of Pod.Claims, by name; no limit on ephemeral storage counts them
 	Files      disk.Usage            // per-pod files that containers can write, such as /etc/hosts
 }
 
@@ -56,8 +58,9 @@ func (u *Usage) disk() disk.Usage {
 // Pod is a pod that has not terminated.
 type Pod struct {
 	*corev1.Pod
-	Running bool   // has a running container
-	Usage   *Usage // nil if it was not measured
+	Running bool                    // has a running container
+	Claims  map[string]volume.Claim // by volume name
+	Usage   *Usage                  // nil if it was not measured
 }
 
 // Observed is the observed state of the node.
@@ -195,13 +198,16 @@ func quantity(name corev1.ResourceName, n int64) string {
 }
 
 // Limited reports whether a pod limits local storage, and so must be measured periodically.
-func Limited(p *corev1.Pod) bool {
+func Limited(p Pod) bool {
+	if len(p.Claims) > 0 {
+		return true
+	}
 	for i := range p.Spec.Volumes {
 		if sizeLimit(&p.Spec.Volumes[i]) != nil {
 			return true
 		}
 	}
-	_, limited := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
+	_, limited := resourcehelper.PodLimits(p.Pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
 	return limited
 }
 
@@ -226,6 +232,12 @@ func exceeds(p Pod) string {
 		v := &p.Spec.Volumes[i]
 		if limit := sizeLimit(v); above(p.Usage.Volumes[v.Name].Bytes, limit) {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
+		}
+		claim, has := p.Claims[v.Name]
+		if size := resource.NewQuantity(claim.Size, resource.BinarySI); has && above(p.Usage.Claims[v.Name].Bytes, size) {
+			return fmt.Sprintf("Usage of the volume of claim %q exceeds its size %q: %s are used. The files are kept. "+
+				"Expand the claim, or remove files, before another pod can use it. ", claim.Name, size.String(),
+				quantity(corev1.ResourceEphemeralStorage, int64(p.Usage.Claims[v.Name].Bytes)))
 		}
 	}
 	if limit,
@@ -318,10 +330,15 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 
 func used(u *Usage, name corev1.ResourceName) (sum int64) {
 	switch name {
-	case corev1.ResourceEphemeralStorage:
-		return int64(u.disk().Bytes)
-	case inodes:
-		return int64(u.disk().Inodes)
+	case corev1.ResourceEphemeralStorage, inodes:
+		all := u.disk()
+		for _, v := range u.Claims {
+			all = all.Plus(v)
+		}
+		if name == inodes {
+			return int64(all.Inodes)
+		}
+		return int64(all.Bytes)
 	}
 	for _, c := range u.Containers {
 		if name == processIDs {

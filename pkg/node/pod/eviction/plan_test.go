@@ -14,6 +14,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
+	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
 var (
@@ -86,6 +87,14 @@ func emptyDir(used uint64, limit string, medium corev1.StorageMedium) func(*Pod)
 	}
 }
 
+func claimed(used uint64, size int64) func(*Pod) {
+	return func(p *Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "d"}}
+		p.Claims = map[string]volume.Claim{"d": {Name: "data", Size: size}}
+		p.Usage.Claims = map[string]disk.Usage{"d": {Bytes: used, Inodes: used >> 10}}
+	}
+}
+
 func TestLocalLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod  Pod
@@ -112,8 +121,12 @@ func TestLocalLimits(t *testing.T) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "b", Resources: corev1.ResourceRequirements{
 				Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}}})
 		}), `Container a exceeded its local ephemeral storage limit "2Mi". `},
-		"critical":     {one("p", 0, 3<<20, limit("2Mi"), priority(2_000_000_000)), ""},
-		"not measured": {one("p", 0, 0, limit("2Mi"), func(p *Pod) { p.Usage = nil }), ""},
+		"claim within": {one("p", 0, 0, claimed(1<<20, 1<<20)), ""},
+		"claim beyond": {one("p", 0, 0, claimed(3<<20, 1<<20)), `Usage of the volume of claim "data" exceeds its size ` +
+			`"1Mi": 3Mi are used. The files are kept. Expand the claim, or remove files, before another pod can use it. `},
+		"claims are not ephemeral": {one("p", 0, 1<<20, claimed(9<<20, 1<<30), limit("2Mi")), ""},
+		"critical":                 {one("p", 0, 3<<20, limit("2Mi"), priority(2_000_000_000)), ""},
+		"not measured":             {one("p", 0, 0, limit("2Mi"), func(p *Pod) { p.Usage = nil }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Plan(policy, nil, Observed{Signals: signals(nil), Pods: []Pod{c.pod}}, now)
@@ -123,11 +136,11 @@ func TestLocalLimits(t *testing.T) {
 				return
 			}
 			require.Equal(t, []Eviction{{Pod: c.pod.Pod, Message: c.want}}, d.Evict)
-			require.True(t, Limited(c.pod.Pod))
+			require.True(t, Limited(c.pod))
 		})
 	}
-	require.False(t, Limited(one("p", 0, 0).Pod))
-	require.False(t, Limited(one("p", 0, 0, emptyDir(0, "1Gi", corev1.StorageMediumMemory)).Pod))
+	require.False(t, Limited(one("p", 0, 0)))
+	require.False(t, Limited(one("p", 0, 0, emptyDir(0, "1Gi", corev1.StorageMediumMemory))))
 }
 
 func TestPressure(t *testing.T) {
@@ -217,6 +230,14 @@ func TestPressure(t *testing.T) {
 		},
 		"disk counts": {
 			short: full, reclaimed: true, measured: true, pods: []Pod{one("a", 900, 10), one("b", 1, 20)},
+			conditions: []corev1.NodeConditionType{corev1.NodeDiskPressure}, do: "b",
+		},
+		"claims count": {
+			short: full, reclaimed: true, measured: true, pods: []Pod{one("a", 0, 1<<20), one("b", 0, 0, claimed(2<<20, gi))},
+			conditions: []corev1.NodeConditionType{corev1.NodeDiskPressure}, do: "b",
+		},
+		"inodes of claims count": {
+			short: nodes, reclaimed: true, measured: true, pods: []Pod{one("a", 0, 1000), one("b", 0, 0, claimed(2<<20, gi))},
 			conditions: []corev1.NodeConditionType{corev1.NodeDiskPressure}, do: "b",
 		},
 		"inodes count": {
