@@ -65,7 +65,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(shut)
 		// Let pending requests, such as a stop, receive their last line.
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -73,9 +75,12 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = server.Close()
 		}
 	})
-	defer stop()
 	s.SetReady()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	err = server.Serve(listener)
+	if !stop() {
+		<-shut
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
