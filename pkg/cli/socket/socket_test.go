@@ -35,10 +35,11 @@ type images struct {
 	*backend
 }
 
-func (images) List(context.Context) ([]runtime.Image, error)          { return nil, nil }
-func (images) Get(context.Context, string) (runtime.Image, error)     { return runtime.Image{}, nil }
-func (images) View(context.Context, string, string) ([]string, error) { return nil, nil }
-func (images) Unview(context.Context, string) error                   { return nil }
+func (images) List(context.Context) ([]runtime.Image, error)           { return nil, nil }
+func (images) Get(context.Context, string) (runtime.Image, error)      { return runtime.Image{}, nil }
+func (images) View(context.Context, string, string) ([]string, error)  { return nil, nil }
+func (images) Usage(context.Context) (bytes, inodes uint64, err error) { return 0, 0, nil }
+func (images) Unview(context.Context, string) error                    { return nil }
 
 func (b *backend) Status(context.Context) Status { return Status{Running: true, Node: "raft"} }
 

@@ -306,6 +306,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	s := api.New(api.Config{
 		Pods: a.pods, Parts: a.parts, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
 		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
+		Usage: a.eviction.Usage, Kubelet: a.kubeletConfiguration,
 	})
 	a.mu.Lock()
 	a.api = s

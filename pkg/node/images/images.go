@@ -23,7 +23,10 @@ import (
 )
 
 const (
-	pullsAtOnce = 8
+	// PullsAtOnce is the number of pulls that are not slow.
+	PullsAtOnce = 8
+	// KeepTime is how long after its last pull or request an image is kept.
+	KeepTime = 2 * time.Minute
 	// A pull that receives fewer than slowBytes in slowTime is slow, and frees its slot for another pull, so that a
 	// slow registry does not block other pulls. At most maxSlow pulls are slow; further ones keep their slots.
 	slowTime  = 5 * time.Second
@@ -89,7 +92,7 @@ type pull struct {
 // every pod may use every image on the node.
 func New(images runtime.Images, recordDir string) *Manager {
 	return &Manager{
-		images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
+		images: images, dir: recordDir, slots: make(chan struct{}, PullsAtOnce), slow: make(chan struct{}, maxSlow),
 		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{},
 	}
 }
@@ -377,7 +380,7 @@ func Excess(available, capacity int64, high, low int) int64 {
 }
 
 // Collect removes unused images, least recently used first, until free bytes are freed. It keeps pinned images and
-// images that were pulled or requested in the last two minutes. inUse contains image IDs.
+// images that were pulled or requested within KeepTime. inUse contains image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {
@@ -402,7 +405,7 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 		if freed >= free {
 			break
 		}
-		if inUse[img.ID] || img.Pinned || time.Since(last[img.ID]) < 2*time.Minute {
+		if inUse[img.ID] || img.Pinned || time.Since(last[img.ID]) < KeepTime {
 			continue
 		}
 		if err := m.images.Remove(ctx, img.ID); err != nil && !errors.Is(err, runtime.ErrNotFound) {

@@ -269,16 +269,14 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 		return runtime.Stats{}, err
 	}
 	u := res.Usage
-	s := runtime.Stats{
+	return runtime.Stats{
 		At:               time.Now(),
 		CPU:              u.CPU,
 		MemoryUsage:      u.Memory,
 		MemoryWorkingSet: u.WorkingSet,
 		MemoryRSS:        u.RSS,
 		Pids:             u.Pids,
-	}
-	s.Disk, s.Inodes, err = r.DiskUsage(ctx, id)
-	return s, err
+	}, nil
 }
 
 func (r *Runtime) DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error) {

@@ -239,6 +239,24 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	return dirs, nil
 }
 
+// Usage implements runtime.Images.
+func (i *images) Usage(ctx context.Context) (bytes, inodes uint64, err error) {
+	ctx = i.runtime.engine.in(ctx)
+	layers := i.runtime.engine.SnapshotService(snapshotter)
+	err = layers.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		if info.Kind != snapshots.KindCommitted {
+			return nil
+		}
+		u, err := layers.Usage(ctx, info.Name)
+		if errdefs.IsNotFound(err) { // removed meanwhile
+			return nil
+		}
+		bytes, inodes = bytes+uint64(u.Size), inodes+uint64(u.Inodes)
+		return err
+	})
+	return bytes, inodes, err
+}
+
 // collect removes layers and blobs that neither an image nor a container uses.
 func (i *images) collect(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
