@@ -133,7 +133,8 @@ func New(c Config) (*Agent, error) {
 		Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
 		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
-		Serves: a.serves, Probes: c.Probes, UserNamespaces: c.UserNamespaces,
+		NodesWith: a.nodesWith,
+		Serves:    a.serves, Probes: c.Probes, UserNamespaces: c.UserNamespaces,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
