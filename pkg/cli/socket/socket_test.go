@@ -170,7 +170,7 @@ func TestControl(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "/debug/corac", string(raw), "no more than the limit")
 	_, err = client.Read(t.Context(), "/nothing", 12)
-	require.ErrorContains(t, err, "404")
+	require.ErrorIs(t, err, ErrNotServed)
 
 	var events []Event
 	err = client.Stop(t.Context(), func(e Event) { events = append(events, e) })
