@@ -92,7 +92,7 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
 			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
 		if err != nil {
-			if err = explainPull(err); ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
+			if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
 				break
 			}
 			continue

@@ -42,7 +42,7 @@ var usual = patience{silence, crawlWindow, reachTime, crawlBytes}
 // URLs of blob storage contain what they need.
 func registryClient(p patience) *http.Client {
 	t := docker.DefaultHTTPTransport(nil)
-	t.DialContext = (&net.Dialer{Timeout: p.dial}).DialContext
+	t.DialContext = dialRegistry(p.dial)
 	t.MaxResponseHeaderBytes = maxHeader
 	t.ResponseHeaderTimeout = min(t.ResponseHeaderTimeout, p.silence)
 	return &http.Client{
@@ -301,20 +301,23 @@ func (r *fetched) Close() error {
 	return err
 }
 
-// unreachableError is the failure of a pull whose registry's name was not found, or which did not accept a connection.
+// unreachableError is the failure to find a registry's address or to connect to it. It is not a net.Error: containerd
+// would repeat a pull up to five times after a timeout.
 type unreachableError struct{ error }
 
+func (e unreachableError) Error() string { return "the registry cannot be reached: " + e.error.Error() }
 func (e unreachableError) Unwrap() error { return e.error }
 
 // Is reports that it is runtime.ErrRefused, since other credentials would not help.
 func (e unreachableError) Is(target error) bool { return target == runtime.ErrRefused }
 
-// explainPull marks the failure of a pull from a registry that could not be reached.
-func explainPull(err error) error {
-	var dns *net.DNSError
-	var op *net.OpError
-	if errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial" {
-		return unreachableError{fmt.Errorf("the registry cannot be reached: %w", err)}
+func dialRegistry(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: limit}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, unreachableError{err}
+		}
+		return c, nil
 	}
-	return err
 }
