@@ -76,7 +76,7 @@ func imageCommand() *cobra.Command {
 	}
 	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, command.AtLeast(1, "FILE..."),
 		func(ctx context.Context, dir string, args []string) error {
-			return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
+			return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout, os.Stderr)
 		})
 	sub("ls", "List images", command.Exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
 		return cli.Images(ctx, dir, os.Stdout)

@@ -87,7 +87,7 @@ no keys: clients, nodes and tokens of that cluster are not let in.`,
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		if old != "" {
-			fmt.Printf("the cluster that was here is in %s now\n", old)
+			fmt.Printf("the cluster that was here is in %s now: delete it once the restored one works\n", old)
 		}
 		if m.Etcd {
 			fmt.Print(etcdRestored)

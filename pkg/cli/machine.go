@@ -70,6 +70,10 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 	if n := len(s.Processes); n != 1 {
 		processes = fmt.Sprintf("%d processes", n)
 	}
+	disk := ""
+	if s.DiskSize > 0 {
+		disk = socket.Bytes(s.DiskFree) + " of " + socket.Bytes(s.DiskSize) + " are free"
+	}
 	rows := [][2]string{
 		{
 			"Running",
@@ -80,6 +84,7 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
 		{"Kubeconfig", s.Kubeconfig},
 		{"Data", s.DataDir},
+		{"Disk", disk},
 		{"To join", s.Join},
 	}
 	for _, pressure := range s.Pressure {
@@ -127,12 +132,25 @@ func printHealth(all []socket.Health, out io.Writer) {
 	}
 }
 
-// LoadImages loads image archives, files or "-" for in, into this machine's node.
-func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader, out io.Writer) error {
+// LoadImages loads image archives, files or "-" for in, into this machine's node. It tells on hints that other nodes
+// do not have them.
+func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader, out, hints io.Writer) error {
 	for _, file := range files {
 		if err := loadImage(ctx, runDir, file, in, out); err != nil {
 			return err
 		}
+	}
+	s, err := socket.NewClient(runDir).Status(ctx)
+	if err != nil {
+		return err
+	}
+	if n := len(s.OtherNodes); n > 0 {
+		names := strings.Join(s.OtherNodes[:min(n, 5)], ", ")
+		if n > 5 {
+			names += fmt.Sprintf(" and %d more", n-5)
+		}
+		fmt.Fprintf(hints, "Only node %s has loaded them. If pods on %s need them too, run this command on each of these "+
+			"machines, or push the images to a registry.\n", s.Node, names)
 	}
 	return nil
 }

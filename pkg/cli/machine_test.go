@@ -121,7 +121,7 @@ func TestStatus(t *testing.T) {
 	m := &machine{
 		status: socket.Status{
 			Running: true, PID: 7, StartedAt: &started, Server: "https://10.0.0.1:6443", Node: "raft", NodeIP: "10.0.0.1",
-			DataDir:  "/data",
+			DataDir: "/data", DiskFree: 3 << 30, DiskSize: 4 << 30,
 			Warnings: []string{"the clock jumped"}, Processes: []socket.Process{{PSS: 60 << 20}, {PSS: 4 << 20}},
 			Components: []socket.Component{
 				{Name: "store", Ready: true, Took: 41_230 * time.Microsecond}, {Name: "dns", Problem: "port 53 is taken"},
@@ -145,6 +145,7 @@ func TestStatus(t *testing.T) {
 Server      https://10.0.0.1:6443
 Node        raft 10.0.0.1
 Data        /data
+Disk        3.0 GiB of 4.0 GiB are free
 Warning     the clock jumped
 
 PART          HEALTH      DETAILS
@@ -163,7 +164,7 @@ dns         no port 53 is taken   0s
 }
 
 func TestImageCommands(t *testing.T) {
-	m := &machine{stored: []runtime.Image{
+	m := &machine{status: socket.Status{Running: true, Node: "a", OtherNodes: []string{"b", "c"}}, stored: []runtime.Image{
 		{ID: "sha256:bbbbbbbbbbbbbbbb", Names: []string{"registry.example/b:1", "registry.example/b:latest"}, Size: 5 << 20},
 		{ID: "sha256:aaaa", Size: 999},
 	}}
@@ -176,16 +177,18 @@ registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
 
 	file := filepath.Join(t.TempDir(), "a.tar")
 	require.NoError(t, os.WriteFile(file, []byte("archive"), 0o600))
+	var hints strings.Builder
 	loaded := commandtest.Output(t, func(out io.Writer) error {
-		return LoadImages(t.Context(), dir, []string{file}, nil, out)
+		return LoadImages(t.Context(), dir, []string{file}, nil, out, &hints)
 	})
+	require.Contains(t, hints.String(), "Only node a has loaded them. If pods on b, c need them too, run this command")
 	require.Equal(t, "loaded registry.example/a:1\nloaded registry.example/a:2\n", loaded)
 	require.Equal(t, "archive", m.loaded)
 	commandtest.Output(t, func(out io.Writer) error {
-		return LoadImages(t.Context(), dir, []string{"-"}, strings.NewReader("piped"), out)
+		return LoadImages(t.Context(), dir, []string{"-"}, strings.NewReader("piped"), out, io.Discard)
 	})
 	require.Equal(t, "piped", m.loaded)
-	require.ErrorIs(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard), os.ErrNotExist)
+	require.ErrorIs(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard, io.Discard), os.ErrNotExist)
 
 	var progress strings.Builder
 	pulled := commandtest.Output(t, func(out io.Writer) error {

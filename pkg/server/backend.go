@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
@@ -60,10 +62,12 @@ func (p *parts) snapshot() []socket.Component {
 
 func (p *process) Status(ctx context.Context) socket.Status {
 	began := p.began
-	var pressure []string
+	var pressure, others []string
 	if p.node != nil {
-		pressure = p.node.agent.Pressure()
+		pressure, others = p.node.agent.Pressure(), p.node.agent.OtherNodes()
 	}
+	var disk unix.Statfs_t
+	_ = unix.Statfs(p.DataDir, &disk) // unknown is 0, and not shown
 	var warnings []string
 	if p.store != nil {
 		if w := p.store.Warning(); w != "" {
@@ -84,6 +88,7 @@ func (p *process) Status(ctx context.Context) socket.Status {
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand, Joined: p.joined(ctx),
+		DiskFree: int64(disk.Bavail) * disk.Bsize, DiskSize: int64(disk.Blocks) * disk.Bsize, OtherNodes: others,
 		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(),
 		Processes: processes("/proc", p.DataDir, p.RunDir),
 	}

@@ -13,9 +13,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
@@ -140,7 +143,13 @@ func (b *bundle) gather(ctx context.Context) {
 		return raw, fmt.Errorf("these are the options of this command, not of the process: %w", err)
 	})
 	served := func(name, path string) {
-		b.entry(ctx, name, func(ctx context.Context) ([]byte, error) { return b.process.Read(ctx, path, mostEntry) })
+		b.entry(ctx, name, func(ctx context.Context) ([]byte, error) {
+			raw, err := b.process.Read(ctx, path, mostEntry)
+			if errors.Is(err, socket.ErrNotServed) { // an agent has no control plane
+				err = nil
+			}
+			return raw, err
+		})
 	}
 	for _, name := range []string{"cache", "reconcilers", "fairness", "store"} {
 		served("inspect/"+name+".json", "/debug/coracle/"+name)
@@ -149,11 +158,10 @@ func (b *bundle) gather(ctx context.Context) {
 	served("metrics/node.txt", "/debug/coracle/metrics/node")
 	b.entry(ctx, "machine.txt", machine)
 	b.entry(ctx, "mounts.txt", b.mounts)
+	b.entry(ctx, "disks.txt", b.disks)
 	printed("nftables.txt", b.Rules)
 	b.cluster(ctx)
-	b.entry(ctx, "log.txt", func(context.Context) ([]byte, error) {
-		return tail(filepath.Join(b.DataDir, logFile), mostLog)
-	})
+	b.logs(ctx)
 	served("goroutines.txt", "/debug/pprof/goroutine?debug=2")
 }
 
@@ -209,12 +217,60 @@ func (b *bundle) mounts(context.Context) ([]byte, error) {
 	return out.Bytes(), err
 }
 
+// disks lists the space and inodes of the file systems that the cluster uses, like df.
+func (b *bundle) disks(context.Context) ([]byte, error) {
+	var out bytes.Buffer
+	var errs []error
+	for _, dir := range []string{"/", "/tmp", "/var/log", b.DataDir, b.RunDir} {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err != nil {
+			errs = append(errs, &os.PathError{Op: "statfs", Path: dir, Err: err})
+			continue
+		}
+		fmt.Fprintf(&out, "%s: %s of %s free, %d of %d inodes free, file system type %#x\n", dir,
+			socket.Bytes(int64(fs.Bavail)*fs.Bsize), socket.Bytes(int64(fs.Blocks)*fs.Bsize), fs.Ffree, fs.Files, fs.Type)
+	}
+	return out.Bytes(), errors.Join(errs...)
+}
+
+// logs adds the log file of "coracle start", and the journal of the systemd services, which have no file.
+func (b *bundle) logs(ctx context.Context) {
+	written := len(b.written)
+	b.entry(ctx, "journal.txt", journal)
+	journaled := len(b.written) > written
+	b.entry(ctx, "log.txt", func(context.Context) ([]byte, error) {
+		raw, err := tail(filepath.Join(b.DataDir, logFile), mostLog)
+		if journaled && errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		return raw, err
+	})
+}
+
+// journalLines is how many lines of the journal are collected.
+const journalLines = 20_000
+
+// journal returns nothing if systemd has no entries of the services.
+func journal(ctx context.Context) ([]byte, error) {
+	program, err := exec.LookPath("journalctl")
+	if err != nil {
+		return nil, nil //nolint:nilerr // no systemd
+	}
+	out := bounded.NewBuffer(mostEntry + 1)
+	cmd := exec.CommandContext(ctx, program, "--unit=coracle-server", "--unit=coracle-agent", "--no-pager", "--quiet",
+		"--output=short-iso", fmt.Sprint("--lines=", journalLines))
+	cmd.Stdout, cmd.WaitDelay = out, time.Second
+	if err := cmd.Run(); err != nil {
+		return out.Bytes(), fmt.Errorf("journalctl: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
 // tail returns at most the last most bytes of a file, from the beginning of a line.
 func tail(path string, most int64) ([]byte, error) {
 	f, err := bounded.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s does not exist: the log of a foreground process or systemd service is elsewhere "+
-			"(journalctl)", path)
+		return nil, fmt.Errorf("%w: a foreground process logs to its standard error, a systemd service to the journal", err)
 	}
 	if err != nil {
 		return nil, err

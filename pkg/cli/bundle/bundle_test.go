@@ -169,7 +169,47 @@ func TestABundleHasNoSecrets(t *testing.T) {
 	require.Contains(t, files["goroutines.txt"], "goroutine ")
 }
 
+// An agent under systemd has no control plane and no log file, but a journal.
+func TestABundleOfAnAgentUnderSystemd(t *testing.T) {
+	c := config(t)
+	require.NoError(t, os.MkdirAll(c.DataDir, 0o700))
+	bin := t.TempDir()
+	script := "#!/bin/sh\necho \"$*\" password=hunter2hunter2\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "journalctl"), []byte(script),
+		0o700))
+	t.Setenv("PATH", bin)
+	server := socket.NewServer(c.RunDir, agent{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- server.Run(ctx) }()
+	<-server.Ready()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+	var out, progress bytes.Buffer
+	require.NoError(t, Write(t.Context(), c, &out, &progress))
+	files := entries(t, out.Bytes())
+	require.Contains(t, files["journal.txt"], "--unit=coracle-agent")
+	require.NotContains(t, files["journal.txt"], "hunter2hunter2")
+	require.Contains(t, files["disks.txt"], c.DataDir+": ")
+	require.Contains(t, files["metrics/node.txt"], "path")
+	require.NotContains(t, files, "inspect/store.json")
+	require.NotContains(t, files, "log.txt")
+	for _, name := range []string{"log.txt", "inspect", "metrics"} {
+		require.NotContains(t, progress.String(), name)
+	}
+}
+
+// agent is a process without a control plane.
+type agent struct{ process }
+
+func (a agent) Debug() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/debug/coracle/options", a.process.Debug())
+	mux.Handle("/debug/coracle/metrics/node", a.process.Debug())
+	return mux
+}
+
 func TestABundleOfAMachineOnWhichNothingRuns(t *testing.T) {
+	t.Setenv("PATH", "")
 	var out, progress bytes.Buffer
 	require.NoError(t, Write(t.Context(), config(t), &out, &progress))
 	files := entries(t, out.Bytes())

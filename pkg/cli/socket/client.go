@@ -19,6 +19,9 @@ import (
 // ErrNotRunning means that no Coracle process serves the run directory.
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
+// ErrNotServed means that the process runs without the part that would answer.
+var ErrNotServed = errors.New("this process does not serve it")
+
 // ErrSilent means that a process serves the run directory but does not respond: it hangs or was stopped by a signal.
 var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers " +
 	"running")
@@ -52,7 +55,8 @@ func (c *Client) Health(ctx context.Context) (Status, error) {
 	return c.status(ctx, "/status?health=1")
 }
 
-// Read returns at most limit bytes of the response to a path below /debug/.
+// Read returns at most limit bytes of the response to a path below /debug/. It returns ErrNotServed if the process has
+// no such part, such as a control plane.
 func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Silence)
 	defer cancel()
@@ -72,6 +76,9 @@ func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, er
 		return nil, err
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusNotFound {
+		return nil, ErrNotServed
+	}
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the process responded with %s to %s", answer.Status, path)
 	}

@@ -65,9 +65,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan struct{})
+	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
+		defer close(shut)
 		// Let pending requests, such as a stop, receive their last line.
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -75,12 +75,14 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = server.Close()
 		}
 	})
-	defer stop()
 	s.SetReady()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	err = server.Serve(listener)
+	if !stop() {
+		<-shut
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	<-ended
 	return nil
 }
 

@@ -25,10 +25,14 @@ type Status struct {
 	RunDir     string     `json:"runDir"`
 	Kubeconfig string     `json:"kubeconfig,omitempty"`
 	// command that prints, on this machine, the join command for another machine
-	Join       string      `json:"join,omitempty"`
-	Joined     []string    `json:"joined,omitempty"`   // nodes of other machines that depend on this server
-	Pressure   []string    `json:"pressure,omitempty"` // resources that the node is short of
-	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention
+	Join string `json:"join,omitempty"`
+	// DiskFree and DiskSize are the free bytes and the size of the data directory's file system.
+	DiskFree   int64       `json:"diskFreeBytes,omitempty"`
+	DiskSize   int64       `json:"diskSizeBytes,omitempty"`
+	Joined     []string    `json:"joined,omitempty"`     // nodes of other machines that depend on this server
+	OtherNodes []string    `json:"otherNodes,omitempty"` // names, if this machine is a node
+	Pressure   []string    `json:"pressure,omitempty"`   // resources that the node is short of
+	Warnings   []string    `json:"warnings,omitempty"`   // problems that need attention
 	Components []Component `json:"components"`
 	// Health is set only if it was requested.
 	Health    []Health  `json:"health,omitempty"`

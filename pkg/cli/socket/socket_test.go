@@ -35,10 +35,11 @@ type images struct {
 	*backend
 }
 
-func (images) List(context.Context) ([]runtime.Image, error)          { return nil, nil }
-func (images) Get(context.Context, string) (runtime.Image, error)     { return runtime.Image{}, nil }
-func (images) View(context.Context, string, string) ([]string, error) { return nil, nil }
-func (images) Unview(context.Context, string) error                   { return nil }
+func (images) List(context.Context) ([]runtime.Image, error)           { return nil, nil }
+func (images) Get(context.Context, string) (runtime.Image, error)      { return runtime.Image{}, nil }
+func (images) View(context.Context, string, string) ([]string, error)  { return nil, nil }
+func (images) Usage(context.Context) (bytes, inodes uint64, err error) { return 0, 0, nil }
+func (images) Unview(context.Context, string) error                    { return nil }
 
 func (b *backend) Status(context.Context) Status { return Status{Running: true, Node: "raft"} }
 
@@ -168,7 +169,7 @@ func TestControl(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "/debug/corac", string(raw), "no more than the limit")
 	_, err = client.Read(t.Context(), "/nothing", 12)
-	require.ErrorContains(t, err, "404")
+	require.ErrorIs(t, err, ErrNotServed)
 
 	var events []Event
 	err = client.Stop(t.Context(), func(e Event) { events = append(events, e) })

@@ -134,7 +134,8 @@ func New(c Config) (*Agent, error) {
 		Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
 		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
-		Serves: a.serves, Probes: c.Probes, UserNamespaces: c.UserNamespaces,
+		NodesWith: a.nodesWith,
+		Serves:    a.serves, Probes: c.Probes, UserNamespaces: c.UserNamespaces,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
@@ -307,6 +308,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	s := api.New(api.Config{
 		Pods: a.pods, Parts: a.parts, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
 		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
+		Usage: a.eviction.Usage, Kubelet: a.kubeletConfiguration,
 	})
 	a.mu.Lock()
 	a.api = s

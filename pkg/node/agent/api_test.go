@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/node/network"
@@ -63,6 +65,14 @@ func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.Cre
 	}
 	return r.cluster.Create(ctx, obj, opts...)
 }
+
+// stored is a runtime whose images are in a directory that exists.
+type stored struct {
+	*fake.Runtime
+	dir string
+}
+
+func (s stored) ImageDir() string { return s.dir }
 
 type authority struct {
 	cert *x509.Certificate
@@ -105,8 +115,9 @@ func TestNodeAPI(t *testing.T) {
 		return 137
 	}}})
 	a, err := New(Config{
-		Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
-		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"),
+		Client: reviewing{c}, Runtime: stored{rt, dir}, NodeName: "node",
+		Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+		NodeIP:  netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"),
 		LogDir:   filepath.Join(dir, "log"),
 		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: func() *x509.CertPool { return pool },
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil },
@@ -126,11 +137,16 @@ func TestNodeAPI(t *testing.T) {
 	p.Namespace, p.UID, p.Spec.NodeName = "default", "uid", "node"
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	p.Spec.Containers[0].Image, p.Spec.Containers[0].Stdin = "busybox", true
+	p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{},
+	}}}
 	require.NoError(t, c.Create(ctx, p))
 	require.Eventually(t, func() bool {
 		got, ok := a.pods.Find("default", "web", "")
 		return ok && got.Status.Phase == corev1.PodRunning
 	}, time.Minute, time.Millisecond)
+
+	rt.Use(mustList(t, rt)[0], func(s *fake.Used) { s.Disk = 5 << 20 })
 
 	as := func(name string) *http.Client {
 		cfg := &tls.Config{RootCAs: pool}
@@ -166,6 +182,8 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "reader", "/healthz", 200, "ok"},
 		{"GET", "stranger", "/runningpods/", 403, "subresource(s)=[pods proxy]"},
 		{"GET", "reader", "/runningpods/", 200, `"containers":[{"name":"main","image":"busybox"`},
+		{"GET", "stranger", "/configz", 403, "subresource(s)=[configz proxy]"},
+		{"GET", "reader", "/configz", 200, `{"kubeletconfig":{`},
 		{"GET", "", "/pods", 401, "Unauthorized"},
 		{"GET", "stranger", "/pods", 403, "Forbidden"},
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
@@ -199,6 +217,9 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},
 		{"GET", server, "/metrics/resource", 200, "\nresource_scrape_error 0"},
 		{"GET", server, "/metrics/cadvisor", 200, `container_memory_rss{container="main",id="`},
+		{"GET", server, "/metrics/cadvisor", 200, `container_fs_usage_bytes{container="main",id="`},
+		{"GET", server, "/metrics/cadvisor", 200,
+			`container_network_receive_bytes_total{interface="eth0",namespace="default",pod="web"} 3`},
 		{"GET", server, "/metrics/probes", 200, "# TYPE prober_probe_total counter"},
 	} {
 		t.Run(tt.method+" "+tt.path+" by "+tt.who, func(t *testing.T) {
@@ -207,6 +228,8 @@ func TestNodeAPI(t *testing.T) {
 			require.Contains(t, body, tt.body)
 		})
 	}
+
+	checkSummary(t, func() string { _, body := call("GET", server, "/stats/summary"); return body })
 
 	_, cert := issue(t, server, ca)
 	restConfig := &rest.Config{Host: address, Transport: nil}
@@ -355,4 +378,28 @@ func mustList(t *testing.T, rt *fake.Runtime) []string {
 		ids = append(ids, c.ID)
 	}
 	return ids
+}
+
+// checkSummary checks the figures of the network and the disks in the summary of a node with one pod.
+func checkSummary(t *testing.T, get func() string) {
+	var sum stats.Summary
+	require.NoError(t, json.Unmarshal([]byte(get()), &sum))
+	n, p := sum.Node, sum.Pods[0]
+	require.Equal(t, "lan", n.Network.Name)
+	require.EqualValues(t, 5, *n.Network.RxBytes)
+	require.Positive(t, *n.Memory.AvailableBytes)
+	require.False(t, n.StartTime.IsZero())
+	require.Equal(t, "eth0", p.Network.Name)
+	require.EqualValues(t, 3, *p.Network.RxBytes)
+	require.EqualValues(t, 4, *p.Network.TxErrors)
+	require.Len(t, p.Network.Interfaces, 1)
+	require.EqualValues(t, 1, *p.ProcessStats.ProcessCount)
+	require.EqualValues(t, 5<<20, *n.Runtime.ContainerFs.UsedBytes)
+	require.Positive(t, *n.Runtime.ImageFs.UsedBytes)
+	require.EqualValues(t, 5<<20, *p.Containers[0].Rootfs.UsedBytes)
+	require.Positive(t, *p.Containers[0].Logs.UsedBytes)
+	require.Equal(t, "scratch", p.VolumeStats[0].Name)
+	require.Positive(t, *p.VolumeStats[0].InodesUsed)
+	require.GreaterOrEqual(t, *p.EphemeralStorage.UsedBytes, *p.Containers[0].Logs.UsedBytes+5<<20)
+	require.Equal(t, *n.Fs.CapacityBytes, *p.EphemeralStorage.CapacityBytes)
 }

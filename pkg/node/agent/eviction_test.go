@@ -113,7 +113,7 @@ func TestEphemeralStorageLimit(t *testing.T) {
 			corev1.ResourceEphemeralStorage: resource.MustParse("1Mi"),
 		}
 		b.create(p)
-		b.runtime.Use(b.containers()[0].ID, func(s *runtime.Stats) { s.Disk = 2 << 20 })
+		b.runtime.Use(b.containers()[0].ID, func(s *fakeruntime.Used) { s.Disk = 2 << 20 })
 		b.pass(15 * time.Second)
 		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
 			b.pod("web").Status.Message)
@@ -133,7 +133,7 @@ func TestDiskPressure(t *testing.T) {
 		b.create(simple("large", "sleep", "1000000"))
 		for _, c := range b.containers() {
 			if c.PodUID == string(b.pod("large").UID) {
-				b.runtime.Use(c.ID, func(s *runtime.Stats) { s.Disk = 9 << 20 })
+				b.runtime.Use(c.ID, func(s *fakeruntime.Used) { s.Disk = 9 << 20 })
 			}
 		}
 		b.pass(5 * time.Minute)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -129,6 +130,42 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 			}
 		},
 	}
+}
+
+// nodesWith returns the other nodes whose status lists an image, which is up to five minutes old.
+func (a *Agent) nodesWith(image string) (names []string) {
+	for _, n := range a.otherNodes() {
+		if slices.ContainsFunc(n.Status.Images, func(i corev1.ContainerImage) bool {
+			return slices.Contains(i.Names, image)
+		}) {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// otherNodes returns none before this node is registered.
+func (a *Agent) otherNodes() []corev1.Node {
+	select {
+	case <-a.known:
+	default:
+		return nil
+	}
+	var list corev1.NodeList
+	if err := a.c.Client.Cache().List(context.Background(), &list); err != nil {
+		a.log.Warn("could not list the nodes", "error", err)
+	}
+	return slices.DeleteFunc(slices.Clone(list.Items), func(n corev1.Node) bool { return n.Name == a.c.NodeName })
+}
+
+// OtherNodes returns the names of the cluster's other nodes.
+func (a *Agent) OtherNodes() (names []string) {
+	for _, n := range a.otherNodes() {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // services returns the services of a namespace and default/kubernetes. Before the cache has listed services it returns

@@ -218,6 +218,15 @@ func (n *fakeNetwork) List(context.Context) ([]network.Sandbox, error) {
 	return out, nil
 }
 func (n *fakeNetwork) Enter(_ context.Context, _ string, f func() error) error { return f() }
+func (n *fakeNetwork) Traffic(context.Context) (map[string]network.Traffic, []network.Traffic, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pods := map[string]network.Traffic{}
+	for uid := range n.sandboxes {
+		pods[uid] = network.Traffic{Interface: "eth0", Received: network.Count{Bytes: 3}, Sent: network.Count{Errors: 4}}
+	}
+	return pods, []network.Traffic{{Interface: "lan", Received: network.Count{Bytes: 5}}}, nil
+}
 func (n *fakeNetwork) Routes(context.Context, map[netip.Prefix]netip.Addr) error {
 	return nil
 }

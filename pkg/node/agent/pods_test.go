@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -223,4 +224,23 @@ func TestEtcHostsCountsAgainstTheLimit(t *testing.T) {
 		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
 			b.pod("web").Status.Message)
 	})
+}
+
+// A pod says which nodes have the image that its own node cannot pull.
+func TestImageOfAnotherNode(t *testing.T) {
+	node(t, fakeruntime.Config{Pull: func(context.Context, string) error { return errors.New("unreachable") }},
+		func(b *bench) {
+			other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Status: corev1.NodeStatus{
+				Images: []corev1.ContainerImage{{Names: []string{"docker.io/library/shop:1"}}},
+			}}
+			require.NoError(b, b.cluster.Create(b.ctx, other))
+			require.NoError(b, b.cluster.Status().Update(b.ctx, other))
+			b.settle()
+			require.Equal(b, []string{"other"}, b.agent.OtherNodes())
+			p := simple("shop", "sleep", "1000")
+			p.Spec.Containers[0].Image = "shop:1"
+			b.create(p)
+			waiting := b.pod("shop").Status.ContainerStatuses[0].State.Waiting
+			require.Contains(b, waiting.Message, "unreachable. It is on node other: ")
+		})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -47,6 +48,10 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics is served at /metrics.
 	Metrics prometheus.Gatherer
+	// Usage returns the disk usage of the pods that were measured, by UID.
+	Usage func(context.Context) map[types.UID]*eviction.Usage
+	// Kubelet returns the fields of a KubeletConfiguration that apply to this node, for /configz.
+	Kubelet func() map[string]any
 }
 
 // Server serves the node's API.
@@ -56,6 +61,7 @@ type Server struct {
 	// ctx ends the streams when the Server stops.
 	ctx      context.Context
 	forwards forwards
+	began    time.Time
 }
 
 // scrapes limits concurrent reads of /metrics.
@@ -63,7 +69,7 @@ const scrapes = 8
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
+	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background(), began: time.Now()}
 	if s.c.HostLogDir == "" {
 		s.c.HostLogDir = "/var/log"
 	}
@@ -85,6 +91,9 @@ func New(c Config) *Server {
 	healthy := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }
 	get("GET /healthz", healthy, "healthz", "proxy")
 	get("GET /healthz/ping", healthy, "healthz", "proxy")
+	get("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, map[string]any{"kubeletconfig": s.c.Kubelet()})
+	}, "configz", "proxy")
 	get("GET /pods", s.pods, "pods", "proxy")
 	get("GET /runningpods/{$}", s.runningPods, "pods", "proxy")
 	get("GET /containerLogs/{namespace}/{pod}/{container}", s.logs, "proxy")

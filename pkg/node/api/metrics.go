@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
 // exposition writes metrics in Prometheus's text format. Label values are names of objects, which need no escaping.
@@ -88,7 +90,7 @@ func (s *Server) resources(ctx context.Context) *exposition {
 	}
 	failed := 0.0
 	now := time.Now()
-	if cpu, memory, err := machineUsage(); err != nil {
+	if cpu, memory, _, err := machineUsage(); err != nil {
 		s.c.Logger.Warn("could not read the machine's usage", "error", err)
 		failed = 1
 	} else {
@@ -138,11 +140,49 @@ func (s *Server) containerMetrics(w http.ResponseWriter, r *http.Request) {
 	}, "")
 	write("container_processes", "gauge", "Number of processes and threads running inside the container.",
 		func(u usage) float64 { return float64(u.stats.Pids) }, "")
-	write("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container's writable layer.",
-		func(u usage) float64 { return float64(u.stats.Disk) }, "")
 	write("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.",
 		func(u usage) float64 { return float64(u.started.UnixMilli()) / 1000 }, "")
+	used := s.c.Usage(r.Context())
+	usages = slices.DeleteFunc(usages, func(u usage) bool { return used[u.pod.UID] == nil })
+	write("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container's writable layer.",
+		func(u usage) float64 { return float64(used[u.pod.UID].Containers[u.container].Layer.Bytes) }, "")
+	s.networkMetrics(r.Context(), &out)
 	out.send(w)
+}
+
+// networkMetrics writes cAdvisor's metrics of the pods' interfaces.
+func (s *Server) networkMetrics(ctx context.Context, out *exposition) {
+	all, _, err := s.c.Network.Traffic(ctx)
+	if err != nil {
+		s.c.Logger.Warn("could not read the interfaces' traffic", "error", err)
+	}
+	pods := s.c.Pods.Pods()
+	for _, m := range []struct {
+		what, help string
+		of         func(network.Count) uint64
+	}{
+		{"bytes", "bytes", func(c network.Count) uint64 { return c.Bytes }},
+		{"errors", "errors encountered", func(c network.Count) uint64 { return c.Errors }},
+		{"packets", "packets", func(c network.Count) uint64 { return c.Packets }},
+		{"packets_dropped", "packets dropped", func(c network.Count) uint64 { return c.Dropped }},
+	} {
+		for _, direction := range []string{"receive", "transmit"} {
+			add := out.metric("container_network_"+direction+"_"+m.what+"_total", "counter",
+				"Cumulative count of "+m.help+" while "+strings.TrimSuffix(direction, "e")+"ing")
+			for _, p := range pods {
+				t, has := all[string(p.UID)]
+				if !has {
+					continue
+				}
+				count := t.Received
+				if direction == "transmit" {
+					count = t.Sent
+				}
+				add(fmt.Sprintf("interface=%q,namespace=%q,pod=%q", t.Interface, p.Namespace, p.Name), float64(m.of(count)),
+					time.Time{})
+			}
+		}
+	}
 }
 
 // probeMetrics serves /metrics/probes. It includes early failures, which do not count toward a threshold.
@@ -170,17 +210,17 @@ func (s *Server) probeMetrics(w http.ResponseWriter, _ *http.Request) {
 // maxProc limits how much of a file in /proc is read, in bytes.
 const maxProc = 1 << 20
 
-// machineUsage returns the machine's CPU time since boot without idle time, in seconds, and its memory in use that
-// cannot be reclaimed, in bytes (proc(5)).
-func machineUsage() (cpu, memory float64, err error) {
+// machineUsage returns the machine's CPU time since boot without idle time, in seconds, its memory in use that cannot
+// be reclaimed, and its available memory, in bytes (proc(5)).
+func machineUsage() (cpu, used, available float64, err error) {
 	stat, err := bounded.File("/proc/stat", maxProc)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	line, _, _ := strings.Cut(string(stat), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q instead of the CPU times", line)
+		return 0, 0, 0, fmt.Errorf("/proc/stat begins with %q instead of the CPU times", line)
 	}
 	const ticks = 100 // USER_HZ on all supported architectures
 	for i, f := range fields[1:min(9, len(fields))] {
@@ -192,7 +232,7 @@ func machineUsage() (cpu, memory float64, err error) {
 	}
 	info, err := bounded.File("/proc/meminfo", maxProc)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	for l := range strings.Lines(string(info)) {
 		f := strings.Fields(l)
@@ -202,10 +242,10 @@ func machineUsage() (cpu, memory float64, err error) {
 		n, _ := strconv.ParseFloat(f[1], 64)
 		switch f[0] {
 		case "MemTotal:":
-			memory += n * 1024
+			used = n * 1024
 		case "MemAvailable:":
-			memory -= n * 1024
+			available = n * 1024
 		}
 	}
-	return cpu, memory, nil
+	return cpu, used - available, available, nil
 }

@@ -2,15 +2,19 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/coracle-dev/coracle/pkg/node/host/pids"
+	"github.com/coracle-dev/coracle/pkg/node/host/disk"
+	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -40,51 +44,34 @@ func (s *Server) usages(ctx context.Context) []usage {
 
 func ptr[T any](v T) *T { return &v }
 
+// summary serves /stats/summary. What cannot be read, or was not measured yet, is absent.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
+	used := s.c.Usage(r.Context())
 	now := metav1.Now()
-	sum := stats.Summary{Node: s.nodeStats(now), Pods: []stats.PodStats{}}
-	cpu := func(u usage) *stats.CPUStats {
-		return &stats.CPUStats{Time: metav1.NewTime(u.stats.At), UsageCoreNanoSeconds: ptr(uint64(u.stats.CPU))}
+	node, image := fileSystem(now, s.c.LogDir), fileSystem(now, s.c.Runtime.ImageDir())
+	pods, interfaces, err := s.c.Network.Traffic(r.Context())
+	if err != nil {
+		s.c.Logger.Warn("could not read the interfaces' traffic", "error", err)
 	}
-	memory := func(u usage) *stats.MemoryStats {
-		return &stats.MemoryStats{Time: metav1.NewTime(u.stats.At), UsageBytes: ptr(u.stats.MemoryUsage),
-			WorkingSetBytes: ptr(u.stats.MemoryWorkingSet), RSSBytes: ptr(u.stats.MemoryRSS)}
-	}
-	at := map[string]int{}
+	sum := stats.Summary{Node: s.nodeStats(now, node, networkStats(now, interfaces)), Pods: []stats.PodStats{}}
+	sum.Node.Runtime = s.runtimeStats(r.Context(), image, used)
+	at := map[types.UID]int{}
 	for _, u := range s.usages(r.Context()) {
-		key := string(u.pod.UID)
-		i, seen := at[key]
+		i, seen := at[u.pod.UID]
 		if !seen {
 			i = len(sum.Pods)
-			at[key] = i
-			p := stats.PodStats{PodRef: stats.PodReference{Name: u.pod.Name, Namespace: u.pod.Namespace, UID: key},
-				CPU: &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(0))},
-				Memory: &stats.MemoryStats{
-					Time:            now,
-					UsageBytes:      ptr(uint64(0)),
-					WorkingSetBytes: ptr(uint64(0)),
-					RSSBytes:        ptr(uint64(0)),
-				}}
-			if t := u.pod.Status.StartTime; t != nil {
-				p.StartTime = *t
+			at[u.pod.UID] = i
+			p := podStats(u.pod, now)
+			if t, has := pods[string(u.pod.UID)]; has {
+				p.Network = networkStats(now, []network.Traffic{t})
 			}
+			addDisk(&p, node, used[u.pod.UID])
 			sum.Pods = append(sum.Pods, p)
 		}
-		p := &sum.Pods[i]
-		p.Containers = append(p.Containers, stats.ContainerStats{Name: u.container, StartTime: metav1.NewTime(u.started),
-			CPU: cpu(u), Memory: memory(u),
-			Rootfs: &stats.FsStats{
-				Time:       metav1.NewTime(u.stats.At),
-				UsedBytes:  ptr(u.stats.Disk),
-				InodesUsed: ptr(u.stats.Inodes),
-			}})
-		*p.CPU.UsageCoreNanoSeconds += uint64(u.stats.CPU)
-		*p.Memory.UsageBytes += u.stats.MemoryUsage
-		*p.Memory.WorkingSetBytes += u.stats.MemoryWorkingSet
-		*p.Memory.RSSBytes += u.stats.MemoryRSS
+		addContainer(&sum.Pods[i], u, node, image, used[u.pod.UID])
 	}
 	for _, v := range s.c.Pods.VolumeSpaces() {
-		if i, has := at[string(v.Pod.UID)]; has {
+		if i, has := at[v.Pod.UID]; has {
 			has := stats.FsStats{Time: metav1.NewTime(v.At), CapacityBytes: &v.Capacity}
 			if !v.Block {
 				has.AvailableBytes, has.UsedBytes = &v.Available, &v.Used
@@ -97,32 +84,74 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	reply(w, sum)
 }
 
-// nodeStats is the machine's usage. What cannot be read is absent.
-func (s *Server) nodeStats(now metav1.Time) stats.NodeStats {
-	out := stats.NodeStats{NodeName: s.c.NodeName}
-	if cpu, memory, err := machineUsage(); err == nil {
-		out.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(cpu * 1e9))}
-		out.Memory = &stats.MemoryStats{Time: now, WorkingSetBytes: ptr(uint64(memory))}
+func podStats(p *corev1.Pod, now metav1.Time) stats.PodStats {
+	zero := func() *uint64 { return new(uint64) }
+	out := stats.PodStats{
+		PodRef:       stats.PodReference{Name: p.Name, Namespace: p.Namespace, UID: string(p.UID)},
+		CPU:          &stats.CPUStats{Time: now, UsageCoreNanoSeconds: zero()},
+		Memory:       &stats.MemoryStats{Time: now, UsageBytes: zero(), WorkingSetBytes: zero(), RSSBytes: zero()},
+		ProcessStats: &stats.ProcessStats{ProcessCount: zero()},
 	}
-	var fs unix.Statfs_t
-	if s.c.LogDir != "" && unix.Statfs(s.c.LogDir, &fs) == nil {
-		size := uint64(fs.Bsize)
-		out.Fs = &stats.FsStats{
-			Time: now, CapacityBytes: ptr(fs.Blocks * size), AvailableBytes: ptr(fs.Bavail * size),
-			UsedBytes: ptr((fs.Blocks - fs.Bfree) * size),
-			Inodes:    ptr(fs.Files), InodesFree: ptr(fs.Ffree), InodesUsed: ptr(fs.Files - fs.Ffree),
-		}
+	if t := p.Status.StartTime; t != nil {
+		out.StartTime = *t
 	}
-	out.Rlimit = processStats(now)
 	return out
 }
 
-// processStats counts the machine's threads, as the kubelet does.
-func processStats(now metav1.Time) *stats.RlimitStats {
-	count, err := pids.Count()
-	limit, limitErr := pids.Limit()
-	if err != nil || limitErr != nil {
+func addContainer(p *stats.PodStats, u usage, node, image *stats.FsStats, used *eviction.Usage) {
+	at := metav1.NewTime(u.stats.At)
+	c := stats.ContainerStats{
+		Name: u.container, StartTime: metav1.NewTime(u.started),
+		CPU: &stats.CPUStats{Time: at, UsageCoreNanoSeconds: ptr(uint64(u.stats.CPU))},
+		Memory: &stats.MemoryStats{Time: at, UsageBytes: ptr(u.stats.MemoryUsage),
+			WorkingSetBytes: ptr(u.stats.MemoryWorkingSet), RSSBytes: ptr(u.stats.MemoryRSS)},
+	}
+	if used != nil {
+		c.Rootfs, c.Logs = share(image, used.Containers[u.container].Layer), share(node, used.Containers[u.container].Logs)
+	}
+	p.Containers = append(p.Containers, c)
+	*p.CPU.UsageCoreNanoSeconds += uint64(u.stats.CPU)
+	*p.Memory.UsageBytes += u.stats.MemoryUsage
+	*p.Memory.WorkingSetBytes += u.stats.MemoryWorkingSet
+	*p.Memory.RSSBytes += u.stats.MemoryRSS
+	*p.ProcessStats.ProcessCount += u.stats.Pids
+}
+
+// addDisk adds the emptyDirs on disk, and the sum of all that counts as local ephemeral storage.
+func addDisk(p *stats.PodStats, node *stats.FsStats, used *eviction.Usage) {
+	if used == nil {
+		return
+	}
+	p.EphemeralStorage = share(node, used.Disk())
+	for _, name := range slices.Sorted(maps.Keys(used.Volumes)) {
+		if fs := share(node, used.Volumes[name]); fs != nil {
+			p.VolumeStats = append(p.VolumeStats, stats.VolumeStats{Name: name, FsStats: *fs})
+		}
+	}
+}
+
+// share returns the figures of a part of a file system: the part's usage and the whole's capacity.
+func share(whole *stats.FsStats, used disk.Usage) *stats.FsStats {
+	if whole == nil {
 		return nil
 	}
-	return &stats.RlimitStats{Time: now, MaxPID: &limit, NumOfRunningProcesses: &count}
+	fs := *whole
+	fs.UsedBytes, fs.InodesUsed = &used.Bytes, &used.Inodes
+	return &fs
+}
+
+// networkStats returns nil without interfaces. The first one is the default interface.
+func networkStats(now metav1.Time, all []network.Traffic) *stats.NetworkStats {
+	if len(all) == 0 {
+		return nil
+	}
+	out := &stats.NetworkStats{Time: now}
+	for _, t := range all {
+		out.Interfaces = append(out.Interfaces, stats.InterfaceStats{
+			Name: t.Interface, RxBytes: &t.Received.Bytes, RxErrors: &t.Received.Errors,
+			TxBytes: &t.Sent.Bytes, TxErrors: &t.Sent.Errors,
+		})
+	}
+	out.InterfaceStats = out.Interfaces[0]
+	return out
 }

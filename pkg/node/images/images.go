@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,10 @@ import (
 )
 
 const (
-	pullsAtOnce = 8
+	// PullsAtOnce is the number of pulls that are not slow.
+	PullsAtOnce = 8
+	// KeepTime is how long after its last pull or request an image is kept.
+	KeepTime = 2 * time.Minute
 	// A pull that receives fewer than slowBytes in slowTime is slow, and frees its slot for another pull, so that a
 	// slow registry does not block other pulls. At most maxSlow pulls are slow; further ones keep their slots.
 	slowTime  = 5 * time.Second
@@ -66,6 +70,8 @@ type Manager struct {
 	records *Records // set by Start
 	slots   chan struct{}
 	slow    chan struct{}
+	// Elsewhere returns the nodes that have an image; nil means unknown. Set it before the first Ensure.
+	Elsewhere func(ref string) []string
 
 	mu    sync.Mutex
 	back  map[string]backOff
@@ -89,7 +95,7 @@ type pull struct {
 // every pod may use every image on the node.
 func New(images runtime.Images, recordDir string) *Manager {
 	return &Manager{
-		images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
+		images: images, dir: recordDir, slots: make(chan struct{}, PullsAtOnce), slow: make(chan struct{}, maxSlow),
 		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{},
 	}
 }
@@ -163,7 +169,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Ref))
 		return have, nil
 	case policy == corev1.PullNever:
-		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Ref)
+		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never%s", r.Ref, m.hint(ref))
 		event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
 		return runtime.Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
 	case getErr != nil && !errors.Is(getErr, runtime.ErrNotFound):
@@ -197,11 +203,32 @@ func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credential
 	if ctx.Err() != nil {
 		return runtime.Image{}, ctx.Err()
 	}
-	b := m.failed(backOffKey, err)
-	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, bounded.Text(err.Error(), maxError))
+	why := bounded.Text(err.Error(), maxError) + m.hint(ref)
+	b := m.failed(backOffKey, why)
+	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, why)
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return runtime.Image{}, &Error{Reason: "ErrImagePull", Message: msg, Until: b.until}
+}
+
+// maxNamed is the number of nodes that a hint names.
+const maxNamed = 3
+
+// hint returns what to do about an image that only other nodes have.
+func (m *Manager) hint(ref string) string {
+	if m.Elsewhere == nil {
+		return ""
+	}
+	nodes := m.Elsewhere(ref)
+	if len(nodes) == 0 {
+		return ""
+	}
+	names := strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+	if more := len(nodes) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf(". It is on node %s: \"coracle image load\" loads an image on one machine only, so run it on this "+
+		"node's machine too, or push the image to a registry", names)
 }
 
 func (m *Manager) touch(id string) {
@@ -224,7 +251,7 @@ func (m *Manager) waiting(key string) (backOff, bool) {
 	return b, ok && time.Now().Before(b.until)
 }
 
-func (m *Manager) failed(key string, err error) backOff {
+func (m *Manager) failed(key, why string) backOff {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.back[key]
@@ -232,7 +259,7 @@ func (m *Manager) failed(key string, err error) backOff {
 		return b
 	}
 	b.wait = min(max(2*b.wait, backOffFirst), backOffMax)
-	b.until, b.last = time.Now().Add(b.wait), bounded.Text(err.Error(), maxError)
+	b.until, b.last = time.Now().Add(b.wait), why
 	for k, old := range m.back {
 		if len(m.back) < maxBackOffs {
 			break
@@ -377,7 +404,7 @@ func Excess(available, capacity int64, high, low int) int64 {
 }
 
 // Collect removes unused images, least recently used first, until free bytes are freed. It keeps pinned images and
-// images that were pulled or requested in the last two minutes. inUse contains image IDs.
+// images that were pulled or requested within KeepTime. inUse contains image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {
@@ -402,7 +429,7 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 		if freed >= free {
 			break
 		}
-		if inUse[img.ID] || img.Pinned || time.Since(last[img.ID]) < 2*time.Minute {
+		if inUse[img.ID] || img.Pinned || time.Since(last[img.ID]) < KeepTime {
 			continue
 		}
 		if err := m.images.Remove(ctx, img.ID); err != nil && !errors.Is(err, runtime.ErrNotFound) {

@@ -81,6 +81,30 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
+// The message about an image that cannot be pulled names other nodes that have it, also while the pull backs off.
+func TestImageOnAnotherNode(t *testing.T) {
+	m := New(fake.New(fake.Config{Images: []string{}, Pull: func(context.Context, string) error {
+		return errors.New("no route to host")
+	}}).Images(), "")
+	m.Elsewhere = func(ref string) []string {
+		if ref == "docker.io/library/shop:1" {
+			return []string{"a", "b", "c", "d"}
+		}
+		return nil
+	}
+	message := func(ref string, policy corev1.PullPolicy) string {
+		_, err := m.Ensure(t.Context(), Request{Ref: ref, Policy: policy})
+		return err.Error()
+	}
+	const want = `. It is on node a, b, c and 1 more: "coracle image load" loads an image on one machine only`
+	require.Contains(t, message("shop:1", corev1.PullNever), want)
+	require.Contains(t, message("shop:1", corev1.PullIfNotPresent), "no route to host"+want)
+	back := message("shop:1", corev1.PullIfNotPresent)
+	require.Contains(t, back, "Back-off")
+	require.Contains(t, back, want)
+	require.NotContains(t, message("shop:2", corev1.PullIfNotPresent), "It is on")
+}
+
 // A failing pull of one namespace does not delay pulls of another.
 func TestBackOffOfAnotherNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

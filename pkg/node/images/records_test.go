@@ -204,7 +204,7 @@ func TestSlowPullsMakeRoom(t *testing.T) {
 		}})
 		m := New(rt.Images(), "")
 		var all sync.WaitGroup
-		for i := range 3 * pullsAtOnce {
+		for i := range 3 * PullsAtOnce {
 			all.Go(func() { _, _ = m.Ensure(ctx, Request{Ref: "slow/" + strings.Repeat("x", i+1)}) })
 		}
 		synctest.Wait()

@@ -206,24 +206,16 @@ func setDisableIPv6(link, value string) error {
 	return err
 }
 
-// uplink returns the MTU of the link that has the node's address. Pods' links use the same MTU.
-func uplink(h *netlink.Handle, node netip.Addr) (mtu int, err error) {
+// uplink returns the link that has the node's address.
+func uplink(h *netlink.Handle, node netip.Addr) (netlink.Link, error) {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return 0, fmt.Errorf("list addresses: %w", err)
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP.To4()); !ok || ip != node {
-			continue
+		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && ip == node {
+			return h.LinkByIndex(a.LinkIndex)
 		}
-		link, err := h.LinkByIndex(a.LinkIndex)
-		if err != nil {
-			return 0, err
-		}
-		if link.Attrs().Flags&net.FlagLoopback != 0 {
-			return 1500, nil
-		}
-		return link.Attrs().MTU, nil
 	}
-	return 0, fmt.Errorf("node address %s is not on any interface of this machine: use one that is (see ip addr)", node)
+	return nil, fmt.Errorf("node address %s is not on any interface of this machine: use one that is (see ip addr)", node)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -73,8 +74,13 @@ func New(c Config) (*Net, error) {
 		busy:   map[string]chan struct{}{},
 		pods:   map[string]record{},
 	}
-	if n.mtu, err = uplink(h, c.NodeIP); err != nil {
+	up, err := uplink(h, c.NodeIP)
+	if err != nil {
 		return nil, err
+	}
+	// Pods' links have the uplink's MTU, except on loopback, whose MTU is larger than any other link's.
+	if n.mtu = 1500; up.Attrs().Flags&net.FlagLoopback == 0 {
+		n.mtu = up.Attrs().MTU
 	}
 	found, err := c.records()
 	if err != nil {

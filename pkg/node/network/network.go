@@ -76,4 +76,7 @@ type Network interface {
 	Enter(ctx context.Context, uid string, f func() error) error
 	// Routes replaces the routes to other nodes' pods; it maps pod CIDRs to node addresses.
 	Routes(ctx context.Context, routes map[netip.Prefix]netip.Addr) error
+	// Traffic returns the traffic of the pods that have a network of their own, by UID and as seen by the pod, and of the
+	// node's interfaces without loopback and pods' links, first of the one that has the node's address.
+	Traffic(ctx context.Context) (pods map[string]Traffic, node []Traffic, err error)
 }

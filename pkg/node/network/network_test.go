@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -243,6 +244,47 @@ func TestNamespaces(t *testing.T) {
 	list, err := n.List(context.Background())
 	require.NoError(t, err)
 	require.Len(t, list, 3, "what failed is undone")
+}
+
+// TestTrafficIsCounted counts what a pod receives and sends, in bytes with headers.
+func TestTrafficIsCounted(t *testing.T) {
+	n := newNet(t)
+	web := setup(t, n, Pod{UID: "web"})
+	setup(t, n, Pod{UID: "client"})
+	setup(t, n, Pod{UID: "host", HostNetwork: true})
+	var l net.Listener
+	require.NoError(t, n.Enter(context.Background(), "web", func() (err error) {
+		l, err = net.Listen("tcp4", ":80")
+		return err
+	}))
+	var got sync.WaitGroup
+	got.Go(func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	})
+	require.NoError(t, n.Enter(context.Background(), "client", func() error {
+		c, err := net.Dial("tcp4", web.IP.String()+":80")
+		if err != nil {
+			return err
+		}
+		_, err = c.Write(make([]byte, 1<<20))
+		return errors.Join(err, c.Close())
+	}))
+	got.Wait()
+	require.NoError(t, l.Close())
+	pods, node, err := n.Traffic(context.Background())
+	require.NoError(t, err)
+	require.Len(t, pods, 2)
+	require.Equal(t, "eth0", pods["web"].Interface)
+	require.Greater(t, pods["web"].Received.Bytes, uint64(1<<20))
+	require.Less(t, pods["web"].Sent.Bytes, uint64(1<<19))
+	require.Positive(t, pods["web"].Sent.Packets)
+	require.Greater(t, pods["client"].Sent.Bytes, uint64(1<<20))
+	require.Len(t, node, 1)
+	require.Equal(t, "up0", node[0].Interface)
 }
 
 func TestCrash(t *testing.T) {

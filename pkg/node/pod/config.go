@@ -69,6 +69,8 @@ type Config struct {
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
 	// Credentials returns credentials for an image in addition to the pod's pull secrets; may be nil.
 	Credentials func(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential
+	// NodesWith returns the other nodes that have an image; may be nil.
+	NodesWith func(image string) []string
 	// Devices assigns the devices of device plugins; nil if the node has no plugins.
 	Devices *devices.Manager
 	// Claims prepares the devices of resource claims; nil if the node has no DRA drivers.

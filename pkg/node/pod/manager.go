@@ -80,6 +80,7 @@ func New(c Config) *Manager {
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
+	m.images.Elsewhere = c.NodesWith
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Client: m.probing, Logger: c.Logger})
 	if c.Metrics != nil {
 		c.Metrics.MustRegister(m.probes.Metrics())

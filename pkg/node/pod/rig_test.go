@@ -291,6 +291,10 @@ func (n *pool) List(context.Context) ([]network.Sandbox, error) {
 
 func (n *pool) Enter(_ context.Context, _ string, f func() error) error { return f() }
 
+func (n *pool) Traffic(context.Context) (map[string]network.Traffic, []network.Traffic, error) {
+	return nil, nil, nil
+}
+
 func (n *pool) Routes(context.Context, map[netip.Prefix]netip.Addr) error { return nil }
 
 // eventLog is a Recorder that keeps events as "reason: message".

@@ -192,8 +192,6 @@ type Stats struct {
 	MemoryWorkingSet uint64 // bytes, without inactive file cache
 	MemoryRSS        uint64 // bytes
 	Pids             uint64
-	Disk             uint64 // bytes in the writable layer
-	Inodes           uint64
 }
 
 // Runtime runs containers. All methods are safe for concurrent use, and may be repeated after a crash at any point:
@@ -272,6 +270,8 @@ type Images interface {
 	// Get returns an image by reference ("busybox" means docker.io/library/busybox:latest), digest or ID.
 	Get(ctx context.Context, ref string) (Image, error)
 	List(ctx context.Context) ([]Image, error)
+	// Usage returns the bytes and inodes of all images' unpacked layers, as recorded when they were unpacked.
+	Usage(ctx context.Context) (bytes, inodes uint64, err error)
 	// Remove removes a name, or all names of an image ID. It returns ErrNotFound if neither exists.
 	Remove(ctx context.Context, ref string) error
 	// Load reads an OCI or docker archive (tar, optionally gzip or zstd) and returns the names in it.

@@ -24,6 +24,9 @@ const (
 	endTime = 30 * time.Second
 	// walkShare limits the cost of walking a pod's files: after a walk of 1 s, the next one starts 200 s later.
 	walkShare = 200
+	// All pods are walked until askedTime after the last call of Usage, which waits up to firstWalk for the first walk.
+	askedTime = 10 * time.Minute
+	firstWalk = 2 * time.Second
 )
 
 // Machine measures the machine's resources.
@@ -71,7 +74,9 @@ type Manager struct {
 
 	usage   map[types.UID]*measured
 	walking bool
-	beside  atomic.Bool // Beside is running
+	walked  chan struct{} // closed and replaced when all pods that are due were walked
+	asked   time.Time     // the last call of Usage
+	beside  atomic.Bool   // Beside is running
 
 	woken    chan struct{}
 	walks    sync.WaitGroup
@@ -85,7 +90,9 @@ type measured struct {
 
 // New returns a Manager. It does nothing before Look or Run.
 func New(c Config) *Manager {
-	return &Manager{c: c, usage: map[types.UID]*measured{}, woken: make(chan struct{}, 1)}
+	return &Manager{
+		c: c, usage: map[types.UID]*measured{}, walked: make(chan struct{}), woken: make(chan struct{}, 1),
+	}
 }
 
 func (m *Manager) wake() {
@@ -262,19 +269,53 @@ func (m *Manager) round(ctx context.Context) bool {
 	return false
 }
 
+// Usage returns the usage of pods at their last walk, by UID. While it is called, Run walks all pods.
+func (m *Manager) Usage(ctx context.Context) map[types.UID]*Usage {
+	m.mu.Lock()
+	first, walked := time.Since(m.asked) > askedTime, m.walked
+	m.asked = time.Now()
+	m.mu.Unlock()
+	if first {
+		m.wake()
+		ctx, cancel := context.WithTimeout(ctx, firstWalk)
+		defer cancel()
+		select {
+		case <-walked:
+		case <-ctx.Done():
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(map[types.UID]*Usage, len(m.usage))
+	for uid, last := range m.usage {
+		if last.usage != nil {
+			all[uid] = last.usage
+		}
+	}
+	return all
+}
+
+// endWalk wakes the callers of Usage. The caller must hold m.mu.
+func (m *Manager) endWalk() {
+	m.walking = false
+	close(m.walked)
+	m.walked = make(chan struct{})
+}
+
 // walk adds the last measured usage to pods with a storage limit. Pods that are due are measured in the background,
 // since walking a million files must not block the Manager; a pod over its limit triggers a check.
 func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, known := time.Now(), map[types.UID]bool{}
+	asked := now.Sub(m.asked) <= askedTime
 	var due []Pod
 	for i := range pods {
 		p := &pods[i]
-		if !Limited(*p) {
+		known[p.UID] = true
+		if !asked && !Limited(*p) {
 			continue
 		}
-		known[p.UID] = true
 		last := m.usage[p.UID]
 		if last != nil {
 			p.Usage = last.usage
@@ -284,7 +325,11 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 		}
 	}
 	maps.DeleteFunc(m.usage, func(uid types.UID, _ *measured) bool { return !known[uid] })
-	if len(due) == 0 || m.walking {
+	if m.walking {
+		return
+	}
+	if len(due) == 0 {
+		m.endWalk()
 		return
 	}
 	m.walking = true
@@ -295,8 +340,8 @@ func (m *Manager) walk(ctx context.Context, pods []Pod) {
 			}
 		}
 		m.mu.Lock()
-		m.walking = false
-		m.mu.Unlock()
+		defer m.mu.Unlock()
+		m.endWalk()
 	})
 }
 
@@ -307,7 +352,7 @@ func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 		if ctx.Err() == nil {
 			m.c.Logger.Warn("could not measure pod usage", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
-		return nil
+		u = nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -182,6 +182,37 @@ func TestOnlyLimitedPodsAreWalked(t *testing.T) {
 	})
 }
 
+func TestAllPodsAreWalkedForAClient(t *testing.T) {
+	n := &node{}
+	run(t, n, func(t *testing.T, m *Manager) {
+		began := time.Now()
+		require.Empty(t, m.Usage(t.Context()))
+		require.LessOrEqual(t, time.Since(began), leastPause, "there is nothing to walk")
+	})
+	n = &node{pods: []Pod{one("a", 1, 1), one("b", 1, 7)}, walk: 100 * time.Millisecond}
+	run(t, n, func(t *testing.T, m *Manager) {
+		all := m.Usage(t.Context())
+		require.EqualValues(t, 7, all["b"].Disk().Bytes)
+		require.Equal(t, []string{"measure a", "measure b"}, n.took())
+		for range 55 {
+			m.Usage(t.Context())
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, []string{"measure a", "measure b", "measure a", "measure b"}, n.took(),
+			"a walk of 100 ms is repeated after 20 s")
+		time.Sleep(askedTime)
+		n.took()
+		time.Sleep(time.Hour)
+		require.Empty(t, n.took(), "nothing asks")
+		n.mu.Lock()
+		n.walk = time.Hour
+		n.mu.Unlock()
+		began := time.Now()
+		require.Len(t, m.Usage(t.Context()), 2)
+		require.Equal(t, firstWalk, time.Since(began))
+	})
+}
+
 func TestALongWalkHoldsUpNothing(t *testing.T) {
 	n := &node{pods: []Pod{one("a", 1, 1), one("b", 1, 1, limit("1Mi"))}, walk: time.Hour}
 	n.freed = func() { n.signals = signals(nil) }

@@ -2,7 +2,7 @@
 // removes unused images and containers, reports the node's pressure conditions, and evicts pods.
 //
 // Invariant: only Plan decides. The Manager observes no more than the decision needs: it walks only the files of
-// pods with a limit, or of all pods under pressure.
+// pods with a limit, or of all pods under pressure or while a client asks for their usage.
 package eviction
 
 import (
@@ -44,7 +44,8 @@ type Usage struct {
 	Files      disk.Usage            // per-pod files that containers can write, such as /etc/hosts
 }
 
-func (u *Usage) disk() disk.Usage {
+// Disk returns the sum.
+func (u *Usage) Disk() disk.Usage {
 	sum := u.Files
 	for _, c := range u.Containers {
 		sum = sum.Plus(c.Layer).Plus(c.Logs)
@@ -242,7 +243,7 @@ func exceeds(p Pod) string {
 	}
 	if limit,
 		ok := resourcehelper.PodLimits(p.Pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]; ok &&
-		above(p.Usage.disk().Bytes, &limit) {
+		above(p.Usage.Disk().Bytes, &limit) {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
 	}
 	for _, c := range containers(p.Pod) {
@@ -331,7 +332,7 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 func used(u *Usage, name corev1.ResourceName) (sum int64) {
 	switch name {
 	case corev1.ResourceEphemeralStorage, inodes:
-		all := u.disk()
+		all := u.Disk()
 		for _, v := range u.Claims {
 			all = all.Plus(v)
 		}

@@ -38,18 +38,7 @@ type container struct {
 	mu      sync.Mutex
 	status  shim.Status
 	removed bool
-	layer   disk.Usage    // the last measured one
-	next    time.Time     // when to measure it again
-	walk    chan struct{} // closed when the measurement in progress ends; nil if there is none
 }
-
-const (
-	// walkShare limits the cost of measuring a container's files for Stats, which each scrape asks for, though they may
-	// be millions: after a walk of 1 s, the next one is 200 s later.
-	walkShare = 200
-	// walkTime is how long Stats waits for a walk. Then it returns the usage of the last one.
-	walkTime = 50 * time.Millisecond
-)
 
 var validID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,74}[a-z0-9])?$`)
 
@@ -280,57 +269,14 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 		return runtime.Stats{}, err
 	}
 	u := res.Usage
-	s := runtime.Stats{
+	return runtime.Stats{
 		At:               time.Now(),
 		CPU:              u.CPU,
 		MemoryUsage:      u.Memory,
 		MemoryWorkingSet: u.WorkingSet,
 		MemoryRSS:        u.RSS,
 		Pids:             u.Pids,
-	}
-	c, err := r.get(id)
-	if err == nil {
-		u := r.recentUsage(c)
-		s.Disk, s.Inodes = u.Bytes, u.Inodes
-	}
-	return s, err
-}
-
-// recentUsage returns the usage of a container's files as of its last walk. It begins another one if that is due.
-func (r *Runtime) recentUsage(c *container) disk.Usage {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.walk == nil && !time.Now().Before(c.next) {
-		c.walk = make(chan struct{})
-		r.work.Go(func() { r.measure(c) })
-	}
-	if walk := c.walk; walk != nil {
-		c.mu.Unlock()
-		timer := time.NewTimer(walkTime)
-		defer timer.Stop()
-		select {
-		case <-walk:
-		case <-timer.C:
-		}
-		c.mu.Lock()
-	}
-	return c.layer
-}
-
-// measure walks a container's files, one container at a time.
-func (r *Runtime) measure(c *container) {
-	r.walking.Lock()
-	defer r.walking.Unlock()
-	began := time.Now()
-	u, err := disk.Of(r.ctx, shim.Upper(r.dir(c.Spec.ID)))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err == nil {
-		c.layer = u
-	}
-	c.next = time.Now().Add(walkShare * time.Since(began))
-	close(c.walk)
-	c.walk = nil
+	}, nil
 }
 
 func (r *Runtime) DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error) {

@@ -93,7 +93,7 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
 			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
 		if err != nil {
-			if ctx.Err() != nil || hopeless(err) {
+			if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
 				break
 			}
 			continue
@@ -238,6 +238,24 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	}
 	i.layers[img.chain] = dirs
 	return dirs, nil
+}
+
+// Usage implements runtime.Images.
+func (i *images) Usage(ctx context.Context) (bytes, inodes uint64, err error) {
+	ctx = i.runtime.engine.in(ctx)
+	layers := i.runtime.engine.SnapshotService(snapshotter)
+	err = layers.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		if info.Kind != snapshots.KindCommitted {
+			return nil
+		}
+		u, err := layers.Usage(ctx, info.Name)
+		if errdefs.IsNotFound(err) { // removed meanwhile
+			return nil
+		}
+		bytes, inodes = bytes+uint64(u.Size), inodes+uint64(u.Inodes)
+		return err
+	})
+	return bytes, inodes, err
 }
 
 // collect removes layers and blobs that neither an image nor a container uses.

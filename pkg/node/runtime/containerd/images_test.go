@@ -112,9 +112,16 @@ func removeImage(t *testing.T, r *Runtime) {
 	_, err = r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"echo", "still here"}, Streams: runtime.Streams{Out: &out}})
 	require.NoError(t, err)
 	require.Equal(t, "still here\n", out.String())
+	used, inodes, err := r.Images().Usage(ctx)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, used, uint64(size(t, layers)), "whole blocks")
+	require.Positive(t, inodes)
 	require.NoError(t, r.Remove(ctx, s.ID))
 	require.NoError(t, r.RemovePod(ctx, "p", s.CgroupParent))
 	require.Zero(t, size(t, layers))
+	used, inodes, err = r.Images().Usage(ctx)
+	require.NoError(t, err)
+	require.Zero(t, used+inodes)
 }
 
 // forUs returns an image for this machine's platform.

@@ -25,22 +25,24 @@ const (
 	maxAnswer     = 4 << 20          // bytes of a response other than a blob
 	maxHeader     = 256 << 10        // bytes of a response's headers
 	silence       = 60 * time.Second // maximum time without receiving a byte
+	reachTime     = 15 * time.Second // maximum time to resolve a registry's name and connect to it
 	crawlWindow   = 5 * time.Minute  // at least crawlBytes must be received in it
 	crawlBytes    = 256 << 10
 	maxRedirects  = 5
 )
 
 type patience struct {
-	silence, window time.Duration
-	bytes           int64 // minimum per window
+	silence, window, dial time.Duration
+	bytes                 int64 // minimum per window
 }
 
-var usual = patience{silence, crawlWindow, crawlBytes}
+var usual = patience{silence, crawlWindow, reachTime, crawlBytes}
 
 // registryClient returns the HTTP client for registries. It does not send credentials to other hosts on a redirect:
 // URLs of blob storage contain what they need.
 func registryClient(p patience) *http.Client {
 	t := docker.DefaultHTTPTransport(nil)
+	t.DialContext = dialRegistry(p.dial)
 	t.MaxResponseHeaderBytes = maxHeader
 	t.ResponseHeaderTimeout = min(t.ResponseHeaderTimeout, p.silence)
 	return &http.Client{
@@ -299,8 +301,23 @@ func (r *fetched) Close() error {
 	return err
 }
 
-// hopeless reports whether a pull would fail with every credential.
-func hopeless(err error) bool {
-	var dns *net.DNSError
-	return errors.Is(err, runtime.ErrRefused) || errors.As(err, &dns)
+// unreachableError is the failure to find a registry's address or to connect to it. It is not a net.Error: containerd
+// would repeat a pull up to five times after a timeout.
+type unreachableError struct{ error }
+
+func (e unreachableError) Error() string { return "the registry cannot be reached: " + e.error.Error() }
+func (e unreachableError) Unwrap() error { return e.error }
+
+// Is reports that it is runtime.ErrRefused, since other credentials would not help.
+func (e unreachableError) Is(target error) bool { return target == runtime.ErrRefused }
+
+func dialRegistry(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: limit}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, unreachableError{err}
+		}
+		return c, nil
+	}
 }

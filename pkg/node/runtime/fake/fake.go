@@ -64,10 +64,16 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
+// Used is what a container uses.
+type Used struct {
+	runtime.Stats
+	Disk, Inodes uint64 // of its writable layer
+}
+
 type container struct {
 	spec   runtime.Spec
 	status runtime.Container
-	used   runtime.Stats
+	used   Used
 	kill   context.CancelFunc
 	killed syscall.Signal
 	proc   *Process
@@ -126,8 +132,10 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 			ID: s.ID, PodUID: s.PodUID, Labels: maps.Clone(s.Labels), Image: s.Image, ImageID: image.ID,
 			LogPath: s.LogPath, State: runtime.Created, CreatedAt: time.Now(), StopSignal: stop,
 		},
-		used: runtime.Stats{MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1},
-		out:  &fan{}, errs: &fan{}, done: make(chan struct{}),
+		used: Used{Stats: runtime.Stats{
+			MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1,
+		}},
+		out: &fan{}, errs: &fan{}, done: make(chan struct{}),
 	}
 	r.changes.Notify(s.ID)
 	return nil
@@ -382,7 +390,7 @@ func (r *Runtime) Stats(_ context.Context, id string) (runtime.Stats, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := c.used
+	s := c.used.Stats
 	s.At, s.CPU = time.Now(), time.Since(c.status.StartedAt)/100
 	return s, nil
 }
@@ -398,7 +406,7 @@ func (r *Runtime) DiskUsage(_ context.Context, id string) (bytes, inodes uint64,
 }
 
 // Use changes the reported usage of a container, if it exists.
-func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
+func (r *Runtime) Use(id string, change func(*Used)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c, ok := r.containers[id]; ok {

@@ -100,6 +100,14 @@ func (i *images) List(context.Context) ([]runtime.Image, error) {
 	return list, nil
 }
 
+func (i *images) Usage(ctx context.Context) (bytes, inodes uint64, err error) {
+	list, err := i.List(ctx)
+	for _, img := range list {
+		bytes, inodes = bytes+uint64(img.Size), inodes+1
+	}
+	return bytes, inodes, err
+}
+
 func (i *images) Remove(_ context.Context, ref string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -211,9 +211,9 @@ func mounts(t *testing.T, p *pod) {
 	made, err := os.ReadFile(filepath.Join(dir, "made"))
 	require.NoError(t, err)
 	require.Equal(t, "new\n", string(made))
-	size, _, err := p.DiskUsage(p.ctx, id)
+	used, _, err := p.DiskUsage(p.ctx, id)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, size, uint64(100<<10))
+	require.GreaterOrEqual(t, used, uint64(100<<10))
 }
 
 // joined tests joining the namespaces that the agent made for the pod, with sysctls in them.
