@@ -179,10 +179,10 @@ func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 }
 
 func (s *scanner) array(p *plan, depth int) (bool, error) {
-	in := ignored
+	in, weight := ignored, int64(1)
 	switch p.class {
 	case list:
-		in = s.plans.of(p.elem)
+		in, weight = s.plans.of(p.elem), typed
 	case anything:
 		in = p
 		s.Memory += boxBytes + 8
@@ -197,7 +197,7 @@ func (s *scanner) array(p *plan, depth int) (bool, error) {
 	}
 	for n := int64(0); ; n++ {
 		s.Memory += in.size
-		if err := s.list(n); err != nil {
+		if err := s.list(n, weight); err != nil {
 			return false, err
 		}
 		if ok, err := s.value(in, depth+1); !ok || err != nil {

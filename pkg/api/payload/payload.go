@@ -20,8 +20,9 @@ const (
 	// MaxMemory is the maximum estimated size of a decoded object, in bytes.
 	MaxMemory = 32 << 20
 	// MaxSquares limits the sum of the squared lengths of all lists, because validation compares the items of a list
-	// with each other.
+	// with each other. Lists in Go types count typed times: upstream's validation takes up to 10 ns per pair.
 	MaxSquares = 20_000 * 20_000
+	typed      = 3
 	// MaxMapSquares limits the sum of the squared lengths of all maps, because comparing managed fields inserts
 	// their keys into a sorted list.
 	MaxMapSquares = 50_000 * 50_000
@@ -54,7 +55,7 @@ func tooDeep() error {
 type Shape struct {
 	Depth   int
 	Memory  int64 // estimated bytes once decoded
-	Squares int64 // sum of the squared lengths of lists
+	Squares int64 // sum of the squared lengths of lists, multiplied by typed for those in Go types
 	Maps    int64 // sum of the squared lengths of maps
 	Nested  int64 // sum of the lengths of all objects and lists, with content
 	Longest int64 // length of the longest list
@@ -75,10 +76,10 @@ func (s *Shape) check() error {
 	return nil
 }
 
-// list counts another item of a list that already has n. entry does the same for keys of a map.
-func (s *Shape) list(n int64) error {
+// list counts another item of a list that already has n; weight is 1 or typed. entry does the same for keys of a map.
+func (s *Shape) list(n, weight int64) error {
 	s.Items++
-	s.Squares += 2*n + 1
+	s.Squares += weight * (2*n + 1)
 	s.Longest = max(s.Longest, n+1)
 	return s.check()
 }

@@ -123,7 +123,7 @@ func (w *walker) message(data []byte, p *plan, depth int) error {
 		}
 		if f.class == list {
 			w.Memory += w.plans.of(f.elem).size
-			if err := w.list(*count); err != nil {
+			if err := w.list(*count, typed); err != nil {
 				return err
 			}
 			*count++
@@ -143,9 +143,9 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 		w.Memory += in.size
 		if in.class == scalar && in.extra == 0 { // packed
 			w.Memory += in.size * int64(len(data))
-			w.Squares += int64(len(data)) * int64(len(data))
+			w.Squares += typed * int64(len(data)) * int64(len(data))
 		}
-		if err := w.list(*n); err != nil {
+		if err := w.list(*n, typed); err != nil {
 			return err
 		}
 		*n++

@@ -56,6 +56,9 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 		r.Default(in)
 	}
 	dedupOwners(c.ctx, in, false)
+	if err := c.checkLists(in, nil); err != nil {
+		return Result{}, err
+	}
 	internal, err := c.Resource.Internal(in)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())

@@ -75,16 +75,36 @@ func capErrors(errs field.ErrorList) field.ErrorList {
 // maxBadValue is the number of bytes shown of each invalid value when there are more than maxErrors.
 const maxBadValue = 256
 
-type cappedCreate struct{ rest.RESTCreateStrategy }
+type cappedCreate struct {
+	rest.RESTCreateStrategy
+	items int
+}
 
 func (s cappedCreate) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	return capErrors(s.RESTCreateStrategy.Validate(ctx, obj))
 }
 
-type cappedUpdate struct{ rest.RESTUpdateStrategy }
+func (s cappedCreate) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.items > maxWarned {
+		return nil
+	}
+	return s.RESTCreateStrategy.WarningsOnCreate(ctx, obj)
+}
+
+type cappedUpdate struct {
+	rest.RESTUpdateStrategy
+	items int
+}
 
 func (s cappedUpdate) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	return capErrors(s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
+}
+
+func (s cappedUpdate) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	if s.items > maxWarned {
+		return nil
+	}
+	return s.RESTUpdateStrategy.WarningsOnUpdate(ctx, obj, old)
 }
 
 type creating struct {
@@ -95,7 +115,7 @@ type creating struct {
 // beforeCreate runs upstream's rest.BeforeCreate, with declarative validation as above and at most maxErrors
 // errors.
 func (c *call) beforeCreate(obj runtime.Object) error {
-	s := rest.RESTCreateStrategy(cappedCreate{c.strategy()})
+	s := rest.RESTCreateStrategy(cappedCreate{c.strategy(), c.items})
 	if d, ok := c.strategy().(rest.DeclarativeValidationStrategy); ok {
 		s = creating{s, declaring{d, c.asStored(), nil}}
 	}
@@ -118,7 +138,7 @@ func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Objec
 	if c.Subresource == "" {
 		shareSpec(obj, old)
 	}
-	s := rest.RESTUpdateStrategy(cappedUpdate{full})
+	s := rest.RESTUpdateStrategy(cappedUpdate{full, c.items})
 	if d, ok := full.(rest.DeclarativeValidationStrategy); ok {
 		var part []string
 		if c.Subresource != "" {

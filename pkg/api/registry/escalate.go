@@ -3,15 +3,19 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
 	rbacvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
@@ -75,8 +79,44 @@ func aggregates(r *rbac.ClusterRole) bool {
 }
 
 func (c *call) mayGrant(name string, rules []rbac.PolicyRule) error {
-	if err := rbacvalidation.ConfirmNoEscalationInternal(c.ctx, c.rules(), rules); err != nil {
-		return apierrors.NewForbidden(c.gr(), name, err)
+	granted := make([]rbacv1.PolicyRule, len(rules))
+	for i := range rules {
+		if err := rbacv1helpers.Convert_rbac_PolicyRule_To_v1_PolicyRule(&rules[i], &granted[i], nil); err != nil {
+			return apierrors.NewInternalError(err)
+		}
+	}
+	return c.confirm(name, granted)
+}
+
+// Limits on the comparison of granted rules with the author's: single permissions in the granted rules, and the
+// product of that number with the number of words in the author's rules.
+const (
+	maxPermissions = 50_000
+	maxRuleWords   = 20_000_000
+)
+
+// confirm refuses rules that grant more than the author has. Upstream compares each combination of verb, group,
+// resource and name: a rule with 1,000 of each would have 10^12.
+func (c *call) confirm(name string, granted []rbacv1.PolicyRule) error {
+	namespace, _ := request.NamespaceFrom(c.ctx)
+	held, _ := c.rules().RulesFor(c.ctx, c.user, namespace) // as upstream, with the roles that can be read
+	permissions, words := 0, 0
+	for i := range granted {
+		r := &granted[i]
+		permissions += len(r.Verbs) * (len(r.APIGroups)*len(r.Resources)*max(1, len(r.ResourceNames)) + len(r.NonResourceURLs))
+	}
+	for i := range held {
+		r := &held[i]
+		words += 1 + len(r.Verbs) + len(r.APIGroups) + len(r.Resources) + len(r.ResourceNames) + len(r.NonResourceURLs)
+	}
+	if permissions > maxPermissions || permissions*words > maxRuleWords {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the rules combine verbs, apiGroups, resources and "+
+			"resourceNames to %d permissions, which are too many to compare with those of their author (at most %d): "+
+			"list fewer in a rule, or use an account that has the verb escalate for roles or bind for bindings", permissions,
+			maxPermissions))
+	}
+	if err := rbacvalidation.ConfirmNoEscalation(c.ctx, c.rules(), granted); err != nil {
+		return apierrors.NewForbidden(c.gr(), name, errors.New(bounded.Text(err.Error(), maxDetail)))
 	}
 	return nil
 }
@@ -87,10 +127,7 @@ func (c *call) mayBind(name string, ref rbac.RoleRef) error {
 	if err != nil {
 		return status(err, c.gr(), name)
 	}
-	if err := rbacvalidation.ConfirmNoEscalation(c.ctx, c.rules(), rules); err != nil {
-		return apierrors.NewForbidden(c.gr(), name, err)
-	}
-	return nil
+	return c.confirm(name, rules)
 }
 
 func (c *call) rules() rbacvalidation.AuthorizationRuleResolver {

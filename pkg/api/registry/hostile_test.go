@@ -126,7 +126,7 @@ func TestHostilePatchesAreCheap(t *testing.T) {
 		"apply, deep":      {v1("ConfigMap", "small"), types.ApplyPatchType, deep(9000, "1"), 413},
 		"apply, deep YAML": {v1("ConfigMap", "small"), types.ApplyPatchType, strings.Repeat("- ", 9000) + "1", 413},
 		"apply, keys":      {v1("ConfigMap", "small"), types.ApplyPatchType, numbered(json1, `"%d":""`, "}}", 49_000), 413},
-		"apply, some keys": {v1("ConfigMap", "small"), types.ApplyPatchType, numbered(json1, `"%d":""`, "}}", 11_900), 0},
+		"apply, some keys": {v1("ConfigMap", "small"), types.ApplyPatchType, numbered(json1, `"%d":""`, "}}", 7900), 0},
 		"apply, keys that come twice": {v1("ConfigMap", "small"), types.ApplyPatchType,
 			numbered(json1, `"a":"%d"`, "}}", 11_000), 0},
 		"own kind, deep": {at(tasks.GroupVersion.WithKind("Task"), "work", "t"), types.MergePatchType, deep(200, "1"), 413},
@@ -160,57 +160,57 @@ func TestHostileCreatesAreCheap(t *testing.T) {
 		body   string
 	}{
 		"ports": {
-			v1("Service", ""), numbered(`{"metadata":{"name":"x"},"spec":{"ports":[`, `{"port":%d}`, "]}}", 19_900),
+			v1("Service", ""), numbered(`{"metadata":{"name":"x"},"spec":{"ports":[`, `{"port":%d}`, "]}}", 11_000),
 		},
 		"containers": {
-			v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[`, `{"name":"c%d"}`, "]}}", 19_900),
+			v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[`, `{"name":"c%d"}`, "]}}", 11_000),
 		},
 		"empty containers": {
 			v1("Pod", ""),
 			strings.Replace(numbered(`{"spec":{"containers":[`, `{%d}`, "]}}", 0), "[]",
-				"["+strings.TrimSuffix(strings.Repeat("{},", 19_900), ",")+"]", 1),
+				"["+strings.TrimSuffix(strings.Repeat("{},", 11_000), ",")+"]", 1),
 		},
 		"ports of a pod": {
 			v1("Pod", ""),
 			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","ports":[`,
-				`{"hostPort":1,"containerPort":%d}`, "]}]}}", 19_900),
+				`{"hostPort":1,"containerPort":%d}`, "]}]}}", 11_000),
 		},
 		"env": {
 			v1("Pod", ""),
 			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","env":[`, `{"name":"a-%d$"}`,
-				"]}]}}", 19_900),
+				"]}]}}", 11_000),
 		},
 		"mounts": {
 			v1("Pod", ""),
 			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","volumeMounts":[`,
-				`{"name":"v","mountPath":"/a%d"}`, "]}]}}", 19_900),
+				`{"name":"v","mountPath":"/a%d"}`, "]}]}}", 11_000),
 		},
 		"spread": {
 			v1("Pod", ""),
 			numbered(pod+`"topologySpreadConstraints":[`, `{"topologyKey":"%d","maxSkew":1,"whenUnsatisfiable":"DoNotSchedule"}`,
-				"]}}", 19_900),
+				"]}}", 11_000),
 		},
 		"tolerations": {
-			v1("Pod", ""), numbered(pod+`"tolerations":[`, `{"key":"%d","operator":"Exists"}`, "]}}", 19_900),
+			v1("Pod", ""), numbered(pod+`"tolerations":[`, `{"key":"%d","operator":"Exists"}`, "]}}", 11_000),
 		},
-		"volumes": {v1("Pod", ""), numbered(pod+`"volumes":[`, `{"name":"v%d"}`, "]}}", 19_900)},
-		"gates":   {v1("Pod", ""), numbered(pod+`"schedulingGates":[`, `{"name":"v%d"}`, "]}}", 19_900)},
-		"aliases": {v1("Pod", ""), numbered(pod+`"hostAliases":[`, `{"ip":"%d"}`, "]}}", 19_900)},
+		"volumes": {v1("Pod", ""), numbered(pod+`"volumes":[`, `{"name":"v%d"}`, "]}}", 11_000)},
+		"gates":   {v1("Pod", ""), numbered(pod+`"schedulingGates":[`, `{"name":"v%d"}`, "]}}", 11_000)},
+		"aliases": {v1("Pod", ""), numbered(pod+`"hostAliases":[`, `{"ip":"%d"}`, "]}}", 11_000)},
 		"taints": {
 			v1("Node", ""),
-			numbered(`{"metadata":{"name":"x"},"spec":{"taints":[`, `{"key":"a%d","effect":"NoSchedule"}`, "]}}", 19_900),
+			numbered(`{"metadata":{"name":"x"},"spec":{"taints":[`, `{"key":"a%d","effect":"NoSchedule"}`, "]}}", 11_000),
 		},
 		"owners": {
 			v1("ConfigMap", ""),
 			numbered(`{"metadata":{"name":"x","ownerReferences":[`, `{"apiVersion":"v1","kind":"Pod","name":"a%d","uid":"a"}`,
-				"]}}", 19_900),
+				"]}}", 11_000),
 		},
 		"finalizers": {
-			v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x","finalizers":[`, `"a/a%d"`, "]}}", 19_900),
+			v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x","finalizers":[`, `"a/a%d"`, "]}}", 11_000),
 		},
 		"keys": {v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x"},"data":{`, `"%d":""`, "}}", 49_000)},
 		"limits": {
-			v1("LimitRange", ""), numbered(`{"metadata":{"name":"x"},"spec":{"limits":[`, `{"type":"a%d"}`, "]}}", 19_900),
+			v1("LimitRange", ""), numbered(`{"metadata":{"name":"x"},"spec":{"limits":[`, `{"type":"a%d"}`, "]}}", 11_000),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

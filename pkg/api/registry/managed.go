@@ -219,7 +219,7 @@ func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[stri
 
 // maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: upstream
 // sorts field sets by insertion.
-const maxApplied = 12_000 * 12_000
+const maxApplied = 8000 * 8000
 
 // configuration decodes an apply patch, which is YAML or, from nearly all clients, JSON.
 func (c *call) configuration(data []byte, directive string) (map[string]any, error) {

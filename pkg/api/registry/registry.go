@@ -225,6 +225,7 @@ type call struct {
 	dry  bool
 	verb string
 
+	items   int    // in the specification; see checkLists
 	without string // the finalizer that a deletion removes; "" for none
 	// conditions are further conditions for the write of a Service, such as an unchanged ServiceCIDR.
 	conditions []store.Op

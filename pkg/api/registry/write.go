@@ -84,6 +84,11 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 	if err := w.precondition(obj, e); err != nil {
 		return Result{}, err
 	}
+	if w.Subresource != "status" && !w.internal {
+		if err := w.checkLists(obj, e.Object); err != nil {
+			return Result{}, err
+		}
+	}
 	in, err := w.Resource.Internal(obj)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
@@ -197,6 +202,9 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	obj.SetResourceVersion("")
 	if obj.GetName() == "" {
 		obj.SetName(w.Name)
+	}
+	if err := w.checkLists(obj, nil); err != nil {
+		return Result{}, err
 	}
 	in, err := w.Resource.Internal(obj)
 	if err != nil {
