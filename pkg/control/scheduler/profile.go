@@ -84,7 +84,7 @@ func byTask(p *corev1.Pod) bool {
 	return false
 }
 
-func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) }
+func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) - n.elsewhere }
 
 // freeCPU returns the node's free millicores once the pod runs there.
 func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.scoreCPU }

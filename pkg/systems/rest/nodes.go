@@ -40,11 +40,13 @@ func (n *nodes) Routes() []Route {
 		Body:    wire.RegisterNode{},
 		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
-	same := register
-	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, which may be silent for 30 s unless it says"
-	same.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
+	design := register
+	design.Path = "/api/v1/nodes"
+	design.Summary = "Register an external worker, which may be silent for 30 s unless it says"
+	design.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
+	design.Answers = map[int]any{http.StatusCreated: wire.RegisteredNode{}, http.StatusTooManyRequests: wire.Error{}}
 	return []Route{
-		register, same,
+		register, design,
 		{
 			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Keep a worker online, every 10 s",
 			Handle:  n.heartbeat,
@@ -76,8 +78,8 @@ func (n *nodes) register(c *Call, silent int) error {
 	if in.HeartbeatTimeoutSeconds == 0 {
 		in.HeartbeatTimeoutSeconds = silent
 	}
-	if in.Hostname == "" || in.Port == 0 || in.CPU == "" || in.Memory == "" {
-		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required")
+	if in.Hostname == "" || in.Port == 0 || in.Capacity == 0 && (in.CPU == "" || in.Memory == "") {
+		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required (or capacity, a number of tasks)")
 	}
 	address, err := n.server().workerAddress(c, in.Hostname, in.Port)
 	if err != nil {
@@ -111,7 +113,9 @@ func (n *nodes) register(c *Call, silent int) error {
 			}
 		}
 	}
-	return c.Answer(http.StatusCreated, view.Node(node, view.Load{}, now, view.Place{}))
+	return c.Answer(http.StatusCreated, wire.RegisteredNode{
+		Node: view.Node(node, view.Load{}, now, view.Place{}), ID: node.Name,
+	})
 }
 
 // lease records a worker's heartbeats, as for other nodes.
@@ -221,12 +225,15 @@ func (n *nodes) heartbeatBody(c *Call) error {
 	if in.NodeID == "" {
 		return Refuse(http.StatusBadRequest, "nodeId is required")
 	}
-	return n.beat(c, in.NodeID)
+	if in.Capacity < 0 || in.RunningTasks != nil && *in.RunningTasks < 0 {
+		return Refuse(http.StatusBadRequest, "capacity and running_tasks must not be negative")
+	}
+	return n.beat(c, in.NodeID, &in)
 }
 
-func (n *nodes) heartbeat(c *Call) error { return n.beat(c, c.Param("id")) }
+func (n *nodes) heartbeat(c *Call) error { return n.beat(c, c.Param("id"), &wire.Heartbeat{}) }
 
-func (n *nodes) beat(c *Call, id string) error {
+func (n *nodes) beat(c *Call, id string, in *wire.Heartbeat) error {
 	if id == "" {
 		return errNoNode
 	}
@@ -238,15 +245,14 @@ func (n *nodes) beat(c *Call, id string) error {
 	if err := n.renew(c, node, now); err != nil {
 		return err
 	}
-	if !view.Online(node) {
-		if node, err = n.setReady(c, id, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats"); err !=
-			nil {
-			return err
-		}
-	}
 	load, err := n.load(c)
 	if err != nil {
 		return err
+	}
+	if !view.Online(node) || view.SetLoad(node.DeepCopy(), in, load[id].Tasks) {
+		if node, err = n.online(c, id, in, load[id].Tasks); err != nil {
+			return err
+		}
 	}
 	return c.Answer(http.StatusOK, view.Node(node, load[node.Name], now, view.Place{}))
 }
@@ -276,16 +282,18 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	})
 }
 
-// setReady writes the Ready condition of a worker.
-func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
-	reason, message string) (next *corev1.Node, err error) {
+// online writes that a worker is Ready, and the load that its heartbeat says.
+func (n *nodes) online(c *Call, id string, in *wire.Heartbeat, ours int) (next *corev1.Node, err error) {
 	err = again(c, func() error {
 		have, err := n.server().worker(c, id)
 		if err != nil {
 			return err
 		}
 		next = have.DeepCopy()
-		view.SetReady(next, status, reason, message, time.Now())
+		view.SetLoad(next, in, ours)
+		if !view.Online(next) {
+			view.SetReady(next, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats", time.Now())
+		}
 		return n.cluster.UpdateStatus(c, next)
 	})
 	return next, err
