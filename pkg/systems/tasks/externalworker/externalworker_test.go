@@ -97,9 +97,10 @@ type fake struct {
 	mu      sync.Mutex
 	asked   []string
 	given   []wire.Execute
-	design  map[string]string // the states of tasks by ID, of a worker that has the design's paths only
-	answer  func(w http.ResponseWriter, r *http.Request) // the response to a request to execute
-	has     bool
+	// design has the tasks of a worker that has the design's paths only, by ID.
+	design map[string]string
+	answer func(w http.ResponseWriter, r *http.Request) // the response to a request to execute
+	has    bool
 }
 
 func newFake(t *testing.T) *fake {
