@@ -290,7 +290,7 @@ func TestImage(t *testing.T) {
 		w.Pods = []*corev1.Pod{pod}
 		require.Empty(t, w.settle(t))
 		require.Equal(t,
-			"ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be had: "+
+			"ImageNotFound: the image "+buildbarn.ImageInstaller+" of container bb-runner-installer cannot be had: "+
 				"see the events of pod p",
 			conditionOf(w.Part, buildbarn.ConditionReady).Reason+": "+conditionOf(w.Part, buildbarn.ConditionReady).Message)
 	}

@@ -20,8 +20,8 @@ func whole(spec json.RawMessage, t kontrol.Target) (map[string]json.RawMessage, 
 	return map[string]json.RawMessage{"spec": spec}, nil
 }
 
-// specAlone reports whether fields are those of the kind's spec, and not of the kind. Of a kind that is not known here,
-// such as a custom resource, an object has at least one of the fields that all kinds have.
+// specAlone reports whether the kind's spec has all fields, and the kind itself has none. An object of an unknown kind,
+// such as a custom resource, has at least one of the fields that all kinds have.
 func specAlone(fields map[string]json.RawMessage, t kontrol.Target) bool {
 	if t.APIVersion == "" {
 		t.APIVersion = apiVersion(t.Kind)
