@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
 
+	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/server"
 	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -39,15 +40,20 @@ Of several such processes one works, which holds a Lease in kube-system.`,
 
 func (o operator) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: o.name, Short: o.Short, Args: command.Exactly(0, "--kubeconfig FILE | --print-crds | --print-rbac"),
+		Use: o.name, Short: o.Short, Args: command.Exactly(0,
+			"--kubeconfig FILE | --print-crds | --print-rbac | --print-manifests"),
 		Example: fmt.Sprintf(`  coracle operator %[1]s --print-crds | kubectl apply --server-side -f -
   coracle operator %[1]s --print-rbac | kubectl apply -f -
-  coracle operator %[1]s --kubeconfig admin.conf`, o.name),
+  coracle operator %[1]s --kubeconfig admin.conf
+  coracle operator %[1]s --print-manifests --image REGISTRY/coracle:TAG | kubectl apply -f -`, o.name),
 	}
 	cluster := outside(cmd, o.Listen)
 	definitions := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
 	rights := cmd.Flags().Bool("print-rbac", false, "print a service account with the rights that this needs, and end")
-	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "kubeconfig")
+	manifests := cmd.Flags().Bool("print-manifests", false,
+		"print a namespace with a deployment of this operator and its rights, and end")
+	image := cmd.Flags().String("image", "coracle:"+version.Coracle, "image of the deployment that is printed")
+	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "print-manifests", "kubeconfig")
 	var namespaces []string
 	if o.Sources {
 		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil,
@@ -59,6 +65,8 @@ func (o operator) command() *cobra.Command {
 			return command.PrintManifests(cmd.OutOrStdout(), o.Definitions()...)
 		case *rights:
 			return o.printRBAC(cmd.OutOrStdout(), namespaces)
+		case *manifests:
+			return o.printManifests(cmd.OutOrStdout(), *image, namespaces)
 		}
 		c, err := cluster()
 		if err != nil {

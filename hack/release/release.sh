@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Packs bin/coracle as a release: hack/release/release.sh. It writes into dist a static archive, a Debian package with
-# systemd units, the install script, the bill of materials, and SHA256SUMS. The same sources give the same bytes.
+# systemd units, the install script, an image for operators, the bill of materials, and SHA256SUMS. The same sources give
+# the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=hack/release
@@ -54,5 +55,6 @@ find "$deb" -exec touch -h -d "@$epoch" {} +
 # gzip: every dpkg reads it, and it takes seconds where xz takes a minute.
 dpkg-deb --root-owner-group -Zgzip -z6 --build "$deb" "dist/coracle_${version}_$arch.deb" >/dev/null
 
+CGO_ENABLED=0 go run -trimpath ./hack/images/coracle bin/coracle dist/coracle-image.tar
 install -m 0755 $here/install.sh dist/install.sh
-(cd dist && sha256sum "$top.tar.gz" "coracle_${version}_$arch.deb" coracle.cdx.json install.sh >SHA256SUMS && ls -l $(cut -c67- SHA256SUMS) SHA256SUMS)
+(cd dist && sha256sum "$top.tar.gz" "coracle_${version}_$arch.deb" coracle.cdx.json coracle-image.tar install.sh >SHA256SUMS && ls -l $(cut -c67- SHA256SUMS) SHA256SUMS)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -51,6 +52,8 @@ type Reconciler struct {
 	When client.Object
 	// Workers is the number of objects reconciled concurrently; 0 means 2.
 	Workers int
+	// Metrics, if not nil, are the reconciler's own.
+	Metrics prometheus.Collector
 	// New creates the function for each start.
 	New func(Env) Func
 }

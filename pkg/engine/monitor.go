@@ -141,6 +141,9 @@ func (m *Monitor) observe(l *life) *observer {
 	o.watches, o.reads = slices.Compact(o.watches), slices.Compact(o.reads)
 	if m.reg != nil {
 		m.reg.MustRegister(events.LostCounter(r.Name+"-controller", o.lost))
+		if r.Metrics != nil {
+			m.reg.MustRegister(r.Metrics)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

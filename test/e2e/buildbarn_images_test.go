@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/test/host"
 )
 
@@ -36,10 +37,12 @@ func loadBuildbarn(t *testing.T, h *host.Host) (browser bool) {
 	archives := buildbarnImages(t)
 	loaded := h.Run(append([]string{"image", "load"}, archives...)...)
 	t.Logf("Buildbarn's programs are from %s:\n%s", filepath.Dir(archives[0]), loaded)
-	for _, name := range []string{"bb-storage", "bb-scheduler", "bb-worker", "bb-runner-installer"} {
-		require.Contains(t, loaded, "loaded docker.io/buildbarn/"+name+":latest\n",
-			"no archive in %s has the image buildbarn/%s:latest, which the manifests name: tag it so, or unset BUILDBARN_IMAGES",
+	for _, name := range []string{
+		buildbarn.ImageStorage, buildbarn.ImageScheduler, buildbarn.ImageWorker, buildbarn.ImageInstaller,
+	} {
+		require.Contains(t, loaded, "loaded "+name+"\n",
+			"no archive in %s has the image %s, which is the default: tag it so, or unset BUILDBARN_IMAGES",
 			filepath.Dir(archives[0]), name)
 	}
-	return strings.Contains(loaded, "loaded docker.io/buildbarn/bb-browser:latest\n")
+	return strings.Contains(loaded, "loaded "+buildbarn.ImageBrowser+"\n")
 }

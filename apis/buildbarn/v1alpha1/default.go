@@ -14,13 +14,14 @@ const (
 	defaultPeriod = 5
 )
 
-// Default images, as tagged by the Buildbarn project.
+// Default images: those that the Buildbarn project publishes and runs together (the table in the README of
+// github.com/buildbarn/bb-deployments, 2026-03-26).
 const (
-	imageScheduler = "buildbarn/bb-scheduler:latest"
-	imageWorker    = "buildbarn/bb-worker:latest"
-	imageStorage   = "buildbarn/bb-storage:latest"
-	imageBrowser   = "buildbarn/bb-browser:latest"
-	imageInstaller = "buildbarn/bb-runner-installer:latest"
+	ImageStorage   = "ghcr.io/buildbarn/bb-storage:20260326T151518Z-d0c6f26"
+	ImageScheduler = "ghcr.io/buildbarn/bb-scheduler:20260326T163248Z-e6ab874"
+	ImageWorker    = "ghcr.io/buildbarn/bb-worker:20260326T163248Z-e6ab874"
+	ImageInstaller = "ghcr.io/buildbarn/bb-runner-installer:20260326T163248Z-e6ab874"
+	ImageBrowser   = "ghcr.io/buildbarn/bb-browser:20260319T101727Z-1731858"
 	imageRunner    = defaultShell
 )
 
@@ -41,7 +42,7 @@ func defaultPods(p *PodSpec, image string, replicas int32) {
 
 // DefaultScheduler sets the defaults. All functions in this file are idempotent.
 func DefaultScheduler(s *BuildbarnScheduler) {
-	defaultPods(&s.Spec.PodSpec, imageScheduler, 1)
+	defaultPods(&s.Spec.PodSpec, ImageScheduler, 1)
 	set(&s.Spec.ServiceType, corev1.ServiceTypeClusterIP)
 }
 
@@ -51,10 +52,10 @@ func DefaultWorker(w *BuildbarnWorker) {
 		setPtr(&w.Spec.Replicas, 1)
 	}
 	replicas := w.Spec.Replicas
-	defaultPods(&w.Spec.PodSpec, imageWorker, 1)
+	defaultPods(&w.Spec.PodSpec, ImageWorker, 1)
 	w.Spec.Replicas = replicas
 	set(&w.Spec.RunnerImage, imageRunner)
-	set(&w.Spec.RunnerInstallerImage, imageInstaller)
+	set(&w.Spec.RunnerInstallerImage, ImageInstaller)
 	set(&w.Spec.VolumeInitImage, defaultShell)
 	set(&w.Spec.Instance, DefaultInstance)
 	set(&w.Spec.DrainSeconds, defaultDrain)
@@ -67,7 +68,7 @@ func DefaultWorker(w *BuildbarnWorker) {
 
 // DefaultStorage sets the defaults.
 func DefaultStorage(s *BuildbarnStorage) {
-	defaultPods(&s.Spec.PodSpec, imageStorage, 2)
+	defaultPods(&s.Spec.PodSpec, ImageStorage, 2)
 	set(&s.Spec.VolumeInitImage, defaultShell)
 	set(&s.Spec.ClaimPolicy, ClaimsRetain)
 	if len(s.Spec.VolumeClaimTemplates) == 0 {
@@ -78,13 +79,13 @@ func DefaultStorage(s *BuildbarnStorage) {
 
 // DefaultFrontend sets the defaults.
 func DefaultFrontend(f *BuildbarnFrontend) {
-	defaultPods(&f.Spec.PodSpec, imageStorage, 1)
+	defaultPods(&f.Spec.PodSpec, ImageStorage, 1)
 	set(&f.Spec.ServiceType, corev1.ServiceTypeLoadBalancer)
 }
 
 // DefaultBrowser sets the defaults.
 func DefaultBrowser(b *BuildbarnBrowser) {
-	defaultPods(&b.Spec.PodSpec, imageBrowser, 1)
+	defaultPods(&b.Spec.PodSpec, ImageBrowser, 1)
 	set(&b.Spec.ServiceType, corev1.ServiceTypeClusterIP)
 	setPtr(&b.Spec.Ingress, true)
 }
@@ -92,10 +93,10 @@ func DefaultBrowser(b *BuildbarnBrowser) {
 // DefaultFarm sets the defaults.
 func DefaultFarm(b *Buildbarn) {
 	s := &b.Spec
-	set(&s.Images.Scheduler, imageScheduler)
-	set(&s.Images.Worker, imageWorker)
-	set(&s.Images.Storage, imageStorage)
-	set(&s.Images.RunnerInstaller, imageInstaller)
+	set(&s.Images.Scheduler, ImageScheduler)
+	set(&s.Images.Worker, ImageWorker)
+	set(&s.Images.Storage, ImageStorage)
+	set(&s.Images.RunnerInstaller, ImageInstaller)
 	set(&s.Images.Runner, imageRunner)
 	set(&s.Images.VolumeInit, defaultShell)
 	set(&s.ImagePullPolicy, corev1.PullIfNotPresent)

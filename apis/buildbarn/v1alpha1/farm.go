@@ -71,13 +71,13 @@ const (
 // Images are the images of the programs of a farm.
 type Images struct {
 	// Scheduler, Worker and Storage are the images of bb_scheduler, bb_worker and bb_storage. They default to
-	// buildbarn/bb-scheduler:latest, buildbarn/bb-worker:latest and buildbarn/bb-storage:latest.
+	// upstream's in ghcr.io/buildbarn, of versions that belong together.
 	Scheduler string `json:"scheduler,omitempty"`
 	Worker    string `json:"worker,omitempty"`
 	Storage   string `json:"storage,omitempty"`
 	// Browser is the image of bb_browser. If it is empty, the farm has no browser.
 	Browser string `json:"browser,omitempty"`
-	// RunnerInstaller is the image that provides bb_runner. Defaults to buildbarn/bb-runner-installer:latest.
+	// RunnerInstaller is the image that provides bb_runner. Defaults to upstream's.
 	RunnerInstaller string `json:"runnerInstaller,omitempty"`
 	// Runner is the image in which actions are executed, for pools without runnerImage. Defaults to busybox:1.36.
 	Runner string `json:"runner,omitempty"`

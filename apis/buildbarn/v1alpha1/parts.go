@@ -60,7 +60,7 @@ type BuildbarnWorkerSpec struct {
 	// RunnerImage is the image in which actions are executed. Defaults to busybox:1.36.
 	RunnerImage string `json:"runnerImage,omitempty"`
 	// RunnerInstallerImage is the image that copies bb_runner to /bb for the runner. Defaults to
-	// buildbarn/bb-runner-installer:latest.
+	// upstream's, of the same version as the default worker.
 	RunnerInstallerImage string `json:"runnerInstallerImage,omitempty"`
 	// VolumeInitImage is an image with a shell that creates the worker's directories. Defaults to busybox:1.36.
 	VolumeInitImage string `json:"volumeInitImage,omitempty"`

@@ -21,7 +21,7 @@ type Part interface {
 
 // PodSpec has the fields that all parts share.
 type PodSpec struct {
-	// Image is the image of the part's program, such as buildbarn/bb-storage:latest. Its entrypoint takes the path
+	// Image is the image of the part's program, such as ghcr.io/buildbarn/bb-storage:TAG. Its entrypoint takes the path
 	// of the configuration as its only argument.
 	Image string `json:"image,omitempty"`
 	// ImagePullPolicy is the pull policy of all images of the part. Defaults to IfNotPresent.

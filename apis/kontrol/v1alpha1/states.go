@@ -144,8 +144,8 @@ type Current struct {
 	// Generation and Revision are those in the object's annotations.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
-	// UID is the UID of the object. ResourceVersion is the object's resourceVersion on the cluster at the last
-	// change of this state.
+	// UID is the UID of the object. ResourceVersion is the object's resourceVersion on the cluster, accurate to a
+	// second.
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Object is the object without status and managed fields. Values of Secrets

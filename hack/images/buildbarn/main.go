@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1"
 
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/hack/images/archive"
 )
 
@@ -56,17 +57,17 @@ func build(out string) error {
 		nil {
 		return err
 	}
-	for _, p := range []struct{ name, module, command string }{
-		{"bb-runner-installer", execution, "bb_runner_installer"},
-		{"bb-worker", execution, "bb_worker"},
-		{"bb-scheduler", execution, "bb_scheduler"},
-		{"bb-storage", storage, "bb_storage"},
+	for _, p := range []struct{ ref, module, command string }{
+		{buildbarn.ImageInstaller, execution, "bb_runner_installer"},
+		{buildbarn.ImageWorker, execution, "bb_worker"},
+		{buildbarn.ImageScheduler, execution, "bb_scheduler"},
+		{buildbarn.ImageStorage, storage, "bb_storage"},
 	} {
 		data, err := b.program(p.module + "/cmd/" + p.command)
 		if err != nil {
 			return err
 		}
-		if err := image(out, p.name, p.module, p.command, data); err != nil {
+		if err := image(out, p.ref, p.module, p.command, data); err != nil {
 			return err
 		}
 	}
@@ -152,8 +153,9 @@ func command(name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// image writes an image of a program with upstream's name and tag.
-func image(out, name, from, binary string, program []byte) error {
+// image writes an image of a program with upstream's name and tag, and with the name ref.
+func image(out, ref, from, binary string, program []byte) error {
+	name, _, _ := strings.Cut(path.Base(ref), ":")
 	m, err := find(from)
 	if err != nil {
 		return err
@@ -164,8 +166,8 @@ func image(out, name, from, binary string, program []byte) error {
 	}
 	files := []archive.File{{Name: binary, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
 	config := v1.Config{Entrypoint: []string{"/" + binary}}
-	return archive.Write(filepath.Join(out, name+".tar"), config, files, "docker.io/buildbarn/"+name+":"+tag,
-		"docker.io/buildbarn/"+name+":latest")
+	// The second name is the default of Coracle's kinds, so that manifests find the image without a registry.
+	return archive.Write(filepath.Join(out, name+".tar"), config, files, "ghcr.io/buildbarn/"+name+":"+tag, ref)
 }
 
 type pinned struct{ Version, Dir string }

@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	nodefeatures "k8s.io/component-helpers/nodedeclaredfeatures"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
 // amounts contains quantities of resources: millicores, bytes, and counts of extended resources.
@@ -162,8 +164,10 @@ type nodeInfo struct {
 	score  struct{ cpu, mem int64 }
 	ports  map[port]int
 	groups map[string]int
-	tasks  int              // number of pods that run tasks
-	images map[string]int64 // size in bytes by name
+	tasks  int // number of pods that run tasks
+	// elsewhere is the number of tasks that an external worker runs for others, by its heartbeats.
+	elsewhere int64
+	images    map[string]int64 // size in bytes by name
 	// nominated contains the pods that are expected on this node.
 	nominated map[types.UID]*podInfo
 	soft      bool // has PreferNoSchedule taints
@@ -184,6 +188,10 @@ func (n *nodeInfo) set(node *corev1.Node) {
 	n.zone = node.Labels[corev1.LabelTopologyRegion] + "/" + node.Labels[corev1.LabelTopologyZone]
 	n.most = amountsOf(node.Status.Allocatable)
 	n.max = int(node.Status.Allocatable.Pods().Value())
+	n.elsewhere = 0
+	if tasks.IsExternal(node) {
+		n.elsewhere = node.Status.Capacity.Pods().Value() - int64(n.max)
+	}
 	n.cordoned, n.taints = node.Spec.Unschedulable, node.Spec.Taints
 	n.features = featuresOf(node)
 	n.soft = false

@@ -80,7 +80,7 @@ func byTask(p *corev1.Pod) bool {
 	return false
 }
 
-func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) }
+func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) - n.elsewhere }
 
 func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.scoreCPU }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"log/slog"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,13 @@ func TestTheTaskProfile(t *testing.T) {
 		},
 		"others' pods are no tasks": {
 			nodes: larger, there: []bound{{testPod("x"), "c"}, {testPod("y"), "c"}, {testPod("z", ofTask), "a"}}, want: "c",
+		},
+		"tasks that an external worker runs for others": {
+			nodes: []*corev1.Node{testNode("a", ofNode("8", "8Gi", 3), func(n *corev1.Node) {
+				n.Labels[tasks.External] = "true"
+				n.Status.Capacity = maps.Clone(n.Status.Allocatable)
+				n.Status.Capacity[corev1.ResourcePods] = resource.MustParse("111")
+			}), nodes[2]}, want: "c",
 		},
 		"filters hold": {
 			nodes: larger,

@@ -42,6 +42,14 @@ func (c *cluster) in(name string, s kontrol.State) *kontrol.Resource {
 	})
 }
 
+// told waits for an event about a Resource or Cluster.
+func (c *cluster) told(name, reason, message string) {
+	c.T.Helper()
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.InvolvedObject.Name == name && e.Reason == reason && strings.HasPrefix(e.Message, message)
+	})
+}
+
 func (c *cluster) configMap(name string) (*corev1.ConfigMap, bool) {
 	c.T.Helper()
 	var m corev1.ConfigMap
@@ -114,6 +122,8 @@ func TestKontrolModes(t *testing.T) {
 			c.in("enforce-"+name, kontrol.StateSynced)
 			drifted := c.in("report-"+name, kontrol.StateDrifted)
 			require.Contains(t, drifted.Status.Message, ".data.a was changed by somebody")
+			c.told("report-"+name, "Drifted", "On cluster "+name+": .data.a was changed by somebody")
+			c.told("correct-"+name, "DriftEnded", "On cluster "+name)
 			var current kontrol.CurrentState
 			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "report-" + name + "." + name}, &current))
 			require.EqualValues(t, 1, current.State.DriftCount, "what was added is listed, but does not count")
@@ -211,6 +221,7 @@ func TestKontrolConflicts(t *testing.T) {
 		managed("foreign", "here", configMapTemplate("foreign", "ours")))
 	require.Contains(t, c.in("two", kontrol.StateConflict).Status.Message, "Resource one already has the same object")
 	require.Contains(t, c.in("theirs", kontrol.StateConflict).Status.Message, `.data.a: conflict with "somebody"`)
+	c.told("theirs", "Conflict", "On cluster ")
 	require.Contains(t, c.in("foreign", kontrol.StateConflict).Status.Message, "belongs to the Resource with the id 42")
 	for name, want := range map[string]string{"m": "1", "theirs": "theirs", "foreign": "theirs"} {
 		m, _ := c.configMap(name)
@@ -317,8 +328,10 @@ func TestKontrolBadClusters(t *testing.T) {
 	require.NoError(t, c.Delete(c.Ctx, &secret))
 	reason("there", kontrol.ReasonSecretMissing, "create it")
 	c.in("fine", kontrol.StateUnreachable)
+	c.told("there", "ClusterNotReady", "SecretMissing: ")
 	c.Make(kubeconfigSecret(t, "there", other, nil))
 	c.in("fine", kontrol.StateSynced)
+	c.told("there", "ClusterReady", "")
 	other.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"a":"drift"}}`)
 	other.has("m", map[string]string{"a": "b"})
 }

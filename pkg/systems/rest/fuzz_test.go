@@ -69,9 +69,9 @@ func FuzzDecode(f *testing.F) {
 				if _, err := json.Marshal(view.Resource(made, nil, nil)); err != nil {
 					t.Fatal(err)
 				}
-				var change wire.UpdateResource
+				var change wire.PutResource
 				if decode(data, &change) == nil {
-					_ = view.UpdateResource(made, &change)
+					_ = view.PutResource(made, &change)
 				}
 			}
 		}

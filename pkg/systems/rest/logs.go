@@ -54,7 +54,7 @@ func (t *tasks) logs(c *Call) error {
 	defer free()
 	out := wire.TaskLogs{TaskID: c.Param("id"), Tail: tail}
 	if source.worker != "" {
-		return t.server().relay(c, source.worker, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs", tail, &out)
+		return t.server().relay(c, source.worker, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs", tail, &out, &out.Logs)
 	}
 	if out.Logs, err = t.server().whole(c, source, tail); err != nil {
 		return err
@@ -223,8 +223,9 @@ func lastBytes(r io.Reader, most int) (string, error) {
 	return string(kept), nil
 }
 
-// relay answers with the JSON of an external worker, if its size is within the limit and it has the type of into.
-func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
+// relay answers with the JSON of an external worker, of limited size and of the expected type. A worker may answer with
+// the text of the log instead, unless text is nil.
+func (s *Server) relay(c *Call, node, path string, tail int, into any, text *string) error {
 	ctx, cancel := context.WithTimeout(c.Context, logTimeout)
 	defer cancel()
 	inner := *c
@@ -237,6 +238,9 @@ func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
 	data, err := bounded.All(in, 2*maxLogs)
 	if err == nil {
 		err = json.Unmarshal(data, into)
+		if text != nil && (err != nil || !bytes.Contains(data, []byte(`"logs"`))) {
+			*text, err = string(data), nil
+		}
 	}
 	if err != nil {
 		return Refuse(http.StatusBadGateway, "failed to decode worker response: %v", err)

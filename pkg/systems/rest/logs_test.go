@@ -105,7 +105,6 @@ func TestLogsOfExternalWorkers(t *testing.T) {
 		"redirect": func(rw http.ResponseWriter, r *http.Request) {
 			http.Redirect(rw, r, w.agent.server.URL, http.StatusFound)
 		},
-		"no JSON": func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("<html>")) },
 		"too large": func(rw http.ResponseWriter, _ *http.Request) {
 			for range 3 * maxLogs / 1024 { // more than the JSON of the longest log
 				_, _ = rw.Write([]byte(strings.Repeat(" ", 1024)))
@@ -117,6 +116,9 @@ func TestLogsOfExternalWorkers(t *testing.T) {
 		require.Equal(t, http.StatusBadGateway, w.do("GET", path, nil).status, name)
 	}
 	require.Empty(t, w.agent.asked)
+	answer = func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("{\"level\":1}\ntwo\n")) }
+	w.do("GET", path, nil).into(t, &logs)
+	require.Equal(t, "{\"level\":1}\ntwo\n", logs.Logs, "the design draws no form of logs")
 	answer = func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("data: x\n\n")) }
 	require.Equal(t, "data: x\n\n", w.do("GET", path+"/stream", nil).body)
 }

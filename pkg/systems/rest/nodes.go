@@ -38,11 +38,13 @@ func (n *nodes) Routes() []Route {
 		Body:    wire.RegisterNode{},
 		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
-	same := register
-	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, heartbeat timeout 30 s unless it sets one"
-	same.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
+	design := register
+	design.Path = "/api/v1/nodes"
+	design.Summary = "Register an external worker, heartbeat timeout 30 s unless it sets one"
+	design.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
+	design.Answers = map[int]any{http.StatusCreated: wire.RegisteredNode{}, http.StatusTooManyRequests: wire.Error{}}
 	return []Route{
-		register, same,
+		register, design,
 		{
 			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
 			Handle:  n.heartbeat,
@@ -74,8 +76,8 @@ func (n *nodes) register(c *Call, silent int) error {
 	if in.HeartbeatTimeoutSeconds == 0 {
 		in.HeartbeatTimeoutSeconds = silent
 	}
-	if in.Hostname == "" || in.Port == 0 || in.CPU == "" || in.Memory == "" {
-		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required")
+	if in.Hostname == "" || in.Port == 0 || in.Capacity == 0 && (in.CPU == "" || in.Memory == "") {
+		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required (or capacity, a number of tasks)")
 	}
 	address, err := n.server().workerAddress(c, in.Hostname, in.Port)
 	if err != nil {
@@ -109,7 +111,9 @@ func (n *nodes) register(c *Call, silent int) error {
 			}
 		}
 	}
-	return c.Answer(http.StatusCreated, view.Node(node, view.Load{}, now, view.Place{}))
+	return c.Answer(http.StatusCreated, wire.RegisteredNode{
+		Node: view.Node(node, view.Load{}, now, view.Place{}), ID: node.Name,
+	})
 }
 
 // lease returns the Lease of a worker, which records its heartbeats as for other nodes.
@@ -226,12 +230,15 @@ func (n *nodes) heartbeatBody(c *Call) error {
 	if in.NodeID == "" {
 		return Refuse(http.StatusBadRequest, "nodeId is required")
 	}
-	return n.beat(c, in.NodeID)
+	if in.Capacity < 0 || in.RunningTasks != nil && *in.RunningTasks < 0 {
+		return Refuse(http.StatusBadRequest, "capacity and running_tasks must not be negative")
+	}
+	return n.beat(c, in.NodeID, &in)
 }
 
-func (n *nodes) heartbeat(c *Call) error { return n.beat(c, c.Param("id")) }
+func (n *nodes) heartbeat(c *Call) error { return n.beat(c, c.Param("id"), &wire.Heartbeat{}) }
 
-func (n *nodes) beat(c *Call, id string) error {
+func (n *nodes) beat(c *Call, id string, in *wire.Heartbeat) error {
 	if id == "" {
 		return errNoNode
 	}
@@ -243,15 +250,14 @@ func (n *nodes) beat(c *Call, id string) error {
 	if err := n.renew(c, node, now); err != nil {
 		return err
 	}
-	if !view.Online(node) {
-		if node, err = n.setReady(c, id, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats"); err !=
-			nil {
-			return err
-		}
-	}
 	load, err := n.load(c)
 	if err != nil {
 		return err
+	}
+	if !view.Online(node) || view.SetLoad(node.DeepCopy(), in, load[id].Tasks) {
+		if node, err = n.online(c, id, in, load[id].Tasks); err != nil {
+			return err
+		}
 	}
 	return c.Answer(http.StatusOK, view.Node(node, load[node.Name], now, view.Place{}))
 }
@@ -280,15 +286,18 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 	})
 }
 
-func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
-	reason, message string) (next *corev1.Node, err error) {
+// online sets the condition Ready of a worker, and the load in its heartbeat.
+func (n *nodes) online(c *Call, id string, in *wire.Heartbeat, ours int) (next *corev1.Node, err error) {
 	err = again(c, func() error {
 		have, err := n.server().worker(c, id)
 		if err != nil {
 			return err
 		}
 		next = have.DeepCopy()
-		view.SetReady(next, status, reason, message, time.Now())
+		view.SetLoad(next, in, ours)
+		if !view.Online(next) {
+			view.SetReady(next, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats", time.Now())
+		}
 		return n.cluster.UpdateStatus(c, next)
 	})
 	return next, err

@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
@@ -128,8 +130,9 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/nodes":          `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/resources":      `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`,
-		"PUT /api/v1/resources/{id}":  `{}`,
-		"POST /api/v1/bundles":        `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
+		"PUT /api/v1/resources/{id}":  `{}`, "PATCH /api/v1/resources/{id}": `{}`,
+		"POST /api/v1/resources/{id}/rollback": `{"revision":1}`,
+		"POST /api/v1/bundles":                 `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
 		"POST /api/v1/bundles/{id}/approve": `{"content":"x"}`, "POST /api/v1/resources/{id}/approve": `{"generation":1}`,
 		"POST /api/v1/heartbeat": `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
 		"PUT /api/v1/tasks/{id}/status": `{"status":"running"}`, "PUT /api/v1/pods/{id}/status": `{"status":"running"}`,
@@ -240,12 +243,23 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", "/api/v1/resources", nil)
 	expect(http.StatusBadRequest, "GET", "/api/v1/resources?limit=x", nil)
 	expect(http.StatusOK, "GET", resource, nil)
-	expect(http.StatusOK, "PUT", resource, `{"suspend":true}`)
+	expect(http.StatusOK, "PUT", resource, `{"desired_spec":{},"suspend":true}`)
 	expect(http.StatusConflict, "PUT", resource, `{"suspend":true,"generation":9}`)
+	expect(http.StatusConflict, "PATCH", resource, `{"suspend":true,"generation":9}`)
 	expect(http.StatusConflict, "POST", resource+"/approve", `{"generation":2}`)
-	expect(http.StatusOK, "PUT", resource, `{"approval":"Manual"}`)
+	expect(http.StatusOK, "PATCH", resource, `{"approval":"Manual"}`)
 	expect(http.StatusOK, "POST", resource+"/approve", `{"generation":3}`)
+	expect(http.StatusOK, "GET", resource+"/history", nil)
+	expect(http.StatusConflict, "POST", resource+"/rollback", `{"revision":9}`)
+	expect(http.StatusOK, "PATCH", resource, `{"desired_spec":{"data":{"a":"b"}}}`)
+	expect(http.StatusOK, "POST", resource+"/rollback", `{"generation":3}`)
 	expect(http.StatusOK, "DELETE", resource, nil)
+	for _, table := range []string{"resource_current_states", "resource_applied_states", "clusters"} {
+		expect(http.StatusOK, "GET", "/api/v1/"+table, nil)
+		expect(http.StatusBadRequest, "GET", "/api/v1/"+table+"?limit=x", nil)
+	}
+	w.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: kontrol.ClusterSpec{Pull: true}})
+	expect(http.StatusOK, "GET", "/api/v1/clusters/edge", nil)
 
 	var one wire.Bundle
 	expect(http.StatusCreated, "POST", "/api/v1/bundles", valid["POST /api/v1/bundles"]).into(t, &one)

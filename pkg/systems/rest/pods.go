@@ -234,7 +234,7 @@ func (p *pods) logs(c *Call) error {
 	defer free()
 	out := wire.PodLogs{PodID: c.Param("id"), Tail: tail, Logs: map[string]string{}}
 	if from.worker != "" {
-		return p.server().relay(c, from.worker, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs", tail, &out)
+		return p.server().relay(c, from.worker, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs", tail, &out, nil)
 	}
 	left := maxPodLogs
 	for _, name := range containers {

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -18,6 +19,9 @@ type resources Server
 
 func (s *resources) Routes() []Route {
 	const at = "/api/v1/resources/{id}"
+	changed := map[int]any{
+		http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{},
+	}
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/resources",
@@ -39,23 +43,25 @@ func (s *resources) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPut, Path: at, Summary: "Change a resource", Handle: s.update,
-			Body: wire.UpdateResource{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Resource{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Method: http.MethodPut, Path: at, Summary: "Replace a resource", Handle: s.replace,
+			Body: wire.PutResource{}, Answers: changed,
+		},
+		{
+			Method: http.MethodPatch, Path: at, Summary: "Merge a part into a resource (RFC 7386)", Handle: s.patch,
+			Body: document{}, Answers: changed,
+		},
+		{
+			Method: http.MethodGet, Path: at + "/history", Summary: "List the contents of a resource, newest first",
+			Handle:  s.history,
+			Answers: map[int]any{http.StatusOK: []wire.Revision{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodPost, Path: at + "/rollback", Summary: "Restore a former content of a resource",
+			Handle: s.rollback, Body: wire.RollbackResource{}, Answers: changed,
 		},
 		{
 			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it",
-			Handle: s.approve,
-			Body:   wire.ApproveResource{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Resource{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Handle: s.approve, Body: wire.ApproveResource{}, Answers: changed,
 		},
 		{
 			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and its objects by its deletion policy",
@@ -183,17 +189,60 @@ func (s *resources) get(c *Call) error {
 	return s.answer(c, r)
 }
 
-func (s *resources) update(c *Call) error {
-	var in wire.UpdateResource
+func (s *resources) replace(c *Call) error {
+	var in wire.PutResource
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	return s.write(c, in.Generation, func(r *kontrol.Resource) error { return view.PutResource(r, &in) })
+}
+
+func (s *resources) patch(c *Call) error {
+	var in map[string]json.RawMessage
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	var generation *int64
+	if raw, ok := in["generation"]; ok {
+		if err := json.Unmarshal(raw, &generation); err != nil {
+			return Refuse(http.StatusBadRequest, "generation must be a number")
+		}
+	}
+	return s.write(c, generation, func(r *kontrol.Resource) error { return view.PatchResource(r, in) })
+}
+
+// write makes a change to a Resource, which must have the generation unless that is nil.
+func (s *resources) write(c *Call, generation *int64, edit func(*kontrol.Resource) error) error {
+	return s.change(c, func(r *kontrol.Resource) error {
+		if generation != nil && *generation != r.Generation {
+			return generationGone(r, *generation)
+		}
+		if err := edit(r); err != nil {
+			return Refuse(http.StatusBadRequest, "%v", err)
+		}
+		return s.cluster.Update(c, r)
+	})
+}
+
+func (s *resources) history(c *Call) error {
+	r, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Revisions(r))
+}
+
+func (s *resources) rollback(c *Call) error {
+	var in wire.RollbackResource
 	if err := c.Decode(&in); err != nil {
 		return err
 	}
 	return s.change(c, func(r *kontrol.Resource) error {
-		if in.Generation != nil && *in.Generation != r.Generation {
-			return generationGone(r, *in.Generation)
+		if (in.Revision > 0) == (in.Generation > 0) {
+			return Refuse(http.StatusBadRequest, "give either revision or generation, above 0")
 		}
-		if err := view.UpdateResource(r, &in); err != nil {
-			return Refuse(http.StatusBadRequest, "%v", err)
+		if !view.Rollback(r, &in) {
+			return Refuse(http.StatusConflict, "the resource has no such former content: see its history")
 		}
 		return s.cluster.Update(c, r)
 	})

@@ -102,27 +102,27 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 
 	// The revision increases, or can be set, even back. The generation always increases.
 	var r wire.Resource
-	put := func(body string) {
+	send := func(method, body string) {
 		t.Helper()
-		a := w.do("PUT", at, body)
+		a := w.do(method, at, body)
 		require.Equal(t, http.StatusOK, a.status, a.body)
 		r = wire.Resource{}
 		a.into(t, &r)
 		require.Equal(t, made.ID, r.ID)
 	}
-	put(`{"desired_spec":{"data":{"hello":"sea"}}}`)
+	send("PUT", `{"desired_spec":{"data":{"hello":"sea"}}}`)
 	require.Equal(t, [2]int64{2, 2}, [2]int64{r.Generation, r.Revision})
 	require.Equal(t, "OutOfSync", r.State)
-	put(`{"desired_spec":{"data":{"hello":"world"}},"revision":1,"generation":2}`)
+	send("PUT", `{"desired_spec":{"data":{"hello":"world"}},"revision":1,"generation":2}`)
 	require.Equal(t, [2]int64{3, 1}, [2]int64{r.Generation, r.Revision})
-	put(`{"mode":"Report","suspend":true,"deletion_policy":"Orphan"}`)
+	send("PATCH", `{"mode":"Report","suspend":true,"deletion_policy":"Orphan"}`)
 	require.Equal(t, []any{"Report", true, "Orphan"}, []any{r.Mode, r.Suspend, r.DeletionPolicy})
 	require.JSONEq(t,
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world"}}`,
 		string(r.DesiredSpec))
 
 	// Windows and approval: each edit needs its own approval.
-	put(`{"approval":"Manual","windows":[{"kind":"Allow","schedule":"0 22 * * 1-5","duration":"90m","time_zone":"Europe/Berlin"},{"kind":"Deny","schedule":"0 0 24 12 *","duration":"72h"}]}`)
+	send("PATCH", `{"approval":"Manual","windows":[{"kind":"Allow","schedule":"0 22 * * 1-5","duration":"90m","time_zone":"Europe/Berlin"},{"kind":"Deny","schedule":"0 0 24 12 *","duration":"72h"}]}`)
 	require.Equal(t,
 		[]wire.SyncWindow{
 			{Kind: "Allow", Schedule: "0 22 * * 1-5", Duration: "1h30m0s", TimeZone: "Europe/Berlin"},
@@ -132,25 +132,94 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	require.Contains(t, w.do("POST", at+"/approve", `{"generation":4}`).says(t), "generation 5 by now, not 4")
 	w.do("POST", at+"/approve", `{"generation":5}`).into(t, &r)
 	require.EqualValues(t, 5, r.ApprovedGeneration)
-	put(`{"windows":[]}`)
+	send("PATCH", `{"windows":[]}`)
 	require.Equal(t, []any{"Manual", int64(6), int64(5), 0},
 		[]any{r.Approval, r.Generation, r.ApprovedGeneration, len(r.Windows)}, "the new generation is not approved")
-	put(`{"approval":"None"}`)
+	send("PATCH", `{"approval":"None"}`)
 	require.Contains(t, w.do("POST", at+"/approve", `{"generation":7}`).says(t), "needs no approval")
 
-	stale := w.do("PUT", at, `{"suspend":false,"generation":2}`)
+	stale := w.do("PATCH", at, `{"suspend":false,"generation":2}`)
 	require.Equal(t, http.StatusConflict, stale.status)
 	require.Contains(t, stale.says(t), "generation 7")
 
 	// A client can send back the object that it has read.
 	whole, err := json.Marshal(r)
 	require.NoError(t, err)
-	put(string(whole))
+	send("PUT", string(whole))
 	require.EqualValues(t, 7, r.Generation, "nothing has changed")
+
+	// PUT replaces all but the clusters and the identity, PATCH merges.
+	send("PATCH", `{"desired_spec":{"data":{"more":"1"}},"wave":3,"depends_on":["first"],"ignore":{"fields":["data.x"]},
+		"overrides":[{"clusterName":"edge","patch":[{"op":"replace","path":"/data/more","value":"2"}]}]}`)
+	require.Contains(t, string(r.DesiredSpec), `{"hello":"world","more":"1"}`)
+	require.Equal(t, []any{3, []string{"first"}, "Report", 1}, []any{r.Wave, r.DependsOn, r.Mode, len(r.Overrides)})
+	send("PATCH", `{"desired_spec":{"data":{"hello":null}},"wave":null}`)
+	require.Contains(t, string(r.DesiredSpec), `"data":{"more":"1"}`)
+	require.Equal(t, []any{0, []string{"first"}}, []any{r.Wave, r.DependsOn})
+	send("PUT", `{"desired_spec":{"data":{"new":"1"}}}`)
+	require.Equal(t, []any{"edge", "Correct", false, 0, 0},
+		[]any{r.ClusterID, r.Mode, r.Suspend, len(r.DependsOn), len(r.Overrides)})
+	require.Contains(t, string(r.DesiredSpec), `"data":{"new":"1"}`)
+
+	var history []wire.Revision
+	w.do("GET", at+"/history", nil).into(t, &history)
+	require.EqualValues(t, 10, history[0].Generation)
+	require.Len(t, history[1].Overrides, 1)
+	w.do("POST", at+"/rollback", `{"generation":9}`).into(t, &r)
+	require.Contains(t, string(r.DesiredSpec), `"data":{"more":"1"}`)
+	require.EqualValues(t, 11, r.Generation)
+	require.Equal(t, http.StatusConflict, w.do("POST", at+"/rollback", `{"revision":99}`).status)
+	require.Equal(t, http.StatusBadRequest, w.do("POST", at+"/rollback", `{}`).status)
+
+	// The tables of the states, beside the nested form.
+	for _, table := range []string{"resource_current_states", "resource_applied_states"} {
+		for query, want := range map[string]int{
+			"": 1, "cluster=edge": 1, "cluster=other": 0, fmt.Sprintf("resource_id=%d", made.ID): 1, "resource_id=1": 0,
+		} {
+			var rows []map[string]any
+			w.do("GET", "/api/v1/"+table+"?"+query, nil).into(t, &rows)
+			require.Len(t, rows, want, table+query)
+		}
+	}
 
 	require.Equal(t, http.StatusOK, w.do("DELETE", at, nil).status)
 	w.do("GET", at, nil).into(t, &r)
 	require.Equal(t, "Terminating", r.State, "its clusters have the object")
+}
+
+// TestTheDesiredSpecMayBeTheSpecAlone checks that the schema of a kind tells its spec from the object.
+func TestTheDesiredSpecMayBeTheSpecAlone(t *testing.T) {
+	w := newWorld(t)
+	for body, want := range map[string]string{
+		`"kind":"Deployment","desired_spec":{"replicas":3}`:                              `"spec":{"replicas":3}`,
+		`"kind":"Deployment","desired_spec":{"spec":{"replicas":3}}`:                     `"spec":{"replicas":3}`,
+		`"kind":"Deployment","desired_spec":{"metadata":{"labels":{"a":"b"}}}`:           `"labels":{"a":"b"}`,
+		`"kind":"ConfigMap","desired_spec":{"data":{"a":"b"}}`:                           `"data":{"a":"b"}`,
+		`"kind":"Service","desired_spec":{"ports":[],"selector":{}}`:                     `"spec":{"ports":[],"selector":{}}`,
+		`"kind":"Moon","api_version":"space.example/v1","desired_spec":{"phase":1}`:      `"spec":{"phase":1}`,
+		`"kind":"Moon","api_version":"space.example/v1","desired_spec":{"spec":{"p":1}}`: `"spec":{"p":1}`,
+	} {
+		made := w.resource(`{"cluster_id":"edge","namespace":"x","name":"a",` + body + `}`)
+		require.Contains(t, string(made.DesiredSpec), want, body)
+	}
+	made := w.resource(`{"cluster_id":"edge","namespace":"x","name":"a","kind":"Deployment","desired_spec":{"replicas":3}}`)
+	a := w.do("PATCH", fmt.Sprintf("/api/v1/resources/%d", made.ID), `{"desired_spec":{"paused":true}}`)
+	require.Contains(t, a.body, `"spec":{"paused":true,"replicas":3}`)
+}
+
+func TestClusters(t *testing.T) {
+	w := newWorld(t)
+	w.create(&kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"env": "prod"}},
+		Spec:       kontrol.ClusterSpec{Pull: true},
+	})
+	var list []wire.Cluster
+	w.do("GET", "/api/v1/clusters", nil).into(t, &list)
+	require.Len(t, list, 1)
+	require.Equal(t, []any{"edge", true, "Connecting", "prod"},
+		[]any{list[0].ClusterID, list[0].Pull, list[0].State, list[0].Labels["env"]})
+	require.Equal(t, http.StatusOK, w.do("GET", "/api/v1/clusters/edge", nil).status)
+	require.Equal(t, http.StatusNotFound, w.do("GET", "/api/v1/clusters/other", nil).status)
 }
 
 func TestResourcesAreFiltered(t *testing.T) {
@@ -185,7 +254,7 @@ func TestResourcesAreFiltered(t *testing.T) {
 	require.Len(t, one, 1)
 	require.Contains(t, w.do("GET", "/api/v1/resources?state=Fine", nil).says(t), "invalid state")
 	preflight := w.do("OPTIONS", "/api/v1/resources/1", nil, "Origin", "https://page.example")
-	require.Equal(t, "DELETE, GET, PUT", preflight.header.Get("Access-Control-Allow-Methods"))
+	require.Equal(t, "DELETE, GET, PATCH, PUT", preflight.header.Get("Access-Control-Allow-Methods"))
 }
 
 func TestBadResourcesAreRefused(t *testing.T) {
@@ -225,6 +294,9 @@ func TestBadResourcesAreRefused(t *testing.T) {
 		`{"desired_spec":{"metadata":{"name":"other"}}}`:                                                        `is "other", not "a"`,
 		`{"desired_spec":{"apiVersion":"b/v1"}}`:                                                                "cannot be changed",
 		`{"cluster_selector":"*"}`:                                                                              "clusterName is set",
+		`{"overrides":[{"clusterName":"c","patches":[]}]}`:                                                      `unknown field "patches"`,
+		`{"ignore":{"paths":[]}}`:                                                                               `unknown field "paths"`,
+		`{"generation":"x"}`:                                                                                    "generation must be",
 		`{"approval":"Perhaps"}`:                                                                                "spec.approval",
 		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"soon"}]}`:                               `windows[0].duration "soon" is not a duration`,
 		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"1s"}]}`:                                 "must be from 1m to 744h",
@@ -233,7 +305,7 @@ func TestBadResourcesAreRefused(t *testing.T) {
 		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"1h","time_zone":"Moon/Base"}]}`:         "spec.windows[0].timeZone",
 		`{"windows":[` + strings.Repeat(`{"kind":"Deny","schedule":"* * * * *","duration":"1h"},`, 16) + `{}]}`: "windows",
 	} {
-		a := w.do("PUT", fmt.Sprintf("/api/v1/resources/%d", made.ID), body)
+		a := w.do("PATCH", fmt.Sprintf("/api/v1/resources/%d", made.ID), body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)
 		require.Contains(t, a.says(t), says, body)
 	}

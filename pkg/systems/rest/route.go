@@ -80,7 +80,9 @@ func (c *Call) number(name string, otherwise, least, most int) (int, error) {
 
 // Decode reads the JSON body. As with Podling, unknown fields are ignored.
 func (c *Call) Decode(into any) error {
-	if t, _, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type")); err != nil || t != "application/json" {
+	t, _, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
+	merges := c.Request.Method == http.MethodPatch && t == "application/merge-patch+json"
+	if err != nil || t != "application/json" && !merges {
 		return Refuse(http.StatusBadRequest, "invalid request: the content type must be application/json")
 	}
 	free, err := slot(c, c.server.bodies)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/base/connlimit"
@@ -81,6 +82,7 @@ func (s *Server) resources() []Resource {
 		(*services)(s),
 		(*resources)(s),
 		(*bundles)(s),
+		(*tables)(s),
 		(*maintenance)(s),
 		(*description)(s),
 	}, s.cfg.Resources...)
@@ -104,6 +106,13 @@ func (s *Server) Run(ctx context.Context) error {
 		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.RESTAddress); err != nil {
 			return err
 		}
+	}
+	if slices.Contains(s.cfg.RESTCORSOrigins, "*") {
+		warning := "pages of all domains may use the REST facade with its token"
+		if s.cfg.RESTInsecure {
+			warning = "any page that a browser on this machine shows may change clusters through the REST facade"
+		}
+		s.log.Warn(warning)
 	}
 	l = connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsEach, Logger: s.log})
 	h := &http.Server{

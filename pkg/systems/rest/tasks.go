@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -240,6 +241,7 @@ func (t *tasks) report(c *Call) error {
 	if err := c.Decode(&in); err != nil {
 		return err
 	}
+	in.ContainerID = cmp.Or(in.ContainerID, in.Container)
 	task, attempt, err := t.find(c)
 	if err != nil {
 		return err

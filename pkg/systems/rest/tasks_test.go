@@ -34,6 +34,7 @@ func TestATaskIsPodlings(t *testing.T) {
 	require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: made.TaskID}, &task))
 	require.Equal(t, "500m", task.Spec.Resources.Requests.Cpu().String())
 	require.Equal(t, int32(8080), task.Spec.Ports[0].HostPort)
+	require.Equal(t, int64(300), *task.Spec.ScheduleTimeoutSeconds, "a task without a node fails")
 	require.Equal(t, []corev1.Toleration{taskapi.ToleratesExternal()}, task.Spec.Tolerations)
 
 	w.node("n1")

@@ -107,8 +107,10 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 		`{"hostname":"127.0.0.1","port":80,"cpu":"1","memory":"1Zi"}`:                             "invalid memory format",
 		`{"hostname":"127.0.0.1","port":80,"cpu":"1e300","memory":"1Gi"}`:                         "invalid cpu format",
 		`{"hostname":"127.0.0.1","port":80,"cpu":"-1","memory":"1Gi"}`:                            "positive",
-		`{"hostname":"127.0.0.1","port":80,"capacity":10}`: "hostname, port, cpu, " +
+		`{"hostname":"127.0.0.1","port":80,"cpu":"1"}`: "hostname, port, cpu, " +
 			"and memory are required",
+		`{"hostname":"127.0.0.1","port":80,"capacity":-1}`:      "capacity must be",
+		`{"hostname":"127.0.0.1","port":80,"capacity":1000001}`: "capacity must be",
 	} {
 		a := w.do("POST", "/api/v1/nodes/register", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)
@@ -131,6 +133,36 @@ func TestHowLongAWorkerMayBeSilent(t *testing.T) {
 			require.Equal(t, want*time.Second, taskapi.Patience(&node, 0), path+says)
 		}
 	}
+}
+
+// TestTheDesignsWorker checks the registration and the heartbeats that Podling's design draws: a capacity in tasks, and
+// tasks that the worker runs for others.
+func TestTheDesignsWorker(t *testing.T) {
+	w := newWorld(t)
+	var n struct {
+		ID       string `json:"node_id"`
+		Capacity int
+	}
+	w.do("POST", "/api/v1/nodes", `{"hostname":"localhost","port":8081,"capacity":10}`).into(t, &n)
+	require.Equal(t, 10, n.Capacity)
+	beat := func(load, capacity, allocatable string) {
+		t.Helper()
+		a := w.do("POST", "/api/v1/heartbeat", `{"node_id":"`+n.ID+`"`+load+`}`)
+		require.Equal(t, http.StatusOK, a.status, a.body)
+		var node corev1.Node
+		require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Name: n.ID}, &node))
+		require.Equal(t, capacity, node.Status.Capacity.Pods().String())
+		require.Equal(t, allocatable, node.Status.Allocatable.Pods().String())
+		require.Equal(t, "10", node.Status.Allocatable.Cpu().String())
+	}
+	beat("", "10", "10")
+	beat(`,"capacity":20,"running_tasks":3`, "20", "17")
+	beat("", "20", "17")
+	w.run(w.task("a"), n.ID, 1)
+	beat(`,"capacity":20,"running_tasks":3`, "20", "18")
+	beat(`,"running_tasks":50`, "20", "0")
+	a := w.do("POST", "/api/v1/heartbeat", `{"node_id":"`+n.ID+`","running_tasks":-1}`)
+	require.Equal(t, http.StatusBadRequest, a.status)
 }
 
 // TestTheOwnerReports checks that the worker that runs a task reports its progress and end. Reports from other

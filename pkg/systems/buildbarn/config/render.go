@@ -329,6 +329,7 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 			}},
 		}},
 		"inputDownloadConcurrency": 10, "outputUploadConcurrency": 11,
+		"supportLegacyOutputFilesAndDirectories": true, // Bazel before version 7 names its outputs in the former fields
 		"directoryCache": object{
 			"maximumCount":           1000,
 			"maximumSizeBytes":       1000 << 10,

@@ -290,8 +290,8 @@ func TestImage(t *testing.T) {
 		w.Pods = []*corev1.Pod{pod}
 		require.Empty(t, w.settle(t))
 		require.Equal(t,
-			"ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be "+
-				"pulled: see the events of pod p",
+			"ImageNotFound: the image "+buildbarn.ImageInstaller+" of container bb-runner-installer cannot be pulled: "+
+				"see the events of pod p",
 			conditionOf(w.Part, buildbarn.ConditionReady).Reason+": "+conditionOf(w.Part, buildbarn.ConditionReady).Message)
 	}
 }

@@ -315,6 +315,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	at := metav1.NewMicroTime(r.Now())
 	if was == nil {
 		next.Time = &at
+		tellApplied(r.Events, res, nil, &next)
 		return r.Client.Create(ctx, &kontrol.AppliedState{
 			ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster)}, State: next,
 		})
@@ -324,6 +325,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 		return nil
 	}
 	next.Time = &at
+	tellApplied(r.Events, res, &was.State, &next)
 	changed := *was
 	changed.State = next
 	return client.IgnoreNotFound(r.Client.Update(ctx, &changed))

@@ -96,6 +96,7 @@ func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Re
 		if err := r.Client.Status().Update(ctx, next); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
+		tellCluster(r.Events, c, &next.Status)
 	}
 	return engine.Result{RequeueAfter: again}, nil
 }

@@ -103,7 +103,8 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if !seen.Known && seen.Reason == "" {
 		return engine.Result{}, nil // the watcher wakes this pair
 	}
-	return engine.Result{}, r.record(ctx, pair, res, a, was, seen)
+	again, err := r.record(ctx, pair, res, a, was, seen)
+	return engine.Result{RequeueAfter: again}, err
 }
 
 // quiet drops ErrUnreachable: the cluster's watches wake the pair once it answers.
@@ -114,37 +115,47 @@ func quiet(err error) error {
 	return err
 }
 
+// record writes what was seen. It returns when to look again; 0 for never.
 func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Resource, a *kontrol.Applied,
-	was *kontrol.CurrentState, seen watch.Seen) error {
+	was *kontrol.CurrentState, seen watch.Seen) (time.Duration, error) {
 	var before *kontrol.Current
 	if was != nil && was.State.ResourceUID == string(res.UID) {
 		before = &was.State
 	}
 	if was == nil && seen.Object == nil && seen.Reason == "" && (a == nil || a.Generation == 0) {
-		return nil // nothing was applied yet
+		return 0, nil // nothing was applied yet
 	}
-	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
+	now := r.Now()
+	next := PlanCurrent(res, pair.Cluster, a, before, seen, now)
 	switch {
 	case was == nil:
 		was = &kontrol.CurrentState{
 			ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(pair.Resource, pair.Cluster)}, State: next,
 		}
 		if err := r.Client.Create(ctx, was); err != nil {
-			return err
+			return 0, err
 		}
+		tellCurrent(r.Events, res, nil, &next)
 	case !equality.Semantic.DeepEqual(next, was.State):
 		changed := *was
 		changed.State = next
 		if err := r.Client.Update(ctx, &changed); err != nil {
-			return client.IgnoreNotFound(err)
+			return 0, client.IgnoreNotFound(err)
 		}
+		tellCurrent(r.Events, res, before, &next)
 		was = &changed
+	case seen.Object != nil && seen.Reason == "" && seen.Object.GetResourceVersion() != next.ResourceVersion:
+		return max(time.Nanosecond, next.Time.Add(versionPause).Sub(now)), nil
 	}
 	if seen.Object != nil && seen.Reason == "" && a != nil && next.Generation == a.Generation {
 		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
 	}
-	return nil
+	return 0, nil
 }
+
+// versionPause is how long a change of the resourceVersion alone, such as by a new status of the object, waits after
+// the last record, so that a busy object costs one write a second.
+const versionPause = time.Second
 
 // loadAfter is how long to wait for the watch to show an applied object before reading it.
 const loadAfter = 10 * time.Second
@@ -209,7 +220,8 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 		next.Time = was.Time
 		version := next.ResourceVersion
 		next.ResourceVersion = was.ResourceVersion
-		if equality.Semantic.DeepEqual(next, *was) {
+		recent := was.Time != nil && now.Before(was.Time.Add(versionPause))
+		if equality.Semantic.DeepEqual(next, *was) && (version == was.ResourceVersion || recent) {
 			return *was
 		}
 		next.ResourceVersion = version

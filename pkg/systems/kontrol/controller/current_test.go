@@ -92,3 +92,19 @@ func TestWhatWasAddedStaysFirstSeen(t *testing.T) {
 	require.Zero(t, next.DriftCount)
 	require.Len(t, was.Drift, 2)
 }
+
+// TestTheResourceVersionFollows checks that a change of the version alone is recorded, at most once a second.
+func TestTheResourceVersionFollows(t *testing.T) {
+	in := observed(nil)
+	o := &unstructured.Unstructured{Object: object.Parse([]byte(
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"ns","resourceVersion":"7"}}`))}
+	was := PlanCurrent(in.Resource, "c", nil, nil, watch.Seen{Known: true, Object: o}, now)
+	require.Equal(t, "7", was.ResourceVersion)
+	o = o.DeepCopy()
+	o.SetResourceVersion("8")
+	seen := watch.Seen{Known: true, Object: o}
+	soon := PlanCurrent(in.Resource, "c", nil, &was, seen, now.Add(versionPause-time.Millisecond))
+	require.Equal(t, was, soon)
+	later := PlanCurrent(in.Resource, "c", nil, &was, seen, now.Add(versionPause))
+	require.Equal(t, "8", later.ResourceVersion)
+}

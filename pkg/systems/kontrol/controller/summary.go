@@ -25,8 +25,9 @@ func newSummary() *engine.Reconciler {
 	ofState := func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 		return []engine.Request{engine.RequestFor("", resourceOf(o))}
 	}
+	counts := &tally{}
 	return &engine.Reconciler{
-		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{}, Workers: 16,
+		Name: "kontrolresource", Metrics: counts, Account: "resource-controller", When: &kontrol.Resource{}, Workers: 16,
 		Watches: []engine.Watch{
 			{
 				Object: &kontrol.Resource{}, Changed: engine.SpecChanged, Batch: client.Object.GetName,
@@ -50,15 +51,21 @@ func newSummary() *engine.Reconciler {
 			{Object: &kontrol.Resource{}, Parts: []engine.Part{engine.Status, engine.Finalizers, engine.Spec}},
 		},
 		Indexes: appliedIndexes(),
-		New:     func(env engine.Env) engine.Func { return (&summary{env}).reconcile },
+		New:     func(env engine.Env) engine.Func { return (&summary{env, counts}).reconcile },
 	}
 }
 
-type summary struct{ engine.Env }
+type summary struct {
+	engine.Env
+	counts *tally
+}
 
 func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	r, err := get[kontrol.Resource](ctx, s.Cache, req.Name)
 	if r == nil || err != nil {
+		if err == nil {
+			s.counts.set(req.Name, nil)
+		}
 		return engine.Result{}, err
 	}
 	var states kontrol.AppliedStateList
@@ -89,6 +96,7 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	next := *r // shallow: the history may be large
 	next.Status.Conditions = slices.Clone(r.Status.Conditions)
 	Summarize(&next.Status, r, inputs)
+	s.count(r, inputs)
 	switch {
 	case r.DeletionTimestamp != nil:
 		next.Status.Message = leaving(states.Items)
@@ -103,6 +111,25 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return engine.Result{}, nil
 	}
 	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, &next))
+}
+
+// count records the states for metrics. A Resource that has failed for longer than this process runs is as old as its
+// conditions say.
+func (s *summary) count(r *kontrol.Resource, inputs []state.Input) {
+	states := make([]counted, len(inputs))
+	for i, in := range inputs {
+		states[i] = counted{cluster: r.Spec.ClusterName, since: s.Now()}
+		states[i].state, _ = state.Of(in)
+		if in.Cluster != nil {
+			states[i].cluster = in.Cluster.Name
+		}
+		for j := range r.Status.Conditions {
+			if c := &r.Status.Conditions[j]; c.Reason == string(states[i].state) && c.Status == metav1.ConditionFalse {
+				states[i].since = c.LastTransitionTime.Time
+			}
+		}
+	}
+	s.counts.set(r.Name, states)
 }
 
 // passes is how long the status delays PendingApplied: the watch usually shows the object sooner, which saves a

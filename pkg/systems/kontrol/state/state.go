@@ -53,7 +53,7 @@ func Of(in Input) (kontrol.State, string) {
 	case c.Reason != "":
 		return kontrol.StatePendingApplied, at + c.Error
 	case c.DriftCount > 0:
-		return kontrol.StateDrifted, at + describe(c)
+		return kontrol.StateDrifted, at + Describe(c)
 	case !c.Present:
 		return kontrol.StatePendingApplied, at + "the object was applied, but not seen yet"
 	case c.Generation != a.Generation || c.Revision != a.Revision:
@@ -78,7 +78,8 @@ func older(a, b string) bool {
 	return err == nil && err2 == nil && x < y
 }
 
-func describe(c *kontrol.Current) string {
+// Describe says what drifted: the first field, who changed it, and how many more.
+func Describe(c *kontrol.Current) string {
 	if len(c.Drift) == 0 {
 		return fmt.Sprintf("%d fields were changed", c.DriftCount)
 	}

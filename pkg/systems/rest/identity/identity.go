@@ -23,6 +23,7 @@ func Roles() []client.Object {
 		rule(kontrol.GroupVersion.Group, []string{"list", "create", "update", "delete"}, "resources", "bundles"),
 		rule(kontrol.GroupVersion.Group, []string{"update"}, "bundles/status", "resources/status"),
 		rule(kontrol.GroupVersion.Group, []string{"list"}, "appliedstates", "currentstates"),
+		rule(kontrol.GroupVersion.Group, []string{"get", "list"}, "clusters"),
 		rule("", []string{"get", "list", "create", "delete"}, "pods", "nodes"),
 		rule("", []string{"get", "list", "create", "update", "delete"}, "services"),
 		rule("", []string{"create"}, "namespaces"),

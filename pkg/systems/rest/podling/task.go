@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,13 +20,19 @@ import (
 func (a *app) run() *cobra.Command {
 	var image string
 	var env, ports []string
+	var wait time.Duration
 	cmd := &cobra.Command{Use: "run NAME --image IMAGE", Short: "Run a task", Args: exactly(1, "NAME --image IMAGE")}
 	cmd.Flags().StringVarP(&image, "image", "i", "", "container image")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "environment, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVarP(&ports, "port", "p", nil, "published port, hostPort:containerPort; may be repeated")
+	cmd.Flags().DurationVar(&wait, "schedule-timeout", 0,
+		"fail if no node takes the task within this time; 0 means 5m, negative no limit")
 	_ = cmd.MarkFlagRequired("image")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		in := wire.CreateTask{Name: args[0], Image: image}
+		in := wire.CreateTask{Name: args[0], Image: image, ScheduleTimeoutSeconds: int64(math.Ceil(wait.Seconds()))}
+		if wait < 0 {
+			in.ScheduleTimeoutSeconds = -1
+		}
 		var err error
 		if in.Env, err = keyValues("environment", env); err != nil {
 			return err

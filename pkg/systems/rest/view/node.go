@@ -3,6 +3,7 @@ package view
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,8 +34,8 @@ type Place struct {
 // logs at facade. heartbeat is the time of the node's lease, or zero.
 func Node(n *corev1.Node, load Load, heartbeat time.Time, facade Place) wire.Node {
 	out := wire.Node{
-		NodeID: n.Name, Hostname: facade.Host, Port: facade.Port, Status: wire.NodeOffline, RunningTasks: load.Tasks,
-		LastHeartbeat: heartbeat,
+		NodeID: n.Name, Hostname: facade.Host, Port: facade.Port, Status: wire.NodeOffline,
+		RunningTasks: load.Tasks + elsewhere(n), Capacity: int(n.Status.Capacity.Pods().Value()), LastHeartbeat: heartbeat,
 		Resources: &wire.NodeResources{
 			Capacity:    resources(n.Status.Capacity),
 			Allocatable: resources(n.Status.Allocatable),
@@ -106,20 +108,15 @@ const WorkerZone = "external"
 const (
 	maxCPU    = 1_000_000 * 1000
 	maxMemory = 1 << 50
+	// maxCapacity is the same limit as a number of tasks.
+	maxCapacity = 1_000_000
 )
 
 // NewNode returns the Node of a registration from an address.
 func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, now time.Time) (*corev1.Node, error) {
-	cpu, err := CPU(in.CPU)
+	has, err := capacity(in)
 	if err != nil {
-		return nil, fmt.Errorf("invalid cpu format: %w", err)
-	}
-	memory, err := Memory(in.Memory)
-	if err != nil {
-		return nil, fmt.Errorf("invalid memory format: %w", err)
-	}
-	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
-		return nil, errors.New("cpu and memory must be positive, and at most a million cores and 1 PiB")
+		return nil, err
 	}
 	timeout := in.HeartbeatTimeoutSeconds
 	if timeout == 0 {
@@ -128,11 +125,6 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 	if timeout < tasks.MinHeartbeatTimeout || timeout > tasks.MaxHeartbeatTimeout {
 		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout,
 			tasks.MaxHeartbeatTimeout)
-	}
-	has := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(slots(cpu, memory), resource.DecimalSI),
 	}
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -160,9 +152,60 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 	return n, nil
 }
 
-// slots returns a worker's number of tasks by Podling's rule: one per core and per GiB, whichever is less, but at
-// least one.
-func slots(cpu, memory int64) int64 { return max(1, min(cpu/1000, memory>>30)) }
+// capacity returns what a registration says that its worker has. By Podling's rule a worker runs one task at a time for
+// each core and GiB, whichever is less, but at least one.
+func capacity(in *wire.RegisterNode) (corev1.ResourceList, error) {
+	if in.Capacity < 0 || in.Capacity > maxCapacity {
+		return nil, fmt.Errorf("capacity must be a number of tasks from 1 to %d", maxCapacity)
+	}
+	cpu, memory, tasks := int64(in.Capacity)*1000, int64(in.Capacity)<<30, int64(in.Capacity)
+	var err error
+	if in.CPU != "" {
+		if cpu, err = CPU(in.CPU); err != nil {
+			return nil, fmt.Errorf("invalid cpu format: %w", err)
+		}
+	}
+	if in.Memory != "" {
+		if memory, err = Memory(in.Memory); err != nil {
+			return nil, fmt.Errorf("invalid memory format: %w", err)
+		}
+	}
+	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
+		return nil, errors.New("cpu and memory must be positive, and not more than any machine has")
+	}
+	if tasks == 0 {
+		tasks = max(1, min(cpu/1000, memory>>30))
+	}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+		corev1.ResourcePods:   *resource.NewQuantity(tasks, resource.DecimalSI),
+	}, nil
+}
+
+// elsewhere is the number of tasks that an external worker runs for others than this cluster, as its heartbeats say. It
+// is what its allocatable pods lack.
+func elsewhere(n *corev1.Node) int {
+	return int(n.Status.Capacity.Pods().Value() - n.Status.Allocatable.Pods().Value())
+}
+
+// SetLoad records what a heartbeat says on a node of the caller's own: the capacity, and the running tasks, of which
+// ours are known. It reports whether that changed.
+func SetLoad(n *corev1.Node, in *wire.Heartbeat, ours int) bool {
+	before := n.Status.DeepCopy()
+	pods := n.Status.Capacity.Pods().Value()
+	if in.Capacity > 0 {
+		pods = int64(min(in.Capacity, maxCapacity))
+	}
+	others := int64(elsewhere(n))
+	if in.RunningTasks != nil {
+		others = int64(max(0, *in.RunningTasks-ours))
+	}
+	n.Status.Capacity, n.Status.Allocatable = maps.Clone(n.Status.Capacity), maps.Clone(n.Status.Allocatable)
+	n.Status.Capacity[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
+	n.Status.Allocatable[corev1.ResourcePods] = *resource.NewQuantity(max(0, pods-others), resource.DecimalSI)
+	return !equality.Semantic.DeepEqual(before, &n.Status)
+}
 
 // CPU parses a number of cores, in thousandths: "2", "2.5" or "500m".
 func CPU(s string) (int64, error) {

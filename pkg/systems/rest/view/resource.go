@@ -1,15 +1,19 @@
 package view
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
@@ -41,6 +45,12 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 		ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: ResourceState(r),
 		CreatedAt:     r.CreationTimestamp.Time,
 		CurrentStates: []wire.CurrentState{}, AppliedStates: []wire.AppliedState{},
+		Placement: wire.Placement{
+			Overrides: overrides(r.Spec.Overrides), DependsOn: r.Spec.DependsOn, Wave: kontrol.WaveOf(r),
+		},
+	}
+	if r.Spec.Ignore != nil {
+		out.Ignore, _ = json.Marshal(r.Spec.Ignore) // of what was parsed
 	}
 	if r.Spec.Revision != nil {
 		out.Revision = *r.Spec.Revision
@@ -50,24 +60,125 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 	}
 	for _, a := range applied {
 		if s := &a.State; s.ResourceUID == string(r.UID) {
-			out.AppliedStates = append(out.AppliedStates, wire.AppliedState{
-				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
-				Revision: s.Revision,
-				Status:   string(s.Status), ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
-			})
+			out.AppliedStates = append(out.AppliedStates, Applied(a))
 		}
 	}
 	for _, c := range current {
 		if s := &c.State; s.ResourceUID == string(r.UID) {
-			out.CurrentStates = append(out.CurrentStates, wire.CurrentState{
-				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
-				Revision:           s.Revision,
-				K8sResourceVersion: s.ResourceVersion, Health: string(s.Health), DriftCount: s.DriftCount, ErrorMessage: s.Error,
-				UpdatedAt: microTime(s.Time),
-			})
+			out.CurrentStates = append(out.CurrentStates, Current(c))
 		}
 	}
 	return out
+}
+
+// Applied returns what was last applied of a Resource to a cluster.
+func Applied(a *kontrol.AppliedState) wire.AppliedState {
+	s := &a.State
+	return wire.AppliedState{
+		ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
+		Revision: s.Revision, Status: string(s.Status), ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
+	}
+}
+
+// Current returns what a cluster has of a Resource.
+func Current(c *kontrol.CurrentState) wire.CurrentState {
+	s := &c.State
+	out := wire.CurrentState{
+		ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
+		Revision: s.Revision, K8sResourceVersion: s.ResourceVersion, Health: string(s.Health), DriftCount: s.DriftCount,
+		ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
+	}
+	for i := range s.Drift {
+		d := &s.Drift[i]
+		out.Drift = append(out.Drift, wire.Drift{
+			Path: d.Path, Type: string(d.Type), Desired: d.Desired, Actual: d.Actual, Manager: d.Manager,
+			Operation: d.Operation, Time: when(d.Time), FirstSeen: d.FirstSeen.Time,
+		})
+	}
+	return out
+}
+
+// Revisions returns the present and the former contents of a Resource, newest first.
+func Revisions(r *kontrol.Resource) []wire.Revision {
+	out := []wire.Revision{{
+		Generation: r.Generation, DesiredSpec: r.Spec.Template.Raw, Overrides: overrides(r.Spec.Overrides),
+	}}
+	if r.Spec.Revision != nil {
+		out[0].Revision = *r.Spec.Revision
+	}
+	for i := range r.Status.History {
+		h := &r.Status.History[i]
+		out = append(out, wire.Revision{
+			Revision: h.Revision, Generation: h.Generation, ReplacedAt: when(&h.ReplacedAt), DesiredSpec: h.Template.Raw,
+			Overrides: overrides(h.Overrides),
+		})
+	}
+	return out
+}
+
+// Rollback restores a former content of a Resource of the caller's own. It reports whether there is that content.
+func Rollback(r *kontrol.Resource, to *wire.RollbackResource) bool {
+	for i := range r.Status.History {
+		h := &r.Status.History[i]
+		if to.Revision == h.Revision || to.Revision == 0 && to.Generation == h.Generation {
+			r.Spec.Template, r.Spec.Overrides, r.Spec.Revision = h.Template, h.Overrides, &h.Revision
+			return true
+		}
+	}
+	return false
+}
+
+// Cluster returns a Cluster as clients see it.
+func Cluster(c *kontrol.Cluster) wire.Cluster {
+	out := wire.Cluster{
+		ClusterID: c.Name, Labels: c.Labels, Local: c.Spec.Local, Pull: c.Spec.Pull, Suspend: c.Spec.Suspend,
+		Server: c.Status.Server, Version: c.Status.Version, State: kontrol.ReasonConnecting,
+		LastSeen: when(c.Status.LastSeen), CreatedAt: c.CreationTimestamp.Time,
+	}
+	if ready := meta.FindStatusCondition(c.Status.Conditions, kontrol.ConditionReady); ready != nil {
+		out.State, out.Message = ready.Reason, ready.Message
+		if ready.Status == metav1.ConditionTrue {
+			out.State = kontrol.ConditionReady
+		}
+	}
+	return out
+}
+
+func overrides(list []kontrol.Override) (out []json.RawMessage) {
+	for i := range list {
+		raw, _ := json.Marshal(&list[i]) // of what was parsed
+		out = append(out, raw)
+	}
+	return out
+}
+
+// place sets how a Resource differs between clusters, and which come first.
+func place(r *kontrol.Resource, in *wire.Placement) error {
+	strict := func(name string, raw json.RawMessage, into any) error {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		if err := d.Decode(into); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+	for i, raw := range in.Overrides {
+		var o kontrol.Override
+		if err := strict(fmt.Sprintf("overrides[%d]", i), raw, &o); err != nil {
+			return err
+		}
+		r.Spec.Overrides = append(r.Spec.Overrides, o)
+	}
+	if len(in.Ignore) > 0 {
+		if err := strict("ignore", in.Ignore, &r.Spec.Ignore); err != nil {
+			return err
+		}
+	}
+	r.Spec.DependsOn = in.DependsOn
+	if in.Wave != 0 {
+		metav1.SetMetaDataAnnotation(&r.ObjectMeta, kontrol.AnnotationWave, strconv.Itoa(in.Wave))
+	}
+	return nil
 }
 
 func content(e runtime.RawExtension) json.RawMessage {
@@ -106,6 +217,9 @@ func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource,
 	if r.Spec.Windows, err = newWindows(in.Windows); err != nil {
 		return nil, err
 	}
+	if err := place(r, &in.Placement); err != nil {
+		return nil, err
+	}
 	if in.ClusterID == "" && in.ClusterSelector == "" {
 		return nil, errors.New("cluster_id or cluster_selector is required")
 	}
@@ -113,46 +227,65 @@ func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource,
 	return r, err
 }
 
-// UpdateResource applies a request to a Resource.
-func UpdateResource(r *kontrol.Resource, in *wire.UpdateResource) error {
-	var err error
-	if len(in.DesiredSpec) > 0 {
-		if r.Spec.Template, err = template(in.DesiredSpec, kontrol.TargetOf(r)); err != nil {
-			return err
-		}
+// PutResource replaces the settings of a Resource, which must be a copy. Its target object stays the same.
+func PutResource(r *kontrol.Resource, in *wire.PutResource) error {
+	t, to := kontrol.TargetOf(r), in.CreateResource
+	to.APIVersion, to.Kind = cmp.Or(to.APIVersion, t.APIVersion), cmp.Or(to.Kind, t.Kind)
+	to.Namespace, to.Name = cmp.Or(to.Namespace, t.Namespace), cmp.Or(to.Name, t.Name)
+	selected := selectorText(r.Spec.ClusterSelector)
+	if to.ClusterID == "" && to.ClusterSelector == "" {
+		to.ClusterID, to.ClusterSelector = r.Spec.ClusterName, selected
 	}
-	if in.ClusterID != nil {
-		r.Spec.ClusterName = *in.ClusterID
+	next, err := NewResource(&to, r.Name)
+	if err != nil {
+		return err
 	}
-	if in.ClusterSelector != nil {
-		if r.Spec.ClusterSelector, err = selector(*in.ClusterSelector); err != nil {
-			return err
-		}
+	if to.ClusterSelector == selected { // another form of the same selector is no change
+		next.Spec.ClusterSelector = r.Spec.ClusterSelector
 	}
-	if in.Revision != nil {
-		r.Spec.Revision = in.Revision
+	if next.Spec.Revision == nil {
+		next.Spec.Revision = r.Spec.Revision
 	}
-	if in.Mode != nil {
-		r.Spec.Mode = kontrol.Mode(*in.Mode)
-	}
-	if in.DeletionPolicy != nil {
-		r.Spec.DeletionPolicy = kontrol.DeletionPolicy(*in.DeletionPolicy)
-	}
-	if in.Suspend != nil {
-		r.Spec.Suspend = *in.Suspend
-	}
-	if in.Windows != nil {
-		if r.Spec.Windows, err = newWindows(*in.Windows); err != nil {
-			return err
-		}
-	}
-	if in.Approval != nil {
-		r.Spec.Approval = kontrol.Approval(*in.Approval)
+	r.Spec = next.Spec
+	delete(r.Annotations, kontrol.AnnotationWave)
+	for k, v := range next.Annotations {
+		metav1.SetMetaDataAnnotation(&r.ObjectMeta, k, v)
 	}
 	return nil
 }
 
-// everyCluster is the text of a selector that selects all clusters.
+// PatchResource merges a JSON merge patch (RFC 7386) into the settings of a Resource, which must be a copy.
+func PatchResource(r *kontrol.Resource, patch map[string]json.RawMessage) error {
+	if spec, ok := patch["desired_spec"]; ok {
+		object, err := whole(spec, kontrol.TargetOf(r))
+		if err == nil && object != nil {
+			spec, err = json.Marshal(object)
+		}
+		if err != nil {
+			return err
+		}
+		patch = maps.Clone(patch)
+		patch["desired_spec"] = spec
+	}
+	raw, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	has, err := json.Marshal(Resource(r, nil, nil))
+	if err != nil {
+		return err
+	}
+	if has, err = jsonpatch.MergePatch(has, raw); err != nil {
+		return err
+	}
+	var to wire.PutResource
+	if err := json.Unmarshal(has, &to); err != nil {
+		return err
+	}
+	return PutResource(r, &to)
+}
+
+// everyCluster is the selector of all clusters.
 const everyCluster = "*"
 
 // selectorText returns a selector in kubectl's syntax.
@@ -183,10 +316,11 @@ func selector(text string) (*metav1.LabelSelector, error) {
 
 // template returns the object with the target's identity. It refuses an object that already has another identity.
 func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, error) {
-	var object, meta map[string]json.RawMessage
-	if err := json.Unmarshal(spec, &object); err != nil || object == nil {
+	object, err := whole(spec, t)
+	if err != nil || object == nil {
 		return runtime.RawExtension{}, errors.New("desired_spec must be an object")
 	}
+	var meta map[string]json.RawMessage
 	if m := object["metadata"]; len(m) > 0 {
 		if err := json.Unmarshal(m, &meta); err != nil {
 			return runtime.RawExtension{}, errors.New("desired_spec.metadata must be an object")
@@ -232,22 +366,4 @@ func template(spec json.RawMessage, t kontrol.Target) (runtime.RawExtension, err
 func quoted(s string) json.RawMessage {
 	raw, _ := json.Marshal(s)
 	return raw
-}
-
-// versions are searched in this order for a kind whose version is not given.
-var versions = []schema.GroupVersion{
-	{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"},
-	{Group: "networking.k8s.io", Version: "v1"},
-	{Group: "rbac.authorization.k8s.io", Version: "v1"}, {Group: "autoscaling", Version: "v2"},
-	{Group: "policy", Version: "v1"},
-	{Group: "storage.k8s.io", Version: "v1"}, {Group: "scheduling.k8s.io", Version: "v1"},
-}
-
-func apiVersion(kind string) string {
-	for _, v := range versions {
-		if scheme.Scheme.Recognizes(v.WithKind(kind)) {
-			return v.String()
-		}
-	}
-	return ""
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,6 +51,9 @@ const (
 	RestartNever     = string(corev1.RestartPolicyNever)
 )
 
+// scheduleTimeout is how long a task waits for a node by default, in seconds.
+const scheduleTimeout = 300
+
 // retries is the number of retries of a task with the restart policy OnFailure.
 const retries = 5
 
@@ -81,6 +85,9 @@ func NewTask(in *wire.CreateTask, namespace, objectName string) (*tasks.Task, er
 	default:
 		return nil, fmt.Errorf("restartPolicy %q is not Never or OnFailure: a task ends when its container does; create a "+
 			"pod instead", in.RestartPolicy)
+	}
+	if wait := cmp.Or(in.ScheduleTimeoutSeconds, scheduleTimeout); wait > 0 {
+		t.Spec.ScheduleTimeoutSeconds = &wait
 	}
 	if in.RestartPolicy != "" {
 		t.Annotations[RestartPolicyAnnotation] = in.RestartPolicy

@@ -17,6 +17,7 @@ type Resource struct {
 	Name            string `json:"name"`
 	// DesiredSpec is the whole object.
 	DesiredSpec json.RawMessage `json:"desired_spec"`
+	Placement
 	// Generation counts the changes. Revision identifies the content, and may be set.
 	Generation     int64  `json:"generation"`
 	Revision       int64  `json:"revision"`
@@ -62,6 +63,7 @@ type CurrentState struct {
 	K8sResourceVersion string          `json:"k8s_resource_version"`
 	Health             string          `json:"health,omitempty"`
 	DriftCount         int32           `json:"drift_count"`
+	Drift              []Drift         `json:"drift,omitempty"`
 	ErrorMessage       string          `json:"error_message,omitempty"`
 	UpdatedAt          *time.Time      `json:"updated_at,omitempty"`
 }
@@ -85,42 +87,87 @@ type AppliedState struct {
 type CreateResource struct {
 	ClusterID       string `json:"cluster_id,omitempty"`
 	ClusterSelector string `json:"cluster_selector,omitempty"`
-	// Namespace, APIVersion, Kind and Name may be omitted if DesiredSpec has them. APIVersion may also be omitted for
-	// Kubernetes' own kinds.
-	Namespace      string          `json:"namespace,omitempty"`
-	APIVersion     string          `json:"api_version,omitempty"`
-	Kind           string          `json:"kind,omitempty"`
-	Name           string          `json:"name,omitempty"`
-	DesiredSpec    json.RawMessage `json:"desired_spec"`
-	Revision       *int64          `json:"revision,omitempty"`
-	Mode           string          `json:"mode,omitempty"`
-	DeletionPolicy string          `json:"deletion_policy,omitempty"`
-	Suspend        bool            `json:"suspend,omitempty"`
-	Windows        []SyncWindow    `json:"windows,omitempty"`
-	Approval       string          `json:"approval,omitempty"`
+	// Namespace, APIVersion, Kind and Name may be left out if DesiredSpec has them, APIVersion also for Kubernetes' own
+	// kinds.
+	Namespace  string `json:"namespace,omitempty"`
+	APIVersion string `json:"api_version,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	Name       string `json:"name,omitempty"`
+	// DesiredSpec is the object, or only its spec: then none of its fields is one of the kind itself.
+	DesiredSpec json.RawMessage `json:"desired_spec"`
+	Placement
+	Revision       *int64       `json:"revision,omitempty"`
+	Mode           string       `json:"mode,omitempty"`
+	DeletionPolicy string       `json:"deletion_policy,omitempty"`
+	Suspend        bool         `json:"suspend,omitempty"`
+	Windows        []SyncWindow `json:"windows,omitempty"`
+	Approval       string       `json:"approval,omitempty"`
 }
 
-// UpdateResource is the body of PUT /api/v1/resources/{id}. Absent fields stay unchanged, except for the revision,
-// which increases.
-type UpdateResource struct {
-	ClusterID       *string `json:"cluster_id,omitempty"`
-	ClusterSelector *string `json:"cluster_selector,omitempty"`
-	// DesiredSpec may omit the identity of the object, which is immutable.
-	DesiredSpec json.RawMessage `json:"desired_spec,omitempty"`
-	// Generation, if present, must equal the present one, so that no other change is overwritten.
+// PutResource is the body of PUT /api/v1/resources/{id}, which replaces all of a resource but its clusters and the
+// identity of its object, which may be left out. PATCH of the same path merges a part of it into what there is
+// (RFC 7386).
+type PutResource struct {
+	CreateResource
+	// Generation, if present, must be the present one: a change that was made meanwhile is not overwritten. Revision, if
+	// it is another than the present one, is set.
 	Generation *int64 `json:"generation,omitempty"`
-	// Revision is set if it differs from the present one.
-	Revision       *int64  `json:"revision,omitempty"`
-	Mode           *string `json:"mode,omitempty"`
-	DeletionPolicy *string `json:"deletion_policy,omitempty"`
-	Suspend        *bool   `json:"suspend,omitempty"`
-	// Windows replace all previous ones; an empty list removes them.
-	Windows  *[]SyncWindow `json:"windows,omitempty"`
-	Approval *string       `json:"approval,omitempty"`
 }
 
 // ApproveResource is the body of POST /api/v1/resources/{id}/approve. Generation is the approved one, as the client
 // read it.
 type ApproveResource struct {
 	Generation int64 `json:"generation"`
+}
+
+// RollbackResource is the body of POST /api/v1/resources/{id}/rollback: the former revision whose content is restored,
+// or the former generation.
+type RollbackResource struct {
+	Revision   int64 `json:"revision,omitempty"`
+	Generation int64 `json:"generation,omitempty"`
+}
+
+// Revision is the present or a former content of a resource.
+type Revision struct {
+	Revision    int64             `json:"revision"`
+	Generation  int64             `json:"generation"`
+	ReplacedAt  *time.Time        `json:"replaced_at,omitempty"`
+	DesiredSpec json.RawMessage   `json:"desired_spec"`
+	Overrides   []json.RawMessage `json:"overrides,omitempty"`
+}
+
+// Cluster is a cluster to which resources are applied. State is Ready, or why it is not.
+type Cluster struct {
+	ClusterID string            `json:"cluster_id"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Local     bool              `json:"local"`
+	Pull      bool              `json:"pull"`
+	Suspend   bool              `json:"suspend"`
+	Server    string            `json:"server,omitempty"`
+	Version   string            `json:"version,omitempty"`
+	State     string            `json:"state"`
+	Message   string            `json:"message,omitempty"`
+	LastSeen  *time.Time        `json:"last_seen,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+}
+
+// Drift is a field that another client changed on a cluster. Type is Changed, Removed or Added.
+type Drift struct {
+	Path      string     `json:"path"`
+	Type      string     `json:"type"`
+	Desired   string     `json:"desired,omitempty"`
+	Actual    string     `json:"actual,omitempty"`
+	Manager   string     `json:"manager,omitempty"`
+	Operation string     `json:"operation,omitempty"`
+	Time      *time.Time `json:"time,omitempty"`
+	FirstSeen time.Time  `json:"first_seen"`
+}
+
+// Placement is how a resource differs between clusters and which come first. Overrides and Ignore have the form of a
+// Resource's spec.overrides and spec.ignore, DependsOn the resource_name of others. Lower waves come first.
+type Placement struct {
+	Overrides []json.RawMessage `json:"overrides,omitempty"`
+	Ignore    json.RawMessage   `json:"ignore,omitempty"`
+	DependsOn []string          `json:"depends_on,omitempty"`
+	Wave      int               `json:"wave,omitempty"`
 }

@@ -35,6 +35,8 @@ type CreateTask struct {
 	RestartPolicy  string            `json:"restartPolicy,omitempty"`
 	Ports          []ContainerPort   `json:"ports,omitempty"`
 	Resources      Requirements      `json:"resources,omitempty"`
+	// ScheduleTimeoutSeconds is how long the task may wait for a node before it fails: 300 if 0, unlimited if negative.
+	ScheduleTimeoutSeconds int64 `json:"scheduleTimeoutSeconds,omitempty"`
 }
 
 // TaskStatus is the body of PUT /api/v1/tasks/{id}/status. Status is required: running, completed or failed.
@@ -43,6 +45,16 @@ type TaskStatus struct {
 	ContainerID  string `json:"containerId,omitempty"`
 	Error        string `json:"error,omitempty"`
 	HealthStatus string `json:"healthStatus,omitempty"`
+	// Container is ContainerID in the spelling of the design.
+	Container string `json:"container_id,omitempty"`
+}
+
+// Assign is the body with which a worker of the design is given a task: POST /api/v1/tasks. ID and Node are TaskID and
+// NodeID in its spelling.
+type Assign struct {
+	Task
+	ID   string `json:"task_id"`
+	Node string `json:"node_id"`
 }
 
 // Execute is the body of a request that gives a task to a worker.

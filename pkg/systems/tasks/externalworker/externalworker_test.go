@@ -69,6 +69,9 @@ func TestPlan(t *testing.T) {
 		"never accepted": {
 			[]func(*corev1.Pod){at(corev1.ConditionFalse, assignPatience)}, false, Fail, "connection refused",
 		},
+		"read": {[]func(*corev1.Pod){at(corev1.ConditionTrue, 0), func(p *corev1.Pod) {
+			p.Status.Conditions[0].Reason = readReason
+		}}, false, Read, ""},
 		"accepted": {[]func(*corev1.Pod){at(corev1.ConditionTrue, time.Hour)}, false, Wait, ""},
 		"running": {
 			[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Hour), phase(corev1.PodRunning)}, false, Wait, "",
@@ -94,8 +97,10 @@ type fake struct {
 	mu      sync.Mutex
 	asked   []string
 	given   []wire.Execute
-	answer  func(w http.ResponseWriter, r *http.Request) // the response to a request to execute
-	has     bool
+	// design has the tasks of a worker that has the design's paths only, by ID.
+	design map[string]string
+	answer func(w http.ResponseWriter, r *http.Request) // the response to a request to execute
+	has    bool
 }
 
 func newFake(t *testing.T) *fake {
@@ -104,7 +109,19 @@ func newFake(t *testing.T) *fake {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.asked = append(f.asked, r.Method+" "+r.URL.Path)
+		id := strings.TrimPrefix(r.URL.Path, "/api/v1/tasks/")
 		switch {
+		case f.design != nil && r.Method == http.MethodPost && r.URL.Path == "/api/v1/tasks":
+			var in struct {
+				ID    string `json:"task_id"`
+				Image string
+			}
+			_ = json.NewDecoder(r.Body).Decode(&in)
+			f.design[in.ID] = `{"status":"running","container_id":"c1","image":"` + in.Image + `"}`
+		case f.design != nil && r.Method == http.MethodGet && f.design[id] != "":
+			_, _ = w.Write([]byte(f.design[id]))
+		case f.design != nil:
+			w.WriteHeader(http.StatusNotFound)
 		case r.Method == http.MethodGet && f.has:
 		case r.Method == http.MethodGet:
 			w.WriteHeader(http.StatusNotFound)
@@ -226,8 +243,31 @@ func TestAWorkerIsGivenTasks(t *testing.T) {
 	require.Equal(t, "w1", task.NodeID)
 }
 
-// TestAPodIsNotGivenTwice checks that a worker that already has the pod, because its answer was lost, does not get it
-// again.
+// TestAWorkerOfTheDesign checks that a worker that has only the paths that Podling's design draws is given tasks, which
+// are read from it, since it has nowhere to report.
+func TestAWorkerOfTheDesign(t *testing.T) {
+	w := newWorld(t, time.Now())
+	w.mu.Lock()
+	w.design = map[string]string{}
+	w.mu.Unlock()
+	p := w.wait(w.pod(1), func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	require.Equal(t, "podling://c1", p.Status.ContainerStatuses[0].ContainerID)
+	require.Equal(t, []string{
+		"GET /api/v1/tasks/a/status", "POST /api/v1/tasks/a/execute", "GET /api/v1/tasks/a", "POST /api/v1/tasks",
+	}, w.requests()[:4])
+	w.mu.Lock()
+	w.design["a"] = `{"status":"Failed","container_id":"c1","error":"container exited with code 3"}`
+	w.design["a~2"] = `not JSON`
+	w.mu.Unlock()
+	p = w.wait(p, failed)
+	require.Equal(t, int32(3), p.Status.ContainerStatuses[0].State.Terminated.ExitCode)
+	p = w.wait(w.pod(2), failed)
+	require.Contains(t, p.Status.Message, "not a task")
+	require.NotContains(t, w.requests()[5:], "POST /api/v1/tasks", "it has that already")
+}
+
+// TestAPodIsNotGivenTwice checks that a worker that has the pod already, because an earlier answer was lost, does
+// not get it again.
 func TestAPodIsNotGivenTwice(t *testing.T) {
 	w := newWorld(t, time.Now())
 	w.mu.Lock()

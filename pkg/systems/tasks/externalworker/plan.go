@@ -12,6 +12,13 @@ import (
 // have got the pod, and True once the worker has accepted it.
 const Assigned corev1.PodConditionType = "tasks.coracle.dev/Assigned"
 
+// The reasons of the condition once a worker has accepted a pod. A worker that has the paths of Podling's design need
+// not report: the design draws no path for reports, but one where the state of a task is read.
+const (
+	reportReason = "Accepted"
+	readReason   = "AcceptedToBeRead"
+)
+
 // assignPatience is how long a worker may fail to accept a pod before the pod fails.
 const assignPatience = 30 * time.Second
 
@@ -27,7 +34,9 @@ const (
 	Assign
 	// Fail fails a pod that the worker cannot run or did not accept.
 	Fail
-	// Release removes a deleted pod, also from the worker.
+	// Read reads the state of an assigned task from a worker that does not report it.
+	Read
+	// Release removes a deleted pod, from the worker as well.
 	Release
 )
 
@@ -38,6 +47,8 @@ func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
 	switch {
 	case p.DeletionTimestamp != nil:
 		return Release, ""
+	case !ended && online && assigned != nil && assigned.Reason == readReason:
+		return Read, ""
 	case ended || assigned != nil && assigned.Status == corev1.ConditionTrue || p.Status.Phase == corev1.PodRunning:
 		return Wait, ""
 	case assigned == nil:

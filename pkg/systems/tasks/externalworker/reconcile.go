@@ -26,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
 const (
@@ -34,7 +35,9 @@ const (
 	releaseTimeout = 3 * time.Second
 	// retryPause is the pause after a worker did not accept a pod.
 	retryPause = 2 * time.Second
-	// settlePause is the pause after a pod changed while it was sent to a worker.
+	// readPause is how often the state of a task is read from a worker that does not report it.
+	readPause = time.Second
+	// settlePause is the pause after a pod changed while it was given to a worker.
 	settlePause = 200 * time.Millisecond
 )
 
@@ -176,14 +179,18 @@ func (r *reconciler) pod(ctx context.Context, w worker, p *corev1.Pod, online bo
 			}
 			p = next
 		case Assign:
-			err := w.assign(ctx, p)
+			design, err := w.assign(ctx, p)
 			switch {
 			case err == nil:
-				_, err = r.set(ctx, p, corev1.ConditionTrue, "Accepted", "")
+				reason, next := reportReason, time.Duration(0)
+				if design {
+					reason, next = readReason, readPause
+				}
+				_, err = r.set(ctx, p, corev1.ConditionTrue, reason, "")
 				if apierrors.IsConflict(err) {
 					return settlePause, nil // most likely the worker's first report
 				}
-				return 0, ignore(err)
+				return next, ignore(err)
 			case errors.Is(err, errRefused):
 				return 0, r.fail(ctx, p, err.Error())
 			}
@@ -191,6 +198,8 @@ func (r *reconciler) pod(ctx context.Context, w worker, p *corev1.Pod, online bo
 			return retryPause, ignore(err)
 		case Fail:
 			return 0, r.fail(ctx, p, why)
+		case Read:
+			return r.read(ctx, w, p)
 		case Release:
 			return 0, r.release(ctx, w, p, online)
 		case Wait:
@@ -199,7 +208,38 @@ func (r *reconciler) pod(ctx context.Context, w worker, p *corev1.Pod, online bo
 	}
 }
 
-// ignore drops NotFound errors of a pod, whose deletion causes another event.
+// read brings the status of a pod up to date with what its worker answers. A worker that has forgotten a task fails it,
+// unless that was assigned a moment ago.
+func (r *reconciler) read(ctx context.Context, w worker, p *corev1.Pod) (time.Duration, error) {
+	state, there, err := w.read(ctx, p)
+	if errors.Is(err, errRefused) {
+		return 0, r.fail(ctx, p, err.Error())
+	}
+	if err != nil {
+		r.Log.Debug("could not read a task from its external worker", "node", p.Spec.NodeName, "pod", p.Name, "error", err)
+		return retryPause, nil
+	}
+	if !there {
+		if since := r.Now().Sub(condition(p).LastTransitionTime.Time); since < assignPatience {
+			return readPause, nil
+		}
+		return 0, r.fail(ctx, p, "the worker has no such task any more")
+	}
+	next := p.DeepCopy()
+	if state.Status == wire.TaskPending || state.Status == wire.TaskScheduled ||
+		state.Status == wire.TaskRunning && p.Status.Phase == corev1.PodRunning {
+		return readPause, nil
+	}
+	if _, err := view.ReportTask(next, &state, r.Now()); err != nil {
+		return 0, r.fail(ctx, p, "the worker's answer: "+err.Error())
+	}
+	if err := r.Client.Status().Update(ctx, next); err != nil {
+		return settlePause, ignore(err)
+	}
+	return readPause, nil
+}
+
+// ignore drops errors of a pod that changed or is gone: its next event comes.
 func ignore(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

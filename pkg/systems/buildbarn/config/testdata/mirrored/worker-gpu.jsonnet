@@ -407,5 +407,6 @@
       "time": "20s",
       "timeout": "10s"
     }
-  }
+  },
+  "supportLegacyOutputFilesAndDirectories": true
 }

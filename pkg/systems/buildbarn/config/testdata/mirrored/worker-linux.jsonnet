@@ -416,5 +416,6 @@
       "time": "20s",
       "timeout": "10s"
     }
-  }
+  },
+  "supportLegacyOutputFilesAndDirectories": true
 }

@@ -247,5 +247,6 @@
       "time": "20s",
       "timeout": "10s"
     }
-  }
+  },
+  "supportLegacyOutputFilesAndDirectories": true
 }

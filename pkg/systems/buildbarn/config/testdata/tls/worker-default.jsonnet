@@ -297,5 +297,6 @@
       },
       "serverCertificateAuthorities": importstr "authorities.pem"
     }
-  }
+  },
+  "supportLegacyOutputFilesAndDirectories": true
 }
