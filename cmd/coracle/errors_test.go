@@ -88,7 +88,12 @@ func TestErrorsByCommand(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
-	require.Equal(t, string(want), table.String())
+	was, is := strings.Split(string(want), "\n"), strings.Split(table.String(), "\n")
+	for i := range max(len(was), len(is)) {
+		if i >= len(was) || i >= len(is) || was[i] != is[i] {
+			require.Equal(t, was[min(i, len(was)):min(i+4, len(was))], is[min(i, len(is)):min(i+4, len(is))], "line %d", i+1)
+		}
+	}
 }
 
 // runsProcess are commands that start a process or that belong to kubectl.

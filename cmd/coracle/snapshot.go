@@ -59,7 +59,7 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 	})
 	restore := &cobra.Command{
 		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",
-		Args: cobra.MaximumNArgs(1),
+		Args: command.AtMost(1, "[FILE]"),
 		Long: `Restores the cluster in FILE, or else in the newest automatic snapshot, into the data directory of this machine, in which no cluster
 runs. The old cluster there, if any, is kept in a directory beside the new one if --replace is given.
 

@@ -59,6 +59,11 @@ func AtLeast(n int, usage string) cobra.PositionalArgs {
 	return expect(func(args int) bool { return args >= n }, usage, nil)
 }
 
+// AtMost is cobra.MaximumNArgs with a usage message.
+func AtMost(n int, usage string) cobra.PositionalArgs {
+	return expect(func(args int) bool { return args <= n }, usage, nil)
+}
+
 func expect(right func(args int) bool, usage string, flags []string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if !right(len(args)) || slices.ContainsFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) }) {
