@@ -59,8 +59,8 @@ const (
 	recordSuffix               = ".json"
 )
 
-// OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files, but
-// for those of images.
+// OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files,
+// except records of images.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -224,7 +224,7 @@ const (
 	unwatched  = time.Minute
 )
 
-// References returns the objects that a pod's volumes and environment reference, those of volumes first.
+// References returns the objects that a pod's volumes and environment reference, first the volumes' objects.
 func References(p *corev1.Pod) (out []Reference) {
 	set := map[Reference]bool{}
 	one := func(r Reference) {

@@ -300,7 +300,7 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 func (r *Runtime) recentUsage(c *container) disk.Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.walk == nil && !time.Now().Before(c.next) {
+	if c.walk == nil && !time.Now().Before(c.next) && r.ctx.Err() == nil {
 		c.walk = make(chan struct{})
 		r.work.Go(func() { r.measure(c) })
 	}
