@@ -126,17 +126,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 // serve authenticates the sender before it takes a slot and reads the body, so that strangers cannot use up the slots.
 func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
-	from := sender(r.RemoteAddr)
-	if !j.attempts.allowed(from, time.Now()) {
-		return joinAnswer{}, httpError{
-			http.StatusTooManyRequests, errors.New("too many attempts to join from this address were refused: try again later"),
-		}
-	}
 	if err := believe(r); err != nil {
-		var coded httpError
-		if errors.As(err, &coded) && coded.code == http.StatusUnauthorized {
-			j.attempts.failed(from, time.Now())
-		}
 		return joinAnswer{}, err
 	}
 	select {
@@ -188,13 +178,22 @@ func (r joinRequest) check() (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
+// believeToken limits the attempts with wrong tokens by address. Renewals have no such limit: a certificate cannot be
+// guessed, and a node shares its address with its pods, which could keep it from ever renewing.
 func (j *joiner) believeToken(r *http.Request) error {
+	from := sender(r.RemoteAddr)
+	if !j.attempts.allowed(from, time.Now()) {
+		return httpError{
+			http.StatusTooManyRequests, errors.New("too many attempts to join from this address were refused: try again later"),
+		}
+	}
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	err := j.token(r.Context(), token)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, jointoken.ErrRefused):
+		j.attempts.failed(from, time.Now())
 		return httpError{http.StatusUnauthorized, err}
 	}
 	return httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot check the join token: %w", err)}

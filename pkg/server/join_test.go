@@ -297,6 +297,26 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.NoError(t, i.renew(t.Context(), good))
 }
 
+// TestWrongTokensBlockNoRenewal checks that a pod, whose packets have its node's address, cannot keep the node from
+// renewing its certificates.
+func TestWrongTokensBlockNoRenewal(t *testing.T) {
+	c := newCluster(t)
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
+	i := c.machine(t, server.URL, t.TempDir(), "n1")
+	require.NoError(t, i.join(t.Context()))
+	c.register(t, i)
+	good := i.present.Load().credentials
+	none := good
+	none.client = tls.Certificate{}
+	for range 2 * mostRefused {
+		_, err := i.exchange(t.Context(), &tls.Config{RootCAs: good.trusted}, http.MethodPost, joinPath, "guess", nil)
+		require.Error(t, err)
+		require.Error(t, i.renew(t.Context(), none))
+	}
+	require.ErrorContains(t, i.join(t.Context()), "too many attempts")
+	require.NoError(t, i.renew(t.Context(), good))
+}
+
 // TestAddresses checks that a machine gets a client certificate for the address that it joined with, and renews it
 // only for an address from which it connects or that its Node has.
 func TestAddresses(t *testing.T) {

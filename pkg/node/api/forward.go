@@ -44,8 +44,8 @@ func (f *forwards) begin(uid string) (end func(), err error) {
 }
 
 // connect connects to a port on the pod's loopback. It only makes the socket on a thread in the pod's network
-// namespace, to which the socket then belongs: a pod can let a connect(2) hang, and a Go process ends when it has 10,000
-// threads.
+// namespace, to which the socket then belongs: a pod can let a connect(2) hang, and a Go process ends when it has
+// 10,000 threads.
 func (f forwarder) connect(ctx context.Context, uid string, port int32) (net.Conn, error) {
 	var errs []error
 	for _, at := range []struct {

@@ -27,6 +27,8 @@ type Records struct {
 	mu    sync.Mutex
 	byID  map[string]*record
 	going map[string]int // pulls in progress, by reference
+	// damaged are the names of unreadable records. Their images were pulled, so that pods must pull them again.
+	damaged map[string]bool
 }
 
 // Limits of records. Beyond maxSecrets the oldest are removed, and their pods pull again.
@@ -57,12 +59,13 @@ const (
 	recordSuffix               = ".json"
 )
 
-// OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files.
+// OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files,
+// except records of images.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	r := &Records{dir: dir, byID: map[string]*record{}, going: map[string]int{}}
+	r := &Records{dir: dir, byID: map[string]*record{}, going: map[string]int{}, damaged: map[string]bool{}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -73,10 +76,13 @@ func OpenRecords(dir string) (*Records, error) {
 		if err == nil {
 			err = r.take(e.Name(), data)
 		}
-		if err != nil {
-			if err := os.Remove(path); err != nil {
-				return nil, err
-			}
+		if err == nil {
+			continue
+		}
+		if strings.HasPrefix(e.Name(), recordPrefix) && strings.HasSuffix(e.Name(), recordSuffix) {
+			r.damaged[e.Name()] = true
+		} else if err := os.Remove(path); err != nil {
+			return nil, err
 		}
 	}
 	return r, nil
@@ -107,8 +113,13 @@ func (r *Records) take(name string, data []byte) error {
 
 func fileOf(prefix, key string) string { return prefix + keyring.Sum(key) + recordSuffix }
 
+// write is durable: an image whose record is lost in a power failure would count as preloaded, and be for all pods.
 func (r *Records) write(name string, value any) error {
-	return atomicfile.WriteJSON(filepath.Join(r.dir, name), value)
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return atomicfile.WriteDurably(filepath.Join(r.dir, name), data)
 }
 
 func (r *Records) begin(ref string) error {
@@ -172,6 +183,7 @@ func (r *Records) allow(id, ref string, with *keyring.Credential) error {
 	a = &next
 	rec.Repositories[repository] = a
 	r.byID[id] = rec
+	delete(r.damaged, fileOf(recordPrefix, id))
 	return r.write(fileOf(recordPrefix, id), rec)
 }
 
@@ -230,7 +242,7 @@ func (r *Records) allowed(ref, id string) (public bool, may access, known bool) 
 	defer r.mu.Unlock()
 	rec := r.byID[id]
 	if rec == nil {
-		return r.going[ref] == 0, access{}, false // preloaded images are public
+		return r.going[ref] == 0 && !r.damaged[fileOf(recordPrefix, id)], access{}, false // preloaded images are public
 	}
 	a := rec.Repositories[repositoryOf(ref)]
 	if a == nil {
@@ -243,9 +255,9 @@ func (r *Records) prune(list []runtime.Image) error {
 	if r == nil {
 		return nil
 	}
-	have := map[string]bool{}
+	have, files := map[string]bool{}, map[string]bool{}
 	for _, img := range list {
-		have[img.ID] = true
+		have[img.ID], files[fileOf(recordPrefix, img.ID)] = true, true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,6 +265,12 @@ func (r *Records) prune(list []runtime.Image) error {
 		return nil
 	}
 	var errs []error
+	for file := range r.damaged {
+		if !files[file] {
+			delete(r.damaged, file)
+			errs = append(errs, os.Remove(filepath.Join(r.dir, file)))
+		}
+	}
 	for id := range r.byID {
 		if have[id] {
 			continue

@@ -178,6 +178,37 @@ func TestAPullThatWasCutOffMakesNoPreloadedImage(t *testing.T) {
 	}
 }
 
+// A record that a power failure or the disk has damaged does not make its image one for all pods.
+func TestADamagedRecordMakesNoPreloadedImage(t *testing.T) {
+	dir := t.TempDir()
+	rt := fake.New(fake.Config{})
+	m := New(rt.Images(), dir)
+	require.NoError(t, m.Start(t.Context()))
+	_, err := m.Ensure(t.Context(), Request{Ref: "x.io/a:1", Credentials: login("a", "p")})
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(dir, recordPrefix+"*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, os.WriteFile(files[0], nil, 0o600))
+	for range 2 {
+		m = New(rt.Images(), dir)
+		require.NoError(t, m.Start(t.Context()))
+		_, err = m.Ensure(t.Context(), Request{Ref: "x.io/a:1", Policy: corev1.PullNever})
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "ErrImageNeverPull", e.Reason)
+	}
+	for range 2 { // a pull makes it whole
+		_, err = m.Ensure(t.Context(), Request{
+			Ref: "x.io/a:1", Policy: corev1.PullIfNotPresent, Credentials: login("a", "p"),
+		})
+		require.NoError(t, err)
+		m = New(rt.Images(), dir)
+		require.NoError(t, m.Start(t.Context()))
+		require.Empty(t, m.records.damaged)
+	}
+}
+
 func TestRecordsAreBounded(t *testing.T) {
 	r, err := OpenRecords(t.TempDir())
 	require.NoError(t, err)

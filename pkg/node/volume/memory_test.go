@@ -124,3 +124,24 @@ func TestObjectsInMemoryAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.Start(), "again, while it is in use")
 }
+
+// A pod that references thousands of objects has not more than maxWatched watches. Its volumes are read again.
+func TestWatchesOfAPodAreBounded(t *testing.T) {
+	m, _ := manager(t)
+	p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "first"}, Optional: new(true),
+	}}})
+	p.Spec.Containers = []corev1.Container{{}}
+	for i := range 2 * maxWatched {
+		p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, corev1.EnvFromSource{
+			SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: fmt.Sprint(i)}},
+		})
+	}
+	for range 2 {
+		r, err := m.Setup(t.Context(), p, "")
+		require.NoError(t, err)
+		require.False(t, r.Refresh.IsZero())
+		require.Len(t, m.objects.entries, maxWatched)
+		require.Contains(t, m.objects.entries, Reference{Namespace: "default", Name: "first"})
+	}
+}

@@ -217,12 +217,25 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return s, o.read(ctx, Reference{Secret: true, Namespace: namespace, Name: name}, s)
 }
 
-// References returns the objects that a pod's volumes and environment reference.
-func References(p *corev1.Pod) []Reference {
+const (
+	// maxWatched limits the watches per pod, each of which takes memory here and on the server: a pod may reference
+	// 20,000 objects, which need not exist. unwatched is how often volumes of further objects are read.
+	maxWatched = 256
+	unwatched  = time.Minute
+)
+
+// References returns the objects that a pod's volumes and environment reference, first the volumes' objects.
+func References(p *corev1.Pod) (out []Reference) {
 	set := map[Reference]bool{}
+	one := func(r Reference) {
+		if !set[r] {
+			set[r] = true
+			out = append(out, r)
+		}
+	}
 	add := func(secret bool, name string) {
 		if name != "" {
-			set[Reference{Secret: secret, Namespace: p.Namespace, Name: name}] = true
+			one(Reference{Secret: secret, Namespace: p.Namespace, Name: name})
 		}
 	}
 	for _, v := range p.Spec.Volumes {
@@ -243,10 +256,10 @@ func References(p *corev1.Pod) []Reference {
 				add(true, s.Secret.Name)
 			}
 			if s.ClusterTrustBundle != nil {
-				set[Reference{Bundles: true}] = true
+				one(Reference{Bundles: true})
 			}
 			if s.PodCertificate != nil {
-				set[Reference{RequestsOf: p.Spec.NodeName}] = true
+				one(Reference{RequestsOf: p.Spec.NodeName})
 			}
 		}
 	}
@@ -269,10 +282,6 @@ func References(p *corev1.Pod) []Reference {
 				}
 			}
 		}
-	}
-	out := make([]Reference, 0, len(set))
-	for r := range set {
-		out = append(out, r)
 	}
 	return out
 }

@@ -30,6 +30,10 @@ import (
 // kube-controller-manager deletes requests at that age.
 const requestPatience = 15 * time.Minute
 
+// maxPodCertificates limits the certificates of a pod: to make a key of RSA takes this process up to seconds, and a pod
+// may have thousands of sources.
+const maxPodCertificates = 64
+
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
 // credential is a key, as PKCS #8 PEM, with its certificates, as PEM.
@@ -81,15 +85,23 @@ func (c *podCertificates) forget(uid types.UID) {
 	}
 }
 
-func (c *podCertificates) state(k podCertificateKey) *podCertificate {
+func (c *podCertificates) state(k podCertificateKey) (*podCertificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.byKey[k]
-	if s == nil {
-		s = &podCertificate{}
-		c.byKey[k] = s
+	if s := c.byKey[k]; s != nil {
+		return s, nil
 	}
-	return s
+	ofPod := 0
+	for other := range c.byKey {
+		if other.uid == k.uid {
+			ofPod++
+		}
+	}
+	if ofPod >= maxPodCertificates {
+		return nil, fmt.Errorf("the pod's volumes have more than %d podCertificate sources", maxPodCertificates)
+	}
+	c.byKey[k] = &podCertificate{}
+	return c.byKey[k], nil
 }
 
 // get returns the credential for a source, and when to call get again if no request changes before. It requests a
@@ -97,7 +109,11 @@ func (c *podCertificates) state(k podCertificateKey) *podCertificate {
 // one or errNotIssued.
 func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string, source int,
 	want *corev1.PodCertificateProjection) (*credential, time.Time, error) {
-	s, now := c.state(podCertificateKey{p.UID, volume, source}), time.Now()
+	now := time.Now()
+	s, err := c.state(podCertificateKey{p.UID, volume, source})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
 	if s.waits != nil {
 		if err := c.look(ctx, p, s, now); err != nil && s.have == nil {
 			return nil, time.Time{}, err

@@ -151,6 +151,24 @@ func TestPodCertificateIsRequestedOnceAndRenewed(t *testing.T) {
 	})
 }
 
+func TestPodCertificatesOfAPodAreBounded(t *testing.T) {
+	api := newIssuer(t)
+	c := newPodCertificates(uncached{api})
+	p, want := certifiedPod()
+	for i := range 2 * maxPodCertificates {
+		_, _, err := c.get(t.Context(), p, "v", i, want)
+		if i < maxPodCertificates {
+			require.ErrorIs(t, err, errNotIssued)
+		} else {
+			require.ErrorContains(t, err, "more than 64 podCertificate sources")
+		}
+	}
+	require.Len(t, api.open(), maxPodCertificates)
+	c.forget(p.UID)
+	_, _, err := c.get(t.Context(), p, "v", 0, want)
+	require.ErrorIs(t, err, errNotIssued)
+}
+
 func TestPodCertificateThatIsRefused(t *testing.T) {
 	for condition, words := range map[string]string{
 		certificatesv1.PodCertificateRequestConditionTypeDenied: `permanently denied: reason="R" message="M"`,

@@ -147,7 +147,11 @@ func (m *Manager) PodDir(uid types.UID) string { return filepath.Join(m.c.Dir, s
 // Setup sets up missing volumes and updates volumes with changed sources. podIP may be empty.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready, error) {
 	out := Ready{Volumes: make(map[string]Mounted, len(p.Spec.Volumes))}
-	m.objects.Track(p.UID, References(p))
+	refs := References(p)
+	if len(refs) > maxWatched {
+		refs, out.Refresh = refs[:maxWatched], time.Now().Add(unwatched)
+	}
+	m.objects.Track(p.UID, refs)
 	if err := os.MkdirAll(filepath.Join(m.PodDir(p.UID), volumesDir), 0o750); err != nil {
 		return out, err
 	}

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -147,11 +146,8 @@ func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
 	var b bytes.Buffer
-	watch, err := fsnotify.NewWatcher()
-	require.NoError(t, err)
-	defer watch.Close()
 	w := &writer{w: &b, o: Options{Ended: ended}}
-	require.NoError(t, w.follow(t.Context(), files[0], bufio.NewReader(files[0]), path, watch))
+	require.NoError(t, w.follow(t.Context(), files[0], bufio.NewReader(files[0]), path, make(chan struct{})))
 	require.Equal(t, "0\n1\n2\n3\n", b.String())
 
 	lost, err := os.Open(path)
@@ -169,6 +165,74 @@ func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, os.SameFile(oldest, got), "what is gone is skipped, and nothing else")
 	require.NoError(t, lost.Close())
+}
+
+// Followers share an inotify instance, of which root has only 128 by default.
+func TestFollowersShareAWatch(t *testing.T) {
+	instances := func() (n int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to == "anon_inode:inotify" {
+				n++
+			}
+		}
+		return n
+	}
+	before := instances()
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer all.Wait()
+	defer cancel()
+	for i := range 60 {
+		dir := filepath.Join(t.TempDir(), fmt.Sprint(i/2)) // some of them follow the same log
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		path := filepath.Join(dir, "0.log")
+		write(t, path, line(1, "stdout", "F", "one"))
+		r, w := io.Pipe()
+		all.Go(func() {
+			_ = Read(ctx, path, Options{Follow: true, Tail: -1}, w)
+			w.Close()
+		})
+		lines := bufio.NewScanner(r)
+		require.True(t, lines.Scan())
+		require.Equal(t, "one", lines.Text())
+		write(t, path, line(2, "stdout", "F", "two"))
+		require.True(t, lines.Scan())
+		require.Equal(t, "two", lines.Text())
+	}
+	require.LessOrEqual(t, instances(), before+1)
+	cancel()
+	all.Wait()
+	require.Equal(t, before, instances())
+}
+
+// A directory that was removed and made again is watched again, also if it still had a follower.
+func TestFollowADirectoryMadeAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "0.log")
+	write := func(text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		write(t, path, text)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range 3 {
+		write(line(1, "stdout", "F", "one"))
+		r, w := io.Pipe()
+		all.Go(func() {
+			_ = Read(ctx, path, Options{Follow: true, Tail: -1}, w)
+			w.Close()
+		})
+		lines := bufio.NewScanner(r)
+		require.True(t, lines.Scan())
+		write(line(2, "stdout", "F", "two"))
+		require.True(t, lines.Scan())
+		require.Equal(t, "two", lines.Text())
+		all.Go(func() { _, _ = io.Copy(io.Discard, r) })
+		require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+	}
 }
 
 func TestTailIsTheEndOfAll(t *testing.T) {

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -96,16 +94,14 @@ func next(current *os.File, path string) *os.File {
 // Read writes a log to w; fs.ErrNotExist if there is none. If w has a Flush method, it is called before each wait.
 func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	out := &writer{w: w, o: o, left: o.Limit}
-	var watch *fsnotify.Watcher
+	var changed <-chan struct{}
 	if o.Follow {
-		var err error
-		if watch, err = fsnotify.NewWatcher(); err != nil {
+		c, end, err := watching.follow(filepath.Dir(path))
+		if err != nil {
 			return err
 		}
-		defer watch.Close()
-		if err := watch.Add(filepath.Dir(path)); err != nil {
-			return err
-		}
+		defer end()
+		changed = c
 	}
 	files, err := openAll(path)
 	if err != nil {
@@ -133,12 +129,12 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 		}
 		in, pending = bufio.NewReader(files[0]), nil
 	}
-	return done(out.follow(ctx, files[0], in, path, watch))
+	return done(out.follow(ctx, files[0], in, path, changed))
 }
 
-// follow reads current to its end and, if watch is set, continues with later writes. It closes current.
+// follow reads current to its end and, if changed is set, continues with later writes. It closes current.
 func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string,
-	watch *fsnotify.Watcher) error {
+	changed <-chan struct{}) error {
 	defer func() { current.Close() }()
 	var pending []byte
 	ended := false
@@ -146,7 +142,7 @@ func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader,
 		if err := w.drain(ctx, in, &pending); err != nil {
 			return err
 		}
-		if watch == nil {
+		if changed == nil {
 			if l, err := Parse(pending); err == nil {
 				return w.line(l)
 			}
@@ -172,14 +168,7 @@ func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader,
 			return nil
 		case <-w.o.Ended:
 			ended = true
-		case err := <-watch.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) { // continue reading after lost events
-				return err
-			}
-		case _, open := <-watch.Events:
-			if !open {
-				return nil
-			}
+		case <-changed:
 		}
 	}
 }
