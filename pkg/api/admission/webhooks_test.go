@@ -228,6 +228,7 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 		}, "context deadline exceeded"},
 		"endless response": {20, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"a":"`)
 			for r.Context().Err() == nil {
 				if _, err := w.Write([]byte(strings.Repeat("[", 1<<20))); err != nil {
 					return
