@@ -152,19 +152,20 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	if there && !replace && !unfinished {
 		return m, "", fmt.Errorf("%s has a cluster already: --replace moves it aside, into a directory of its own", c.DataDir)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return m, "", err
-	}
+	// An unfinished restore may have installed some parts: dir, which prevents a start, stays until all are installed.
 	parts := filepath.Join(dir, "parts")
-	if err := os.MkdirAll(parts, 0o700); err != nil {
+	if err := errors.Join(os.RemoveAll(parts), os.RemoveAll(filepath.Join(dir, storeDir)), os.MkdirAll(parts, 0o700)); err !=
+		nil {
 		return m, "", err
 	}
-	// Up to here the old cluster is unchanged, so a bad archive does no harm.
 	if m, err = unpack(archive, parts); err == nil {
 		err = store.Restore(filepath.Join(parts, snapshot.Database), filepath.Join(dir, storeDir), slog.Default())
 	}
+	if err != nil && !unfinished { // the old cluster is unchanged
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
 	if err != nil {
-		return m, "", errors.Join(err, os.RemoveAll(dir))
+		return m, "", err
 	}
 	if there {
 		old = filepath.Join(c.DataDir, "replaced-"+time.Now().UTC().Format("20060102-150405"))

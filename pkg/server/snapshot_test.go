@@ -67,6 +67,21 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
+// TestABadArchiveAfterAnInterruptedRestore checks that no server starts with the keys of one cluster and the objects of
+// another: the first restore was killed between its renames, and the second one gets a bad archive.
+func TestABadArchiveAfterAnInterruptedRestore(t *testing.T) {
+	var c config.Config
+	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
+	for _, name := range []string{keyDir, filepath.Join(storeDir, store.Directory), filepath.Join(restoring, "parts", "x")} {
+		require.NoError(t, os.MkdirAll(filepath.Join(c.DataDir, name), 0o700))
+	}
+	for range 2 {
+		_, _, err := RestoreSnapshot(t.Context(), c, bytes.NewReader([]byte("bad")), false)
+		require.ErrorContains(t, err, "not a snapshot")
+		require.ErrorContains(t, checkRestored(c.DataDir), "repeat `coracle snapshot restore`")
+	}
+}
+
 // TestLostKeys checks that a start makes no new keys for a cluster whose keys are gone: all nodes would be refused.
 func TestLostKeys(t *testing.T) {
 	dir := t.TempDir()

@@ -3,6 +3,7 @@ package admission
 import (
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,10 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	registration "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/warning"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -224,6 +228,7 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 		}, "context deadline exceeded"},
 		"endless response": {20, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"a":"`)
 			for r.Context().Err() == nil {
 				if _, err := w.Write([]byte(strings.Repeat("[", 1<<20))); err != nil {
 					return
@@ -334,4 +339,29 @@ func TestWebhooksSeeConnections(t *testing.T) {
 	require.Equal(t, "PodExecOptions", k.request().Kind.Kind)
 	require.Equal(t, admissionv1.Connect, k.request().Operation)
 	requireStatus(t, h.AdmitConnect(h.ctx, exec, &core.PodExecOptions{Command: []string{"rm"}}), 400, "no-rm.coracle.test")
+}
+
+// A webhook for a scale sees the scale, as upstream, and can refuse it.
+func TestWebhooksSeeScales(t *testing.T) {
+	h := secured(t, Plugins{})
+	k := serveHook(t, func(r *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse) {
+		var now, was autoscalingv1.Scale
+		require.NoError(t, json.Unmarshal(r.Object.Raw, &now))
+		require.NoError(t, json.Unmarshal(r.OldObject.Raw, &was))
+		a.Allowed = r.Kind.Kind == "Scale" && now.Kind == "Scale" && now.Spec.Replicas <= 2*max(was.Spec.Replicas, 1)
+	})
+	validateBy(h, "limit", validatingHook("limit", k, "deployments/scale"))
+	labels := map[string]string{"app": "d"}
+	target := at(appsv1.SchemeGroupVersion.WithKind("Deployment"), "work", "d")
+	put(h, target, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: smallPod("").Spec},
+	}})
+	scale := func(n int) error {
+		_, err := h.Patch(h.ctx, sub(target, "scale"), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n),
+			metav1.PatchOptions{})
+		return err
+	}
+	require.NoError(t, scale(2))
+	requireStatus(t, scale(5), 400, "limit.coracle.test")
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -168,20 +170,27 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 		if err != nil {
 			return nil, err
 		}
-		internal := &autoscaling.Scale{
-			ObjectMeta: scale.ObjectMeta, Spec: autoscaling.ScaleSpec{Replicas: scale.Spec.Replicas},
+		internal, was := &autoscaling.Scale{}, &autoscaling.Scale{}
+		if err := errors.Join(legacyscheme.Scheme.Convert(scale, internal, nil),
+			legacyscheme.Scheme.Convert(before, was, nil)); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		// As upstream, admission sees the scale.
+		if err := c.admit(internal, was, admission.Update, &o); err != nil {
+			return nil, err
 		}
 		if errs := autoscalingvalidation.ValidateScale(internal); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(autoscaling.Kind("Scale"), c.Name, errs)
 		}
+		w.scale, w.was = internal, was
 		if scale.UID != "" && scale.UID != before.UID {
 			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name,
 				scale.UID, before.UID)
 		}
 		out := old.Object.DeepCopyObject().(client.Object)
 		if sub.Scale.Write == nil {
-			sub.Scale.Set(out, scale.Spec.Replicas)
-		} else if err := sub.Scale.Write(out, scale.Spec.Replicas); err != nil {
+			sub.Scale.Set(out, internal.Spec.Replicas)
+		} else if err := sub.Scale.Write(out, internal.Spec.Replicas); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		if scale.ResourceVersion != "" || c.strategy().AllowUnconditionalUpdate(c.ctx) { // otherwise the object's stays

@@ -30,6 +30,8 @@ type write struct {
 	internal bool // a write by the server itself: no strategy, no admission
 	force    bool // ignore the new object's resourceVersion
 	applied  bool // change records managed fields itself
+	// scale and was are what change has passed through mutating admission in place of the whole objects, or nil.
+	scale, was runtime.Object
 	// change returns the new object, in the requested version; the write may modify it. old is nil if there is none.
 	change func(old *cache.Entry) (client.Object, error)
 }
@@ -103,7 +105,10 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		if err := w.admit(in, old, admission.Update, &w.options); err != nil {
+		if w.scale == nil {
+			err = w.admit(in, old, admission.Update, &w.options)
+		}
+		if err != nil {
 			return Result{}, err
 		}
 		dedupOwners(w.ctx, in, true)
@@ -119,7 +124,11 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 		if err := w.checkEscalation(in, old); err != nil {
 			return Result{}, err
 		}
-		if err := w.validate(in, old, w.Name, admission.Update, &w.options); err != nil {
+		now, was := in, old
+		if w.scale != nil {
+			now, was = w.scale, w.was
+		}
+		if err := w.validate(now, was, w.Name, admission.Update, &w.options); err != nil {
 			return Result{}, err
 		}
 		charged, err := w.charge(in, old, w.Name, admission.Update, &w.options, e.Revision)

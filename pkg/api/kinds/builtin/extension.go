@@ -72,10 +72,10 @@ func AdmitProxy(req *http.Request, on kind.Connection, path string) error {
 }
 
 // Forward returns a handler that forwards requests to location, with the path behind the subresource and the query.
-// It refuses upgrades.
+// It refuses upgrades, and redirects, which the client would follow with its credentials for this server.
 func Forward(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
 	location.Path, location.RawQuery = proxyPath(on), req.URL.RawQuery
 	h := proxy.NewUpgradeAwareHandler(location, rt, false, false, responder{on})
-	h.UseLocationHost = true
+	h.UseLocationHost, h.RejectForwardingRedirects = true, true
 	return h
 }

@@ -1,6 +1,9 @@
 package builtin
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +64,19 @@ func TestServiceProxyReachesPodsOnly(t *testing.T) {
 	require.False(t,
 		podAddress(on, "d", &discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}, TargetRef: target("d", "p")}),
 		"a pod that claims loopback")
+}
+
+func (podReader) Path() []string { return []string{"api", "v1", "pods"} }
+
+// A managed cluster that answers with a redirect would make the client repeat its request, such as a delete, on the
+// server that forwards, with the client's credentials for it.
+func TestForwardPassesOnNoRedirects(t *testing.T) {
+	there := httptest.NewServer(http.RedirectHandler("/api/v1/namespaces/prod/secrets/s", http.StatusTemporaryRedirect))
+	defer there.Close()
+	location, err := url.Parse(there.URL)
+	require.NoError(t, err)
+	req, answer := httptest.NewRequest(http.MethodDelete, "/", nil), httptest.NewRecorder()
+	Forward(req, podReader{}, location, http.DefaultTransport).ServeHTTP(answer, req)
+	require.Equal(t, http.StatusBadGateway, answer.Code)
+	require.Empty(t, answer.Header().Get("Location"))
 }
