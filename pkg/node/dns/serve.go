@@ -265,8 +265,10 @@ func (s *Server) responded(client netip.Addr, packet []byte, udp bool) []byte {
 		answer.SetRcode(request, dns.RcodeBadVers)
 	case request.Question[0].Qclass != dns.ClassINET:
 		answer.SetRcode(request, dns.RcodeRefused)
+	case udp:
+		answer = s.answer(client, request, packetRecords)
 	default:
-		answer = s.answer(client, request)
+		answer = s.answer(client, request, maxRecords)
 	}
 	if o != nil && answer.IsEdns0() == nil {
 		answer.SetEdns0(udpSize, o.Do())

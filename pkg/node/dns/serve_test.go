@@ -304,6 +304,32 @@ func TestBrokenPackets(t *testing.T) {
 	require.LessOrEqual(t, len(s.respond(client, packed, true)), udpSize)
 }
 
+// TestAnswersThatCostTheSame checks that a response over UDP costs no more the more endpoints there are, or services with
+// one endpoint.
+func TestAnswersThatCostTheSame(t *testing.T) {
+	s, _ := start(t, func(c *Config) { c.Upstreams = []string{} })
+	s.zone.setService(testService("default", "many", "None"), true)
+	var all []string
+	for i := range 5000 {
+		all = append(all, fmt.Sprintf("10.44.%d.%d", i/250, i%250+1))
+		name := fmt.Sprint("one", i)
+		s.zone.setService(testService("default", name, "None"), true)
+		s.zone.setSlice(testSlice("default", name, "10.45.0.1"), true)
+	}
+	s.zone.setSlice(testSlice("default", "many", all...), true)
+	for name, kind := range map[string]uint16{
+		inCluster("many") + ".": dns.TypeA, inCluster("many"): dns.TypeSRV, "1.0.45.10.in-addr.arpa.": dns.TypePTR,
+	} {
+		m := new(dns.Msg)
+		m.SetQuestion(dns.Fqdn(name), kind)
+		packet, err := m.Pack()
+		require.NoError(t, err)
+		require.Less(t, testing.AllocsPerRun(3, func() {
+			s.respond(netip.MustParseAddr("10.42.0.2"), packet, true)
+		}), 3000.0, name)
+	}
+}
+
 // TestSlicesMadeByHand checks that all slices of a headless service count, each with its own ports.
 func TestSlicesMadeByHand(t *testing.T) {
 	z := newZone("cluster.local")
@@ -316,7 +342,7 @@ func TestSlicesMadeByHand(t *testing.T) {
 		z.setSlice(slice, true)
 	}
 	ask := func(name string, kind uint16) result {
-		return z.lookup(dns.Question{Name: name + inCluster("hand") + ".", Qtype: kind, Qclass: dns.ClassINET})
+		return z.lookup(dns.Question{Name: name + inCluster("hand") + ".", Qtype: kind, Qclass: dns.ClassINET}, maxRecords)
 	}
 	require.Len(t, ask("", dns.TypeA).answer, 3, "each address once, and none that is not ready")
 	require.Len(t, ask("", dns.TypeSRV).answer, 4)
