@@ -145,7 +145,8 @@ func TestForgets(t *testing.T) {
 	moved := testSlice("default", "db", "10.42.0.9 x")
 	moved.Name = "web-1"
 	z.setSlice(moved, true)
-	require.True(t, z.lookup(dns.Question{Name: "x.db.default.svc.cluster.local.", Qtype: dns.TypeA}, maxRecords).answer != nil)
+	x := dns.Question{Name: "x.db.default.svc.cluster.local.", Qtype: dns.TypeA}
+	require.True(t, z.lookup(x, maxRecords).answer != nil)
 	z.setSlice(moved, false)
 	for _, s := range []*discoveryv1.EndpointSlice{testSlice("default", "db"), testSlice("default", "early")} {
 		z.setSlice(s, false)

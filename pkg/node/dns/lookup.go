@@ -166,7 +166,8 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, most
 	if !headless(s) {
 		for i := range s.Spec.Ports {
 			p := &s.Spec.Ports[i]
-			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil && p.Name != "" && match(p.Name, p.Protocol) && len(r.answer) < most {
+			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil && p.Name != "" && len(r.answer) < most &&
+				match(p.Name, p.Protocol) {
 				add(fqdn, uint16(p.Port), a)
 			}
 		}
@@ -186,9 +187,9 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, most
 	return r
 }
 
-// maxRecords is the maximum number of records in a section, about as many addresses as fit into the longest message;
-// packetRecords is more than fit into a UDP response, and maxServices SRV records, with their addresses, into the longest
-// message.
+// maxRecords is the maximum number of records in a section, about as many addresses as fit into the longest message.
+// packetRecords is more than fit into a UDP response, and maxServices about as many SRV records as fit into the longest
+// message with their addresses.
 const (
 	maxRecords    = 4096
 	packetRecords = 128

@@ -156,8 +156,8 @@ func (l *listener) passes(err error) bool {
 	}
 }
 
-// servePackets reads even while it serves no more queries: the socket's buffer, which all clients share, would fill with
-// the packets of one.
+// servePackets reads even while it serves no more queries: otherwise the socket's buffer, which all clients share,
+// would fill with the packets of one.
 func (l *listener) servePackets() error {
 	buffer := make([]byte, dns.MaxMsgSize)
 	for {

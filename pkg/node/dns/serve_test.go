@@ -232,7 +232,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Len(t, a.Answer, 1)
 }
 
-// TestAFloodOfOneClient checks that another client's query is served although one sends more than the server can answer.
+// TestAFloodOfOneClient checks that a client's query is served although another sends more than the server can answer.
 func TestAFloodOfOneClient(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
 	m := new(dns.Msg)
@@ -359,8 +359,8 @@ func TestBrokenPackets(t *testing.T) {
 	require.LessOrEqual(t, len(s.respond(client, packed, true)), udpSize)
 }
 
-// TestAnswersThatCostTheSame checks that a response over UDP costs no more the more endpoints there are, or services with
-// one endpoint.
+// TestAnswersThatCostTheSame checks that a response over UDP costs about the same for few endpoints and for many, and
+// for an address of many services.
 func TestAnswersThatCostTheSame(t *testing.T) {
 	s, _ := start(t, func(c *Config) { c.Upstreams = []string{} })
 	s.zone.setService(testService("default", "many", "None"), true)

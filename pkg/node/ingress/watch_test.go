@@ -85,8 +85,8 @@ func (l listed) List(_ context.Context, into ctrl.ObjectList, _ ...ctrl.ListOpti
 	return nil
 }
 
-// TestServicesThatTakeOurPorts checks that the services whose external addresses are ours are named, but not thousands of
-// them: each is a problem of every Ingress.
+// TestServicesThatTakeOurPorts checks that the services whose external addresses are ours are named, but not thousands
+// of them: each is a problem of every Ingress.
 func TestServicesThatTakeOurPorts(t *testing.T) {
 	i := &Ingress{Config: Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, HTTPPort: 80}}
 	service := corev1.Service{Spec: corev1.ServiceSpec{

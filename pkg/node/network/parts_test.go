@@ -107,8 +107,8 @@ func TestSysctlPath(t *testing.T) {
 	}
 }
 
-// TestSysctlsAreRecordedAtOnce checks that the file with the previous values is replaced, not rewritten: half a file, of a
-// process that was killed, would keep the node from starting.
+// TestSysctlsAreRecordedAtOnce checks that the file with the previous values is replaced, not rewritten: half a file,
+// of a process that was killed, would keep the node from starting.
 func TestSysctlsAreRecordedAtOnce(t *testing.T) {
 	c := Config{RunDir: t.TempDir()}
 	const name, before = "net/ipv4/ip_default_ttl", `{"net/ipv4/ip_no_pmtu_disc":"0"}`
