@@ -224,9 +224,9 @@ func (s *Server) allowed(a netip.Addr) bool {
 // maxChain limits the number of external names that a query follows.
 const maxChain = 8
 
-func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
+func (s *Server) answer(client netip.Addr, request *dns.Msg, most int) *dns.Msg {
 	q := request.Question[0]
-	found := s.zone.lookup(q)
+	found := s.zone.lookup(q, most)
 	if !found.ours {
 		return s.forward.ask(client, request)
 	}
@@ -241,7 +241,7 @@ func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
 		}
 		next := new(dns.Msg)
 		next.SetQuestion(found.follow, q.Qtype)
-		if found = s.zone.lookup(next.Question[0]); found.ours {
+		if found = s.zone.lookup(next.Question[0], most); found.ours {
 			answer.Answer = append(answer.Answer, found.answer...)
 		} else if target := s.forward.ask(client, next); target.Rcode == dns.RcodeSuccess {
 			answer.Answer = append(answer.Answer, target.Answer...)

@@ -124,7 +124,7 @@ func TestLookup(t *testing.T) {
 		{"5.0.42.10.in-addr.arpa.", "PTR", "NOERROR db-0.db.default.svc.cluster.local."},
 		{"9.9.9.9.in-addr.arpa.", "PTR", "forward"},
 	} {
-		r := z.lookup(dns.Question{Name: c.name, Qtype: dns.StringToType[c.kind], Qclass: dns.ClassINET})
+		r := z.lookup(dns.Question{Name: c.name, Qtype: dns.StringToType[c.kind], Qclass: dns.ClassINET}, maxRecords)
 		got := "forward"
 		if r.ours {
 			var records []string
@@ -145,7 +145,8 @@ func TestForgets(t *testing.T) {
 	moved := testSlice("default", "db", "10.42.0.9 x")
 	moved.Name = "web-1"
 	z.setSlice(moved, true)
-	require.True(t, z.lookup(dns.Question{Name: "x.db.default.svc.cluster.local.", Qtype: dns.TypeA}).answer != nil)
+	x := dns.Question{Name: "x.db.default.svc.cluster.local.", Qtype: dns.TypeA}
+	require.True(t, z.lookup(x, maxRecords).answer != nil)
 	z.setSlice(moved, false)
 	for _, s := range []*discoveryv1.EndpointSlice{testSlice("default", "db"), testSlice("default", "early")} {
 		z.setSlice(s, false)
@@ -356,7 +357,7 @@ func FuzzLookup(f *testing.F) {
 	f.Add("1.2.in-addr.arpa.", dns.TypePTR)
 	f.Add(".cluster.local.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, name string, kind uint16) {
-		r := z.lookup(dns.Question{Name: name, Qtype: kind, Qclass: dns.ClassINET})
+		r := z.lookup(dns.Question{Name: name, Qtype: kind, Qclass: dns.ClassINET}, maxRecords)
 		if !r.ours && (len(r.answer) > 0 || r.rcode != 0) || r.rcode != 0 && len(r.answer) > 0 {
 			t.Fatalf("%q: %+v", name, r)
 		}
@@ -370,7 +371,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 	q := dns.Question{Name: "s4711.default.svc.cluster.local.", Qtype: dns.TypeA, Qclass: dns.ClassINET}
 	for b.Loop() {
-		if len(z.lookup(q).answer) != 1 {
+		if len(z.lookup(q, maxRecords).answer) != 1 {
 			b.Fatal(errors.New("not found"))
 		}
 	}

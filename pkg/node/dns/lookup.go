@@ -21,12 +21,13 @@ type result struct {
 	follow string
 }
 
-func (z *zone) lookup(q dns.Question) result {
+// lookup returns at most most records of each section.
+func (z *zone) lookup(q dns.Question, most int) result {
 	name := strings.ToLower(q.Name)
 	z.mu.RLock()
 	defer z.mu.RUnlock()
 	if a, ok := reverseAddr(name); ok {
-		return z.lookupReverse(q, a)
+		return z.lookupReverse(q, a, most)
 	}
 	rest, ok := strings.CutSuffix(name, z.domain+".")
 	if !ok || rest != "" && !strings.HasSuffix(rest, ".") {
@@ -52,7 +53,7 @@ func (z *zone) lookup(q dns.Question) result {
 		}
 		return r
 	case labels[0] == "svc":
-		return z.lookupService(q, labels[1:])
+		return z.lookupService(q, labels[1:], most)
 	case labels[0] == "pod":
 		return lookupPod(q, labels[1:])
 	}
@@ -61,7 +62,7 @@ func (z *zone) lookup(q dns.Question) result {
 
 // lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint, or
 // protocol and port.
-func (z *zone) lookupService(q dns.Question, labels []string) result {
+func (z *zone) lookupService(q dns.Question, labels []string, most int) result {
 	if len(labels) == 0 {
 		return noRecord
 	}
@@ -87,38 +88,40 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 			follow: target,
 		}
 	}
-	var found []endpoint
-	if headless(s) {
-		found = z.endpoints(s)
-	}
+	found := z.hosts[name]
 	switch len(labels) {
 	case 2:
 		if !headless(s) {
-			return z.clusterIPs(q, s)
+			return z.clusterIPs(q, s, most)
 		}
 		if len(found) == 0 {
 			return noName
 		}
 		if q.Qtype == dns.TypeSRV {
-			return z.portsOf(q, s, found, anyPort)
+			return z.portsOf(q, s, found, most, anyPort)
 		}
-		return hosts(q, found)
+		return hosts(q, found, most)
 	case 3:
 		if strings.HasPrefix(labels[2], "_") { // such as _tcp: names of ports may exist below it
 			return noRecord
 		}
-		found = slices.DeleteFunc(found, func(e endpoint) bool { return e.host != labels[2] })
-		if len(found) == 0 {
+		var named []endpoint
+		for _, e := range found {
+			if e.host == labels[2] {
+				named = append(named, e)
+			}
+		}
+		if len(named) == 0 {
 			return noName
 		}
-		return hosts(q, found)
+		return hosts(q, named, most)
 	case 4:
 		protocol, isProtocol := strings.CutPrefix(labels[2], "_")
 		port, isPort := strings.CutPrefix(labels[3], "_")
 		if !isProtocol || !isPort {
 			return noName
 		}
-		r := z.portsOf(q, s, found, func(name string, of corev1.Protocol) bool {
+		r := z.portsOf(q, s, found, most, func(name string, of corev1.Protocol) bool {
 			return name == port && strings.EqualFold(string(of), protocol)
 		})
 		if len(r.answer) == 0 && r.rcode == dns.RcodeSuccess && q.Qtype == dns.TypeSRV {
@@ -129,9 +132,9 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 	return noName
 }
 
-func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
+func (z *zone) clusterIPs(q dns.Question, s *corev1.Service, most int) result {
 	if q.Qtype == dns.TypeSRV {
-		return z.portsOf(q, s, nil, anyPort)
+		return z.portsOf(q, s, nil, most, anyPort)
 	}
 	r := noRecord
 	seen := map[string]bool{}
@@ -148,12 +151,13 @@ func anyPort(string, corev1.Protocol) bool { return true }
 
 // portsOf returns the SRV records of the named ports that match: the ports of the service or, if it is headless, of
 // its endpoints, whose slices may have other ports than the service.
-func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
+func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, most int,
 	match func(string, corev1.Protocol) bool) result {
 	r := noRecord
 	if q.Qtype != dns.TypeSRV {
 		return r
 	}
+	most = min(most, maxServices)
 	fqdn := z.fqdn(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
 	add := func(host string, port uint16, a netip.Addr) {
 		r.answer = append(r.answer, &dns.SRV{Hdr: header(q.Name, dns.TypeSRV), Weight: 100, Port: port, Target: host})
@@ -162,7 +166,8 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
 	if !headless(s) {
 		for i := range s.Spec.Ports {
 			p := &s.Spec.Ports[i]
-			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil && p.Name != "" && match(p.Name, p.Protocol) {
+			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil && p.Name != "" && len(r.answer) < most &&
+				match(p.Name, p.Protocol) {
 				add(fqdn, uint16(p.Port), a)
 			}
 		}
@@ -174,7 +179,7 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
 			if p.Protocol != nil {
 				protocol = *p.Protocol
 			}
-			if p.Port != nil && p.Name != nil && *p.Name != "" && match(*p.Name, protocol) && len(r.answer) < maxRecords {
+			if p.Port != nil && p.Name != nil && *p.Name != "" && match(*p.Name, protocol) && len(r.answer) < most {
 				add(e.host+"."+fqdn, uint16(*p.Port), e.addr)
 			}
 		}
@@ -182,18 +187,30 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
 	return r
 }
 
-// maxRecords is the maximum number of records in a response, about as many addresses as fit into the longest
-// message.
-const maxRecords = 4096
+// maxRecords is the maximum number of records in a section, about as many addresses as fit into the longest message.
+// packetRecords is more than fit into a UDP response, and maxServices about as many SRV records as fit into the longest
+// message with their addresses.
+const (
+	maxRecords    = 4096
+	packetRecords = 128
+	maxServices   = 1024
+)
 
-// hosts returns the addresses of endpoints. It starts at a random one to distribute clients.
-func hosts(q dns.Question, found []endpoint) result {
+// hosts returns the addresses of endpoints, each once. It starts at a random one to distribute clients.
+func hosts(q dns.Question, found []endpoint, most int) result {
 	r := noRecord
-	// An endpoint may be in two slices, with different ports.
-	found = slices.CompactFunc(found, func(a, b endpoint) bool { return a.addr == b.addr })
 	first := rand.IntN(len(found))
-	for i := range min(len(found), maxRecords) {
-		r.answer = appendHost(r.answer, q, q.Name, found[(first+i)%len(found)].addr)
+	var last netip.Addr
+	for i := range found {
+		a := found[(first+i)%len(found)].addr
+		// An endpoint may be in two slices, with different ports.
+		if i > 0 && (a == last || a == found[first].addr) {
+			continue
+		}
+		if last = a; len(r.answer) >= most {
+			break
+		}
+		r.answer = appendHost(r.answer, q, q.Name, a)
 	}
 	return r
 }
@@ -217,8 +234,8 @@ func lookupPod(q dns.Question, labels []string) result {
 	return noName
 }
 
-func (z *zone) lookupReverse(q dns.Question, a netip.Addr) result {
-	names := z.reverse[a]
+func (z *zone) lookupReverse(q dns.Question, a netip.Addr, most int) result {
+	names := z.reverse[a][:min(len(z.reverse[a]), most)]
 	if len(names) == 0 {
 		return notOurs
 	}

@@ -13,12 +13,17 @@ import (
 )
 
 const (
-	// packetLimit is the maximum number of concurrent UDP queries per address. Further queries wait in the socket.
-	// It exceeds forwardLimit and spareLimit, so that cluster names are resolved even while upstreams do not respond.
-	packetLimit = 1024
-	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client. Further ones
-	// are closed at once.
-	streamLimit, streamsPerClient = 256, 16
+	// packetLimit is the maximum number of concurrent UDP queries per address, packetsPerClient per client. Further ones
+	// are dropped. It exceeds forwardLimit and spareLimit, so that cluster names are resolved even while upstreams do not
+	// respond.
+	packetLimit, packetsPerClient = 2048, 1024
+	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client: the 110 pods of a
+	// node cannot take all. Further ones are closed at once.
+	streamLimit, streamsPerClient = 2048, 16
+	// fewPerClient is the number of queries or connections up to which a client may use the last quarter of the limit.
+	fewPerClient = 8
+	// querySize is the maximum size of a query over TCP, in bytes.
+	querySize = 4096
 	// queriesPerStream is the maximum number of queries per connection.
 	queriesPerStream = 128
 	// streamIdle is the timeout for reading a query from, and writing a response to, a connection.
@@ -39,10 +44,44 @@ type listener struct {
 
 	closing chan struct{} // closed by close
 
-	mu      sync.Mutex
-	closed  bool
-	conns   map[net.Conn]netip.Addr
-	clients map[netip.Addr]int // connections by client
+	queries *share // over UDP
+	streams *share
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]bool
+}
+
+// share limits what is open at a time, in total and per client.
+type share struct {
+	most, each int
+
+	mu    sync.Mutex
+	total int
+	of    map[netip.Addr]int
+}
+
+func newShare(most, each int) *share { return &share{most: most, each: each, of: map[netip.Addr]int{}} }
+
+func (s *share) enter(client netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.of[client]
+	if s.total >= s.most || n >= s.each || s.total >= s.most/4*3 && n >= fewPerClient {
+		return false
+	}
+	s.total++
+	s.of[client] = n + 1
+	return true
+}
+
+func (s *share) leave(client netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	if s.of[client]--; s.of[client] == 0 {
+		delete(s.of, client)
+	}
 }
 
 func (s *Server) listen(a netip.AddrPort) (*listener, error) {
@@ -60,8 +99,9 @@ func (s *Server) listen(a netip.AddrPort) (*listener, error) {
 		packets: packets,
 		stream:  stream,
 		closing: make(chan struct{}),
-		conns:   map[net.Conn]netip.Addr{},
-		clients: map[netip.Addr]int{},
+		queries: newShare(packetLimit, packetsPerClient),
+		streams: newShare(streamLimit, streamsPerClient),
+		conns:   map[net.Conn]bool{},
 	}, nil
 }
 
@@ -116,24 +156,27 @@ func (l *listener) passes(err error) bool {
 	}
 }
 
+// servePackets reads even while it serves no more queries: otherwise the socket's buffer, which all clients share,
+// would fill with the packets of one.
 func (l *listener) servePackets() error {
-	slots := make(chan struct{}, packetLimit)
 	buffer := make([]byte, dns.MaxMsgSize)
 	for {
-		slots <- struct{}{}
-		n, client, err := l.packets.ReadFrom(buffer)
+		n, from, err := l.packets.ReadFrom(buffer)
 		if err != nil {
-			<-slots
 			if l.passes(err) {
 				continue
 			}
 			return err
 		}
+		client := addrOf(from)
+		if !l.queries.enter(client) {
+			continue
+		}
 		packet := append([]byte(nil), buffer[:n]...)
 		l.done.Go(func() {
-			defer func() { <-slots }()
-			if answer := l.s.respond(addrOf(client), packet, true); answer != nil {
-				_, _ = l.packets.WriteTo(answer, client) // best effort: UDP clients retry
+			defer l.queries.leave(client)
+			if answer := l.s.respond(client, packet, true); answer != nil {
+				_, _ = l.packets.WriteTo(answer, from) // best effort: UDP clients retry
 			}
 		})
 	}
@@ -167,11 +210,10 @@ func (l *listener) serveStreams() error {
 func (l *listener) admit(c net.Conn, client netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.conns) >= streamLimit || l.clients[client] >= streamsPerClient {
+	if l.closed || !l.streams.enter(client) {
 		return false
 	}
-	l.conns[c] = client
-	l.clients[client]++
+	l.conns[c] = true
 	return true
 }
 
@@ -180,9 +222,7 @@ func (l *listener) dismiss(c net.Conn, client netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
-	if l.clients[client]--; l.clients[client] == 0 {
-		delete(l.clients, client)
-	}
+	l.streams.leave(client)
 }
 
 // exchange serves one query of a connection. It returns false if the connection is to be closed.
@@ -194,7 +234,11 @@ func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
 	if _, err := io.ReadFull(c, length[:]); err != nil {
 		return false
 	}
-	packet := make([]byte, binary.BigEndian.Uint16(length[:]))
+	size := binary.BigEndian.Uint16(length[:])
+	if size > querySize {
+		return false
+	}
+	packet := make([]byte, size)
 	if _, err := io.ReadFull(c, packet); err != nil {
 		return false
 	}
@@ -208,11 +252,10 @@ func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
 }
 
 func addrOf(a net.Addr) netip.Addr {
-	from, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.Addr{}
+	if a, ok := a.(interface{ AddrPort() netip.AddrPort }); ok {
+		return a.AddrPort().Addr().Unmap()
 	}
-	return from.Addr().Unmap()
+	return netip.Addr{}
 }
 
 // respond returns the response to a packet, or nil if it must not be answered. After a panic the response is
@@ -265,8 +308,10 @@ func (s *Server) responded(client netip.Addr, packet []byte, udp bool) []byte {
 		answer.SetRcode(request, dns.RcodeBadVers)
 	case request.Question[0].Qclass != dns.ClassINET:
 		answer.SetRcode(request, dns.RcodeRefused)
+	case udp:
+		answer = s.answer(client, request, packetRecords)
 	default:
-		answer = s.answer(client, request)
+		answer = s.answer(client, request, maxRecords)
 	}
 	if o != nil && answer.IsEdns0() == nil {
 		answer.SetEdns0(udpSize, o.Do())

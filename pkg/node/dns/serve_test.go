@@ -232,6 +232,61 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Len(t, a.Answer, 1)
 }
 
+// TestAFloodOfOneClient checks that a client's query is served although another sends more than the server can answer.
+func TestAFloodOfOneClient(t *testing.T) {
+	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
+	m := new(dns.Msg)
+	m.SetQuestion(inCluster("web")+".", dns.TypeA)
+	packet, err := m.Pack()
+	require.NoError(t, err)
+	to, err := net.ResolveUDPAddr("udp", address)
+	require.NoError(t, err)
+	client := func(last byte) net.PacketConn {
+		c, err := net.ListenPacket("udp4", netip.AddrFrom4([4]byte{127, 0, 1, last}).String()+":0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	greedy, other := client(1), client(2)
+	s.zone.mu.Lock() // as if each query took long
+	for range 5 * packetLimit {
+		_, err := greedy.WriteTo(packet, to)
+		require.NoError(t, err)
+	}
+	for range 5 * packetLimit { // the buffer may be full of the flood at first
+		_, err := other.WriteTo(packet, to)
+		require.NoError(t, err)
+	}
+	s.zone.mu.Unlock()
+	require.NoError(t, other.SetReadDeadline(time.Now().Add(5*time.Second)))
+	n, _, err := other.ReadFrom(make([]byte, dns.MinMsgSize))
+	require.NoError(t, err)
+	require.Greater(t, n, len(packet))
+}
+
+// TestStreamsOfManyClients checks that the pods of a node together leave connections to others.
+func TestStreamsOfManyClients(t *testing.T) {
+	streams := newShare(streamLimit, streamsPerClient)
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 42, 0, byte(n)}) }
+	for n := range 110 {
+		held := 0
+		for streams.enter(client(n)) {
+			held++
+		}
+		require.GreaterOrEqual(t, held, fewPerClient)
+		require.LessOrEqual(t, held, streamsPerClient)
+	}
+	require.True(t, streams.enter(client(200)))
+	for n := range 110 {
+		for range streams.of[client(n)] {
+			streams.leave(client(n))
+		}
+	}
+	streams.leave(client(200))
+	require.Empty(t, streams.of)
+	require.Zero(t, streams.total)
+}
+
 // TestAPacketThatPanics checks that a panic yields SERVFAIL and that the next packet is served.
 func TestAPacketThatPanics(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{"127.0.0.1:1"} })
@@ -304,6 +359,32 @@ func TestBrokenPackets(t *testing.T) {
 	require.LessOrEqual(t, len(s.respond(client, packed, true)), udpSize)
 }
 
+// TestAnswersThatCostTheSame checks that a response over UDP costs about the same for few endpoints and for many, and
+// for an address of many services.
+func TestAnswersThatCostTheSame(t *testing.T) {
+	s, _ := start(t, func(c *Config) { c.Upstreams = []string{} })
+	s.zone.setService(testService("default", "many", "None"), true)
+	var all []string
+	for i := range 5000 {
+		all = append(all, fmt.Sprintf("10.44.%d.%d", i/250, i%250+1))
+		name := fmt.Sprint("one", i)
+		s.zone.setService(testService("default", name, "None"), true)
+		s.zone.setSlice(testSlice("default", name, "10.45.0.1"), true)
+	}
+	s.zone.setSlice(testSlice("default", "many", all...), true)
+	for name, kind := range map[string]uint16{
+		inCluster("many") + ".": dns.TypeA, inCluster("many"): dns.TypeSRV, "1.0.45.10.in-addr.arpa.": dns.TypePTR,
+	} {
+		m := new(dns.Msg)
+		m.SetQuestion(dns.Fqdn(name), kind)
+		packet, err := m.Pack()
+		require.NoError(t, err)
+		require.Less(t, testing.AllocsPerRun(3, func() {
+			s.respond(netip.MustParseAddr("10.42.0.2"), packet, true)
+		}), 3000.0, name)
+	}
+}
+
 // TestSlicesMadeByHand checks that all slices of a headless service count, each with its own ports.
 func TestSlicesMadeByHand(t *testing.T) {
 	z := newZone("cluster.local")
@@ -316,7 +397,7 @@ func TestSlicesMadeByHand(t *testing.T) {
 		z.setSlice(slice, true)
 	}
 	ask := func(name string, kind uint16) result {
-		return z.lookup(dns.Question{Name: name + inCluster("hand") + ".", Qtype: kind, Qclass: dns.ClassINET})
+		return z.lookup(dns.Question{Name: name + inCluster("hand") + ".", Qtype: kind, Qclass: dns.ClassINET}, maxRecords)
 	}
 	require.Len(t, ask("", dns.TypeA).answer, 3, "each address once, and none that is not ready")
 	require.Len(t, ask("", dns.TypeSRV).answer, 4)

@@ -24,6 +24,7 @@ type zone struct {
 	slices     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by slice name
 	sliceOwner map[types.NamespacedName]types.NamespacedName                  // slice -> service
 	namespaces map[string]int                                                 // number of services
+	hosts      map[types.NamespacedName][]endpoint                            // endpoints of headless services
 	reverse    map[netip.Addr][]pointer
 	pointing   map[types.NamespacedName][]netip.Addr // addresses in reverse, by service
 }
@@ -37,6 +38,7 @@ func newZone(domain string) *zone {
 	return &zone{domain: domain, services: map[types.NamespacedName]*corev1.Service{},
 		slices:     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
 		sliceOwner: map[types.NamespacedName]types.NamespacedName{}, namespaces: map[string]int{},
+		hosts:   map[types.NamespacedName][]endpoint{},
 		reverse: map[netip.Addr][]pointer{}, pointing: map[types.NamespacedName][]netip.Addr{}}
 }
 
@@ -83,7 +85,7 @@ func (z *zone) setSlice(s *discoveryv1.EndpointSlice, there bool) {
 	}
 }
 
-// point updates the PTR records of a service. The caller must hold z.mu.
+// point updates the hosts and the PTR records of a service. The caller must hold z.mu.
 func (z *zone) point(name types.NamespacedName) {
 	for _, a := range z.pointing[name] {
 		z.reverse[a] = slices.DeleteFunc(z.reverse[a], func(p pointer) bool { return p.service == name })
@@ -92,6 +94,7 @@ func (z *zone) point(name types.NamespacedName) {
 		}
 	}
 	delete(z.pointing, name)
+	delete(z.hosts, name)
 	add := func(a netip.Addr, to string) {
 		z.reverse[a] = append(z.reverse[a], pointer{name, to})
 		z.pointing[name] = append(z.pointing[name], a)
@@ -106,7 +109,8 @@ func (z *zone) point(name types.NamespacedName) {
 			}
 		}
 	default:
-		for _, e := range z.endpoints(s) {
+		z.hosts[name] = z.endpoints(s)
+		for _, e := range z.hosts[name] {
 			add(e.addr, e.host+"."+z.fqdn(name))
 		}
 	}

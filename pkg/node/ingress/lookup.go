@@ -168,7 +168,8 @@ func (i *Ingress) shadowed(ctx context.Context) (texts []string) {
 	}
 	own := i.Addresses[0].String()
 	takes := func(owner, address string, port int32) {
-		if address == own && port != 0 && (port == int32(i.HTTPPort) || port == int32(i.HTTPSPort)) {
+		if address == own && port != 0 && (port == int32(i.HTTPPort) || port == int32(i.HTTPSPort)) &&
+			len(texts) < maxProblems {
 			texts = append(texts, fmt.Sprintf("port %d of %s belongs to %s", port, address, owner))
 		}
 	}

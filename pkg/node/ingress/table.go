@@ -93,9 +93,15 @@ type builder struct {
 	owners   map[string]types.NamespacedName // the Ingresses that set the certificates, by host
 }
 
+// maxProblems limits the problems of one Ingress that are reported, since one may have tens of thousands of paths. It
+// also limits the services and pods that take our ports, which are problems of each Ingress.
+const maxProblems = 16
+
 func (b *builder) refuse(i *networkingv1.Ingress, format string, args ...any) {
 	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
-	b.refused[name] = append(b.refused[name], fmt.Sprintf(format, args...))
+	if len(b.refused[name]) < maxProblems {
+		b.refused[name] = append(b.refused[name], fmt.Sprintf(format, args...))
+	}
 }
 
 // may reports whether an Ingress may serve a host, and records a problem of the Ingress if not.

@@ -162,6 +162,16 @@ func TestCertificates(t *testing.T) {
 		table.refused[types.NamespacedName{Namespace: "ns", Name: "b"}])
 }
 
+// TestProblemsAreBounded checks that an Ingress with many paths of another's host has few reports.
+func TestProblemsAreBounded(t *testing.T) {
+	rules := []string{"a.example.com Prefix / other"}
+	for n := range 10 * maxProblems {
+		rules = append(rules, fmt.Sprintf("a.example.com Prefix /%d other", n))
+	}
+	table := build([]*networkingv1.Ingress{ingressOf("old", 2, rules...), ingressOf("new", 1, rules...)}, named)
+	require.Len(t, table.refused[types.NamespacedName{Namespace: "ns", Name: "new"}], maxProblems)
+}
+
 // TestRoutesAsSpecified compares the table with the specification, rule by rule, for any rules and request.
 func TestRoutesAsSpecified(t *testing.T) {
 	hosts := []string{"-", "a.com", "b.a.com", "*.a.com", "*.com"}

@@ -2,13 +2,20 @@ package ingress
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 // TestClassesComeAndGo checks that Ingresses are no longer served if their class is deleted or gets another
@@ -56,4 +63,38 @@ func TestSyncsArePaced(t *testing.T) {
 		require.Len(t, at, 13)
 		require.Equal(t, 3100*time.Millisecond, at[12]-at[11], "after an idle time at once")
 	})
+}
+
+// listing is a client whose cache has services and nothing else.
+type listing struct {
+	client.Interface
+	services []corev1.Service
+}
+
+type listed struct {
+	ctrlcache.Cache
+	services []corev1.Service
+}
+
+func (l listing) Cache() ctrlcache.Cache { return listed{services: l.services} }
+
+func (l listed) List(_ context.Context, into ctrl.ObjectList, _ ...ctrl.ListOption) error {
+	if s, ok := into.(*corev1.ServiceList); ok {
+		s.Items = l.services
+	}
+	return nil
+}
+
+// TestServicesThatTakeOurPorts checks that the services whose external addresses are ours are named, but not thousands
+// of them: each is a problem of every Ingress.
+func TestServicesThatTakeOurPorts(t *testing.T) {
+	i := &Ingress{Config: Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, HTTPPort: 80}}
+	service := corev1.Service{Spec: corev1.ServiceSpec{
+		ExternalIPs: []string{"192.0.2.1"}, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+	}}
+	service.Namespace, service.Name = "evil", "s"
+	i.Client = listing{services: []corev1.Service{service}}
+	require.Equal(t, []string{"port 80 of 192.0.2.1 belongs to service evil/s"}, i.shadowed(t.Context()))
+	i.Client = listing{services: slices.Repeat([]corev1.Service{service}, 10_000)}
+	require.Len(t, i.shadowed(t.Context()), maxProblems)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	netutils "k8s.io/utils/net"
 )
 
 // rangesOf returns the IPv4 addresses of a block without its exceptions. It ignores IPv6, which pods do not have.
@@ -34,13 +35,19 @@ func rangesOf(b *networkingv1.IPBlock) []Range {
 	return out
 }
 
+// prefixRange parses what upstream accepts in stored policies, such as leading zeros and ::ffff:10.0.0.0/104: an
+// exception that is ignored would be allowed.
 func prefixRange(text string) (Range, bool) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil || !p.Addr().Is4() {
+	_, n, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
 		return Range{}, false
 	}
-	p = p.Masked()
-	return Range{p.Addr(), address(uint64(number(p.Addr())) + 1<<(32-p.Bits()) - 1)}, true
+	first, ok := netip.AddrFromSlice(n.IP.To4())
+	bits, size := n.Mask.Size()
+	if bits -= size - 32; !ok || bits < 0 {
+		return Range{}, false
+	}
+	return Range{first, address(uint64(number(first)) + 1<<(32-bits) - 1)}, true
 }
 
 // union sorts ranges and merges those that overlap or touch.

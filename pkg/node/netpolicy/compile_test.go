@@ -287,6 +287,10 @@ func TestBlocks(t *testing.T) {
 		ranges("10.0.0.0/24", "10.0.0.255/32", "10.0.0.128/26", "10.0.0.0/32", "10.0.0.160/27"))
 	require.Empty(t, ranges("10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25"))
 	require.Equal(t, []Range{r("0.0.0.0", "127.255.255.255")}, ranges("0.0.0.0/0", "128.0.0.0/1"))
+	// Stored policies may have what upstream validates no more; an exception must not get lost.
+	require.Equal(t, []Range{r("10.0.0.0", "10.0.0.127")}, ranges("010.0.0.0/24", "10.0.0.128/025"))
+	require.Equal(t, []Range{r("10.0.0.0", "10.0.0.127")}, ranges("10.0.0.0/24", "::ffff:10.0.0.128/121"))
+	require.Empty(t, ranges("::/0", "::ffff:10.0.0.0/104"))
 	require.Equal(t, portRange{protocol: unix.IPPROTO_SCTP, from: 1, to: 9},
 		rangeOf(networkingv1.NetworkPolicyPort{
 			Protocol: new(corev1.ProtocolSCTP),

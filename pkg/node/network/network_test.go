@@ -163,8 +163,8 @@ func TestHostPortsRewritten(t *testing.T) {
 	require.Equal(t, map[string]int{"network.host-ports": 1, "network.ports-released": 1}, points)
 }
 
-// TestConnectionsEndWithTheirPod checks that a peer of a pod that ended has no tracked connection to the next pod at its
-// address: network policies let the packets of such a connection pass.
+// TestConnectionsEndWithTheirPod checks that a peer of a pod that ended has no tracked connection to the next pod at
+// its address: network policies let the packets of such a connection pass.
 func TestConnectionsEndWithTheirPod(t *testing.T) {
 	n := newNet(t)
 	flows := func(ip netip.Addr) (all []string) {

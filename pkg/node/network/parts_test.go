@@ -3,7 +3,9 @@ package network
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -103,4 +105,23 @@ func TestSysctlPath(t *testing.T) {
 		"net.ipv4.conf.eth0/1.x": "/proc/sys/net/ipv4/conf/eth0.1/x"} {
 		require.Equal(t, path, sysctlPath(name))
 	}
+}
+
+// TestSysctlsAreRecordedAtOnce checks that the file with the previous values is replaced, not rewritten: half a file,
+// of a process that was killed, would keep the node from starting.
+func TestSysctlsAreRecordedAtOnce(t *testing.T) {
+	c := Config{RunDir: t.TempDir()}
+	const name, before = "net/ipv4/ip_default_ttl", `{"net/ipv4/ip_no_pmtu_disc":"0"}`
+	require.NoError(t, os.WriteFile(c.sysctlFile(), []byte(before), 0o600))
+	old, err := os.Open(c.sysctlFile())
+	require.NoError(t, err)
+	defer old.Close()
+	require.NoError(t, c.setSysctl(name, "65"))
+	data, err := io.ReadAll(old)
+	require.NoError(t, err)
+	require.Equal(t, before, string(data))
+	kept, err := c.savedSysctls()
+	require.NoError(t, err)
+	require.Len(t, kept, 2)
+	require.NoError(t, c.resetSysctls(false))
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
 )
 
 // podDefaults allows unprivileged processes to bind low ports and to ping, as containerd and CRI-O do.
@@ -40,11 +42,7 @@ func (c *Config) setSysctl(name, value string) error {
 	}
 	if _, ok := kept[name]; !ok {
 		kept[name] = old
-		data, err := json.Marshal(kept)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.sysctlFile(), data, 0o600); err != nil {
+		if err := atomicfile.WriteJSON(c.sysctlFile(), kept); err != nil {
 			return err
 		}
 	}

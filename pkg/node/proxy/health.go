@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
 // health serves the healthCheckNodePort of services with externalTrafficPolicy Local. Load balancers use it to check
@@ -28,6 +30,10 @@ type served struct {
 	mu       sync.Mutex
 	count    int
 }
+
+// maxChecks and maxChecksEach limit the connections of a port, and of one client to it: every pod and every machine of
+// the network can connect.
+const maxChecks, maxChecksEach = 64, 16
 
 func newHealth(log *slog.Logger) *health {
 	return &health{log: log, served: map[types.NamespacedName]*served{}}
@@ -77,7 +83,7 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 	}
 	s.listener = l
 	s.server = &http.Server{
-		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			s.mu.Lock()
 			count := s.count
@@ -93,8 +99,8 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 				"localEndpoints": count, "serviceProxyHealthy": true})
 		}),
 	}
-	server := s.server
-	h.done.Go(func() { _ = server.Serve(l) })
+	server, limited := s.server, connlimit.New(l, connlimit.Config{Most: maxChecks, Each: maxChecksEach, Logger: h.log})
+	h.done.Go(func() { _ = server.Serve(limited) })
 }
 
 func (h *health) stop() {
