@@ -69,7 +69,7 @@ func servingOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 		"address of the API for members of the cluster (default the one it listens on)")
 	f.IntVar(&k.SecurePort, "secure-port", 6443, "port of HTTPS")
 	f.StringVar(&k.CertDir, "cert-dir", "/var/run/kubernetes",
-		"directory with the serving certificate apiserver.crt and apiserver.key, unless --tls-cert-file is given")
+		"directory of the serving certificate, apiserver.crt and .key, unless --tls-cert-file is given; made if missing")
 	f.StringVar(&k.TLSCertFile, "tls-cert-file", "", "file with the serving certificate")
 	f.StringVar(&k.TLSKeyFile, "tls-private-key-file", "", "file with the key of --tls-cert-file")
 	f.StringVar(&k.Config.ServiceCIDR, "service-cluster-ip-range", "10.0.0.0/24", "addresses of services")

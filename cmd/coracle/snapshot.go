@@ -55,7 +55,7 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, ""),
 	}
 	onMachine(list, func(_ context.Context, c config.Config, _ []string) error {
-		return cli.ListSnapshots(server.SnapshotDir(c.DataDir), os.Stdout)
+		return server.ListSnapshots(c.DataDir, os.Stdout)
 	})
 	restore := &cobra.Command{
 		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",
@@ -71,7 +71,7 @@ no keys: clients, nodes and tokens of that cluster are not let in.`,
 	}
 	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
 	onMachine(restore, func(ctx context.Context, c config.Config, args []string) error {
-		file, err := cli.SnapshotFile(server.SnapshotDir(c.DataDir), args)
+		file, err := server.SnapshotFile(c.DataDir, args)
 		if err != nil {
 			return err
 		}

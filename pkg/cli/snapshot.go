@@ -8,13 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
-	"github.com/coracle-dev/coracle/pkg/state/snapshot"
-	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // SaveSnapshot saves the cluster of the server on this machine to file, or to out if file is "-". The file must not
@@ -48,39 +43,4 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 		"keep it as safe as an administrator's credential.\n", file,
 		socket.Bytes(bytes))
 	return err
-}
-
-// ListSnapshots lists the automatic snapshots in dir, the newest first.
-func ListSnapshots(dir string, out io.Writer) error {
-	now := time.Now()
-	list, err := snapshot.List(dir, now)
-	if err != nil {
-		return err
-	}
-	if len(list) == 0 {
-		_, err := fmt.Fprintf(out, "No automatic snapshots in %s.\n", dir)
-		return err
-	}
-	return command.Table(out, "NAME\tAGE\tSIZE", func(line func(...any)) {
-		for _, s := range list {
-			line(s.Name, duration.HumanDuration(now.Sub(s.Taken)), socket.Bytes(s.Size))
-		}
-	})
-}
-
-// SnapshotFile returns the file to restore: the argument, which may be the name of a snapshot in dir, or without one the
-// newest snapshot in dir.
-func SnapshotFile(dir string, args []string) (string, error) {
-	if len(args) > 0 {
-		listed := filepath.Join(dir, args[0])
-		if _, err := os.Lstat(listed); err == nil && filepath.Base(args[0]) == args[0] {
-			return listed, nil
-		}
-		return args[0], nil
-	}
-	newest, err := snapshot.Newest(dir)
-	if err == nil && newest == "" {
-		err = fmt.Errorf("no automatic snapshots in %s: name the FILE to restore", dir)
-	}
-	return newest, err
 }

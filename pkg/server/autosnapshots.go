@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/state/snapshot"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // snapshotPause is the time from the start, or from a failure, to the next automatic snapshot, if that is due.
@@ -38,7 +42,7 @@ func (l *plane) newSnapshots() *autoSnapshots {
 	p := l.process
 	return &autoSnapshots{
 		Snapshots: p.Snapshots,
-		dir:       SnapshotDir(p.DataDir),
+		dir:       snapshotDir(p.DataDir),
 		stats:     l.store.Stats,
 		room:      func(least, size int64) error { return snapshotRoom(p.Config, least, size) },
 		save:      p.snapshot,
@@ -125,17 +129,53 @@ func snapshotRoom(c config.Config, least, size int64) error {
 	}
 	least = size + max(least, thresholds[config.NodeFsAvailable].Of(int64(fs.Blocks)*fs.Bsize))
 	if free := int64(fs.Bavail) * fs.Bsize; free < least {
-		return fmt.Errorf("the disk of %s has %d MB free, and %d MB are needed: free some space, or set --snapshot-interval=0",
-			c.DataDir, free>>20, least>>20)
+		return fmt.Errorf("the disk of %s has %d MB free, and %d MB are needed: free some space, or set "+
+			"--snapshot-interval=0", c.DataDir, free>>20, least>>20)
 	}
 	return nil
 }
 
-// SnapshotDir returns the directory of the automatic snapshots in a data directory.
-func SnapshotDir(dataDir string) string { return filepath.Join(dataDir, "snapshots") }
+// snapshotDir returns the directory of the automatic snapshots in a data directory.
+func snapshotDir(dataDir string) string { return filepath.Join(dataDir, "snapshots") }
 
 // newestSnapshot returns the path of the newest automatic snapshot, or "" if none is found.
 func newestSnapshot(dataDir string) string {
-	path, _ := snapshot.Newest(SnapshotDir(dataDir))
+	path, _ := snapshot.Newest(snapshotDir(dataDir))
 	return path
+}
+
+// ListSnapshots lists the automatic snapshots in a data directory, the newest first.
+func ListSnapshots(dataDir string, out io.Writer) error {
+	dir, now := snapshotDir(dataDir), time.Now()
+	list, err := snapshot.List(dir, now)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(out, "No automatic snapshots in %s.\n", dir)
+		return err
+	}
+	return command.Table(out, "NAME\tAGE\tSIZE", func(line func(...any)) {
+		for _, s := range list {
+			line(s.Name, duration.HumanDuration(now.Sub(s.Taken)), socket.Bytes(s.Size))
+		}
+	})
+}
+
+// SnapshotFile returns the file to restore: the argument, which may be the name of an automatic snapshot, or else the
+// newest of them.
+func SnapshotFile(dataDir string, args []string) (string, error) {
+	dir := snapshotDir(dataDir)
+	if len(args) > 0 {
+		listed := filepath.Join(dir, args[0])
+		if _, err := os.Lstat(listed); err == nil && filepath.Base(args[0]) == args[0] {
+			return listed, nil
+		}
+		return args[0], nil
+	}
+	newest, err := snapshot.Newest(dir)
+	if err == nil && newest == "" {
+		err = fmt.Errorf("no automatic snapshots in %s: name the FILE to restore", dir)
+	}
+	return newest, err
 }

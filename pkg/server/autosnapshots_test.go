@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// TestAutomaticSnapshots: a snapshot is taken each hour, if something was written; a restart does not delay it. A failure
-// is a warning until the next success.
+// TestAutomaticSnapshots: a snapshot is taken each hour, if something was written; a restart does not delay it. A
+// failure is a warning until the next success.
 func TestAutomaticSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,7 +90,7 @@ func TestSnapshotRoom(t *testing.T) {
 	c.DataDir = t.TempDir()
 	c.EvictionHard = []string{"nodefs.available<0%"}
 	require.NoError(t, snapshotRoom(c, 1<<20, 1<<20))
-	require.ErrorContains(t, snapshotRoom(c, 1<<60, 1<<20), "free some space, or set --snapshot-interval=0")
+	require.ErrorContains(t, snapshotRoom(c, 1<<60, 1<<20), "set --snapshot-interval=0")
 	require.ErrorContains(t, snapshotRoom(c, 1<<20, 1<<60), "free some space")
 	c.EvictionHard = []string{"nodefs.available<99.9999%"}
 	require.ErrorContains(t, snapshotRoom(c, 1<<20, 1<<20), "free some space")
@@ -100,8 +101,13 @@ func TestErrorsNameTheNewestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, storeDir, store.Directory), 0o700))
 	require.ErrorContains(t, checkKeys(dir), "`coracle snapshot restore FILE --replace`")
-	file := filepath.Join(SnapshotDir(dir), "20261127-060000-7.snapshot")
-	require.NoError(t, os.MkdirAll(SnapshotDir(dir), 0o700))
+	file := filepath.Join(snapshotDir(dir), "20261127-060000-7.snapshot")
+	require.NoError(t, os.MkdirAll(snapshotDir(dir), 0o700))
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.ErrorContains(t, checkKeys(dir), "`coracle snapshot restore "+file+" --replace`")
+	for arg, want := range map[string]string{"": file, filepath.Base(file): file, "other": "other", file: file} {
+		got, err := SnapshotFile(dir, slices.DeleteFunc([]string{arg}, func(a string) bool { return a == "" }))
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
 }

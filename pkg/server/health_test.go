@@ -178,7 +178,8 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	require.Error(t, l.parts()[1].Check(t.Context()))
 }
 
-// TestHealthHasUpstreamsChecks: tools look for these lines of kube-apiserver, as upstream's test of health handlers does.
+// TestHealthHasUpstreamsChecks: tools look for these lines of kube-apiserver, as upstream's test of health handlers
+// does.
 func TestHealthHasUpstreamsChecks(t *testing.T) {
 	l := newTestPlane(t)
 	begin(t, l.store)

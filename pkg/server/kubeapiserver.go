@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
@@ -177,20 +178,46 @@ func (k *KubeAPIServer) etcdTLS() (*tls.Config, error) {
 	return c, nil
 }
 
-// serving returns the given certificate or else the one in CertDir; nil if there is none.
+// serving returns the given certificate or else the one in CertDir. As upstream, it makes one there if there is none:
+// clients read it as the authority.
 func (k *KubeAPIServer) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	cert, key := k.TLSCertFile, k.TLSKeyFile
-	if cert == "" {
-		cert, key = filepath.Join(k.CertDir, pairName+".crt"), filepath.Join(k.CertDir, pairName+".key")
-		if _, err := os.Stat(cert); errors.Is(err, os.ErrNotExist) {
-			return nil, nil
+	certFile, keyFile := k.TLSCertFile, k.TLSKeyFile
+	if certFile == "" {
+		certFile, keyFile = filepath.Join(k.CertDir, pairName+".crt"), filepath.Join(k.CertDir, pairName+".key")
+		there, err := cert.CanReadCertAndKey(certFile, keyFile)
+		if err == nil && !there {
+			err = k.selfSign(certFile, keyFile)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--cert-dir: %w", err)
 		}
 	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("the serving certificate: %w", err)
 	}
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, nil
+}
+
+func (k *KubeAPIServer) selfSign(certFile, keyFile string) error {
+	address, err := k.address()
+	if err != nil {
+		return err
+	}
+	services, err := netip.ParsePrefix(k.Config.ServiceCIDR)
+	if err != nil {
+		return err
+	}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), services.Addr().Next().AsSlice()}
+	if !k.BindAddress.IsUnspecified() {
+		ips = append(ips, k.BindAddress)
+	}
+	names := []string{"localhost", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	certificate, key, err := cert.GenerateSelfSignedCertKey(address.String(), ips, names)
+	if err != nil {
+		return err
+	}
+	return errors.Join(cert.WriteCert(certFile, certificate), keyutil.WriteKey(keyFile, key))
 }
 
 func pool(option, file string) (*x509.CertPool, error) {

@@ -289,8 +289,8 @@ func TestTokens(t *testing.T) {
 	startAgent(t, other, []string{"agent", "--join", url, "--token-file", file}).end()
 }
 
-// TestDeletedNodeIsShutOut checks that a deleted node loses access at once, and that its agent stops its pods and exits,
-// until it joins again with a token. The server's own node registers again.
+// TestDeletedNodeIsShutOut checks that a deleted node loses access at once, and that its agent stops its pods and
+// exits, until it joins again with a token. The server's own node registers again.
 func TestDeletedNodeIsShutOut(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,10 +193,11 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 // written once it has space. If it stays full, they are lost, as others, and do not pile up.
 func TestEventsWaitForSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		full := true
+		var full atomic.Bool
+		full.Store(true)
 		c := stub{interceptor.NewClient(fake.NewClientBuilder().WithScheme(cc.Scheme()).Build(), interceptor.Funcs{
 			Create: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.CreateOption) error {
-				if full {
+				if full.Load() {
 					return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInsufficientStorage}}
 				}
 				return c.Create(ctx, o, opts...)
@@ -214,18 +216,18 @@ func TestEventsWaitForSpace(t *testing.T) {
 		record("Killing")
 		time.Sleep(time.Minute)
 		require.Zero(t, r.Lost())
-		full = false
+		full.Store(false)
 		time.Sleep(fullPause)
 		synctest.Wait()
 		require.Len(t, stored(t, c), 2)
 
-		full = true
+		full.Store(true)
 		record("First")
 		time.Sleep(fullTries * fullPause)
 		require.EqualValues(t, 1, r.Lost())
 		record("Second")
 		require.EqualValues(t, 2, r.Lost(), "at once")
-		full = false
+		full.Store(false)
 		record("Third")
 		require.Len(t, stored(t, c), 3)
 	})

@@ -21,9 +21,9 @@ type Record struct {
 	doubt map[string]time.Time // when a node was first found to be silent for most of a patience
 }
 
-// Silent returns the time since which a node counts as silent. It counts as lost if that is patience ago, and the caller
-// calls Silent again after next, at the latest. If this process did not run, as while it was stopped, that call comes
-// late: the node then has another quarter of patience to be heard from.
+// Silent returns the time since which a node counts as silent. It counts as lost if that is patience ago, and the
+// caller calls Silent again after next, at the latest. If this process did not run, as while it was stopped, that call
+// comes late: the node then has another quarter of patience to be heard from.
 func (r *Record) Silent(node string, now time.Time, patience time.Duration) (since time.Time, next time.Duration) {
 	since = r.Last(node, now)
 	r.mu.Lock()

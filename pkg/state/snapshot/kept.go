@@ -59,7 +59,9 @@ func List(dir string, now time.Time) ([]Kept, error) {
 		}
 		return 1<<63 - 1
 	}
-	slices.SortFunc(list, func(a, b Kept) int { return cmp.Or(cmp.Compare(age(a), age(b)), strings.Compare(b.Name, a.Name)) })
+	slices.SortFunc(list, func(a, b Kept) int {
+		return cmp.Or(cmp.Compare(age(a), age(b)), strings.Compare(b.Name, a.Name))
+	})
 	return list, nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKeep: the newest snapshots are kept, readable only by their owner; other files stay; neither a write that fails nor
-// a killed process leaves a part of a snapshot.
+// TestKeep: the newest snapshots are kept, readable only by their owner; other files stay; neither a write that fails
+// nor a killed process leaves a part of a snapshot.
 func TestKeep(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "snapshots")
 	now := time.Date(2026, 11, 27, 6, 0, 0, 0, time.UTC)
