@@ -26,6 +26,9 @@ func TestSpace(t *testing.T) {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=50"); err != nil {
 			return err
 		}
+		require.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		_, err := openLock(filepath.Join(dir, startLock))
+		require.ErrorContains(t, err, "read-only file system: if an error of the disk caused that")
 		require.ErrorContains(t, space("run-dir", dir, 1, func() bool { return true }), "inodes left and needs")
 		return nil
 	}))
