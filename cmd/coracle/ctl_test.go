@@ -20,6 +20,15 @@ import (
 // asMain is set in the environment of a test binary that runs as coracle.
 const asMain = "CORACLE_TEST_MAIN"
 
+func TestOverriddenKubeconfig(t *testing.T) {
+	for variable, want := range map[string]string{
+		"": "", "/home/me/.kube/config": "", "/a:/home/me/.kube/config": "",
+		"/a:/b": "which is not read while KUBECONFIG=/a:/b: unset it, or add /home/me/.kube/config to it",
+	} {
+		require.Equal(t, want, strings.TrimSpace(overridden(variable, "/home/me/.kube/config")))
+	}
+}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {
 		main()

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
@@ -61,6 +64,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		fmt.Printf("\n  API         %s\n  kubeconfig  %s\n", status.Server, status.Kubeconfig)
 		if c.MergeKubeconfig {
 			fmt.Printf("              and context %q in your ~/.kube/config\n", server.Context)
+			fmt.Print(overridden(os.Getenv("KUBECONFIG"), clientcmd.RecommendedHomeFile))
 		}
 		for _, pressure := range status.Pressure {
 			fmt.Printf("\nPods may not start: the node has %s\n", pressure)
@@ -69,6 +73,14 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		return nil
 	}
 	return cmd
+}
+
+// overridden returns a note if the variable KUBECONFIG makes kubectl and `coracle ctl` ignore the user's kubeconfig.
+func overridden(variable, file string) string {
+	if variable == "" || slices.Contains(filepath.SplitList(variable), file) {
+		return ""
+	}
+	return fmt.Sprintf("              which is not read while KUBECONFIG=%s: unset it, or add %s to it\n", variable, file)
 }
 
 // slowStep is the shortest start of a component that is shown without --verbose.

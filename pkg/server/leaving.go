@@ -49,7 +49,7 @@ func leftElsewhere(dataDir string, status socket.Status) string {
 		case n > 0:
 			return fmt.Sprintf("joined machines: %s: %s", strings.Join(names, ", "), others)
 		case !status.Running:
-			return "the server was stopped, and could not name the machines that joined it, if any: " + others
+			return "if other machines joined this cluster: " + others
 		}
 		return ""
 	}

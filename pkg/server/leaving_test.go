@@ -21,7 +21,7 @@ func TestLeftElsewhere(t *testing.T) {
 	running := socket.Status{Running: true}
 	require.Empty(t, leftElsewhere(server, running))
 	require.Empty(t, leftElsewhere(t.TempDir(), socket.Status{}), "nothing is here")
-	require.Contains(t, leftElsewhere(server, socket.Status{}), "the server was stopped")
+	require.Contains(t, leftElsewhere(server, socket.Status{}), "if other machines joined this cluster: ")
 	require.Contains(t, leftElsewhere(agent, running), "`coracle ctl delete node box`")
 
 	running.Joined = []string{"a", "b"}

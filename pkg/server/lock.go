@@ -23,9 +23,19 @@ func (e errLocked) Error() string {
 		e.dir, e.pid)
 }
 
+// openLock opens a lock file. It is the first file that a command opens in the data directory.
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		err = fmt.Errorf("%w: if an error of the disk caused that, the kernel's log has it (dmesg): repair the disk, and "+
+			"mount it writable (mount -o remount,rw), then try again", err)
+	}
+	return f, err
+}
+
 // lock locks the data directory until the returned file is closed or the process ends.
 func lock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openLock(filepath.Join(dir, lockFile))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // leastFree is the free space, in bytes, required to start a new cluster, leastToGoOn to start one that exists: freeing
@@ -31,10 +32,14 @@ func preflight(c config.Config, server, node bool) error {
 		return errors.New("coracle needs root: run it with sudo")
 	}
 	least := int64(leastFree)
+	var makeRoom func() bool
 	if there, err := exists(filepath.Join(c.DataDir, nodeNameFile)); err == nil && there {
 		least = leastToGoOn
+		if server {
+			makeRoom = func() bool { return store.MakeRoom(filepath.Join(c.DataDir, "store"), leastToGoOn) }
+		}
 	}
-	errs := []error{space("data-dir", c.DataDir, least), space("run-dir", c.RunDir, leastRun)}
+	errs := []error{space("data-dir", c.DataDir, least, makeRoom), space("run-dir", c.RunDir, leastRun, nil)}
 	if server {
 		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir), checkKeys(c.DataDir))
 	}
@@ -57,7 +62,8 @@ func free(option, address string) error {
 	return l.Close()
 }
 
-func space(option, dir string, least int64) error {
+// space checks the free space of a directory, which need not exist. makeRoom, if not nil, may free some.
+func space(option, dir string, least int64, makeRoom func() bool) error {
 	for {
 		var s unix.Statfs_t
 		err := unix.Statfs(dir, &s)
@@ -68,7 +74,7 @@ func space(option, dir string, least int64) error {
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", option, dir, err)
 		}
-		if left := int64(s.Bavail) * s.Bsize; left < least {
+		if left := int64(s.Bavail) * s.Bsize; left < least && (makeRoom == nil || !makeRoom()) {
 			return fmt.Errorf("%s: %s has %d MiB left and needs %d: free some, or choose another disk with --%[1]s",
 				option, dir, left>>20, least>>20)
 		}

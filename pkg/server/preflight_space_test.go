@@ -13,8 +13,9 @@ import (
 // TestSpace: a full disk and a disk without inodes give different errors, and each says how much is needed.
 func TestSpace(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, space("run-dir", filepath.Join(dir, "not", "there"), 1))
-	require.ErrorContains(t, space("run-dir", dir, 1<<60), "choose another disk with --run-dir")
+	require.NoError(t, space("run-dir", filepath.Join(dir, "not", "there"), 1, nil))
+	require.ErrorContains(t, space("run-dir", dir, 1<<60, nil), "choose another disk with --run-dir")
+	require.NoError(t, space("run-dir", dir, 1<<60, func() bool { return true }))
 	require.NoError(t, thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
@@ -25,7 +26,10 @@ func TestSpace(t *testing.T) {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=50"); err != nil {
 			return err
 		}
-		require.ErrorContains(t, space("run-dir", dir, 1), "inodes left and needs")
+		require.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		_, err := openLock(filepath.Join(dir, startLock))
+		require.ErrorContains(t, err, "read-only file system: if an error of the disk caused that")
+		require.ErrorContains(t, space("run-dir", dir, 1, func() bool { return true }), "inodes left and needs")
 		return nil
 	}))
 }

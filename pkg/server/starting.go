@@ -19,7 +19,7 @@ const startLock = "start.lock"
 // one of them.
 func lockForStart(ctx context.Context, dir string, waits func()) (release func(), err error) {
 	for {
-		f, err := os.OpenFile(filepath.Join(dir, startLock), os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := openLock(filepath.Join(dir, startLock))
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func current(f *os.File) bool {
 // data directory.
 func endStart(ctx context.Context, dir string, say func(format string, args ...any)) (release func(), err error) {
 	for {
-		f, err := os.OpenFile(filepath.Join(dir, startLock), os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := openLock(filepath.Join(dir, startLock))
 		if errors.Is(err, fs.ErrNotExist) {
 			return func() {}, nil
 		}

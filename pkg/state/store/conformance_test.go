@@ -266,6 +266,8 @@ func TestFullDisk(t *testing.T) {
 	disk(least - 1)
 	_, err = s.Create(ctx, "/registry/b", []byte("x"), 0)
 	require.ErrorIs(t, err, ErrFull)
+	_, err = s.Create(ctx, "/registry/a", []byte("x"), 0)
+	require.ErrorIs(t, err, ErrExists)
 	rev, err = s.Update(ctx, "/registry/a", []byte("deleting"), rev, 0)
 	require.NoError(t, err)
 	disk(s.space.leastUpdate.Load() - 1)

@@ -13,6 +13,9 @@ import (
 // makes space for the updates that free more: graceful deletions and the status of evicted pods.
 const reserveFile = "reserve"
 
+// One part in databasePart of the reserve is for the database, which grows with each update.
+const databasePart = 8
+
 // lookAtDisk reads the disk's free space, and takes or releases the reserve.
 func (s *Store) lookAtDisk() error {
 	s.space.disk.Lock()
@@ -35,8 +38,8 @@ func (s *Store) lookAtDisk() error {
 			return err
 		}
 		if !held {
-			least, leastUpdate = least+reserve, min(leastUpdate, reserve/diskReserve)
-			if free < leastUpdate && s.fits(leastUpdate) {
+			least, leastUpdate = least+reserve, s.leastWritable(reserve)
+			if free < leastUpdate && MakeRoom(s.cfg.Dir, leastUpdate) {
 				free = leastUpdate // root may use space that is not available to others
 			}
 		}
@@ -70,9 +73,22 @@ func (s *Store) setReserve(free, least, size int64) (held bool, err error) {
 	return held, nil
 }
 
-// fits reports whether a file of that size can be written.
-func (s *Store) fits(size int64) bool {
-	path := filepath.Join(s.cfg.Dir, reserveFile)
+// leastWritable returns the free space that etcd needs to go on: for its database, and for the next segment of its log,
+// unless that is allocated already.
+func (s *Store) leastWritable(reserve int64) int64 {
+	least := reserve / databasePart
+	next, _ := filepath.Glob(filepath.Join(s.cfg.Dir, Directory, "member", "wal", "*.tmp"))
+	for _, path := range next {
+		if info, err := os.Stat(path); err == nil && info.Size() >= segmentBytes {
+			return least
+		}
+	}
+	return least + segmentBytes
+}
+
+// MakeRoom removes the reserve of a store that does not run, and reports whether size bytes fit on its disk.
+func MakeRoom(dir string, size int64) bool {
+	path := filepath.Join(dir, reserveFile)
 	return preallocate(path, size) == nil && os.Remove(path) == nil
 }
 

@@ -45,11 +45,13 @@ func TestReserve(t *testing.T) {
 	require.ErrorIs(t, err, ErrFull)
 	_, err = s.Delete(ctx, "/registry/a", rev)
 	require.NoError(t, err)
+	require.True(t, MakeRoom(dir, 1<<20))
 
 	fill(t, filler+"2") // whatever fills the disk takes the reserve too
 	look()
 	_, err = s.Update(ctx, "/registry/a", []byte("x"), rev, 0)
 	require.ErrorIs(t, err, ErrFull)
+	require.False(t, MakeRoom(dir, 1<<20))
 
 	require.NoError(t, os.Remove(filler))
 	look()

@@ -13,6 +13,12 @@ import (
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (rev int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opCreate, key, began, err) }(time.Now())
 	rev, ok, _, err := s.put(ctx, key, value, 0, ttl)
+	// A starting node creates its Node, and updates it if it exists.
+	if errors.Is(err, ErrFull) {
+		if _, e := s.Get(ctx, key); e == nil {
+			return 0, ErrExists
+		}
+	}
 	if err == nil && !ok {
 		err = ErrExists
 	}
