@@ -2,22 +2,25 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// checkUID is the UID of the sandbox that networkHealth creates. If this process crashes, the agent removes the
-// sandbox, because it has no pod.
-const checkUID = "coracle-status"
+// checkUID and peerUID are the UIDs of the sandboxes that networkHealth creates. If this process crashes, the agent
+// removes them, because they have no pods.
+const checkUID, peerUID = "coracle-status", "coracle-status-peer"
 
 // networkHealth tests what every pod needs, in the network namespace of a pod: it queries cluster DNS and connects
-// to the API. Only this check detects a firewall on the machine that drops packets of pods.
+// to the API and to another pod, whose packets the machine forwards. Only this check detects a firewall on the machine
+// that drops packets of pods.
 func (n *node) networkHealth(ctx context.Context) socket.Health {
-	h := newHealth("network", "pods reach DNS and the API")
+	h := newHealth("network", "pods reach DNS and the API, and each other")
 	select {
 	case <-n.agent.Ready():
 	default:
@@ -44,12 +47,19 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	}
 	defer func() { _ = n.network.Teardown(context.WithoutCancel(ctx), checkUID) }()
 	first := n.serviceCIDR.Addr().Next()
-	apiErr := n.asPod(ctx, "tcp", netip.AddrPortFrom(first, 443), func(net.Conn) error { return nil })
-	dnsErr := n.asPod(ctx, "udp", netip.AddrPortFrom(dnsAddress(first), 53), n.resolve(ctx))
-	if apiErr == nil && dnsErr == nil {
+	var apiErr, dnsErr, podErr error
+	var checks sync.WaitGroup
+	checks.Go(func() { apiErr = n.asPod(ctx, "tcp", netip.AddrPortFrom(first, 443), connected) })
+	checks.Go(func() { dnsErr = n.asPod(ctx, "udp", netip.AddrPortFrom(dnsAddress(first), 53), n.resolve(ctx)) })
+	checks.Go(func() { podErr = n.reachPod(ctx, pod) })
+	checks.Wait()
+	if apiErr == nil && dnsErr == nil && podErr == nil {
 		return h.Health
 	}
 	h.Summary = "a pod cannot reach the cluster"
+	if podErr != nil {
+		h.add(socket.Unhealthy, "from %s, another pod of this node cannot be reached: %v", box.IP, podErr)
+	}
 	if dnsErr != nil {
 		h.add(socket.Unhealthy, "from %s, DNS does not answer: %v", box.IP, dnsErr)
 	}
@@ -59,6 +69,31 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	h.add(socket.Unhealthy, "does a firewall drop packets of pods? Allow input from, and forwarding from and to, %s: "+
 		"see `coracle help ports`", n.clusterCIDR)
 	return h.Health
+}
+
+func connected(net.Conn) error { return nil }
+
+// reachPod connects to another sandbox like pod. It succeeds if the node has no address for one.
+func (n *node) reachPod(ctx context.Context, pod network.Pod) error {
+	pod.UID = peerUID
+	peer, err := n.network.Setup(ctx, pod)
+	if errors.Is(err, network.ErrNoAddress) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = n.network.Teardown(context.WithoutCancel(ctx), peerUID) }()
+	var listener net.Listener
+	if err := n.network.Enter(ctx, peerUID, func() (err error) {
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp4", netip.AddrPortFrom(peer.IP, 0).String())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer listener.Close()
+	to := netip.AddrPortFrom(peer.IP, listener.Addr().(*net.TCPAddr).AddrPort().Port())
+	return n.asPod(ctx, "tcp", to, connected) // the kernel accepts it
 }
 
 // asPod connects from the check's network namespace and passes the connection to use.

@@ -40,7 +40,7 @@ func TestCommandsDuringAStart(t *testing.T) {
 	require.Contains(t, h.Fails("get", "pods"), "coracle start", "the cluster is stopped")
 }
 
-// TestStatusActsAsAPod: status says that a firewall drops what pods send to the node.
+// TestStatusActsAsAPod: status says that a firewall drops what pods send to the node or to each other.
 func TestStatusActsAsAPod(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -53,6 +53,12 @@ func TestStatusActsAsAPod(t *testing.T) {
 	nft("add", "chain", "inet", "firewall", "input", "{ type filter hook input priority 0; policy drop; }")
 	nft("add", "rule", "inet", "firewall", "input", "iif", "lo", "accept")
 	require.Contains(t, h.Fails("status"), "does a firewall drop packets of pods?")
+	nft("delete", "table", "inet", "firewall")
+	nft("add", "table", "inet", "firewall")
+	nft("add", "chain", "inet", "firewall", "forward", "{ type filter hook forward priority 0; policy drop; }")
+	text := h.Fails("status")
+	require.Contains(t, text, "another pod of this node cannot be reached")
+	require.NotContains(t, text, "DNS does not answer")
 	nft("delete", "table", "inet", "firewall")
 	require.Contains(t, h.Run("status"), "pods reach DNS and the API")
 }

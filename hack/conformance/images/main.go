@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -46,7 +47,7 @@ func build(out string) error {
 	if err := compile(dir); err != nil {
 		return err
 	}
-	base, err := system(filepath.Join(dir, "sh"))
+	base, err := system(dir)
 	if err != nil {
 		return err
 	}
@@ -54,12 +55,15 @@ func build(out string) error {
 		"agnhost":    {file: filepath.Join(dir, "agnhost"), mode: 0o755},
 		"agnhost-2":  {link: "agnhost"},
 		"uploads/":   {mode: 0o777},
+		"bin/bash":   {link: "/usr/bin/bash"},
 		"usr/bin/nc": {file: filepath.Join(dir, "nc"), mode: 0o755},
 	}
 	if err := addCertificate(tools); err != nil {
 		return err
 	}
-	for _, program := range []string{"/usr/bin/curl", "/usr/bin/dig", "/usr/bin/nslookup", "/usr/bin/getent"} {
+	for _, program := range []string{
+		"/usr/bin/bash", "/usr/bin/curl", "/usr/bin/dig", "/usr/bin/nslookup", "/usr/bin/getent",
+	} {
 		if err := addDynamic(tools, program); err != nil {
 			return err
 		}
@@ -117,7 +121,7 @@ func compile(dir string) error {
 	for binary, pkg := range map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
 		"etcd": "go.etcd.io/etcd/server/v3",
-		"web":  "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
+		"web":  "./images/web", "wget": "./images/wget", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
 	} {
 		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
 			filepath.Join(dir, binary), pkg)
@@ -148,8 +152,9 @@ func made(base v1.Layer, files map[string]content, config v1.Config) (v1.Image, 
 	return mutate.AppendLayers(img, base, top)
 }
 
-// system returns the base layer: busybox's applets, a shell, users, and folders.
-func system(shell string) (v1.Layer, error) {
+// system returns the base layer: busybox's applets, programs that differ from those, users, and folders. dir has
+// our programs.
+func system(dir string) (v1.Layer, error) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		return nil, err
@@ -159,7 +164,8 @@ func system(shell string) (v1.Layer, error) {
 		return nil, err
 	}
 	files := map[string]content{
-		"bin/sh":      {file: shell, mode: 0o755},
+		"bin/sh":      {file: filepath.Join(dir, "sh"), mode: 0o755},
+		"bin/wget":    {file: filepath.Join(dir, "wget"), mode: 0o755},
 		"bin/busybox": {file: busybox, mode: 0o755},
 		"etc/passwd": {
 			text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n" +
@@ -174,11 +180,15 @@ func system(shell string) (v1.Layer, error) {
 		"tmp/": {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755},
 		"usr/bin/env": {link: "/bin/busybox"},
 	}
-	if err := addDynamic(files, "/usr/bin/dash"); err != nil {
-		return nil, err
+	// busybox's losetup lists nothing without arguments, and its nsenter runs busybox's shell and losetup.
+	for _, program := range []string{"/usr/bin/dash", "/usr/bin/printenv", "/usr/sbin/losetup", "/usr/bin/nsenter"} {
+		if err := addDynamic(files, program); err != nil {
+			return nil, err
+		}
 	}
+	ours := []string{"busybox", "sh", "wget", "nslookup", "nc", "losetup", "nsenter"}
 	for applet := range strings.FieldsSeq(string(applets)) {
-		if applet != "busybox" && applet != "sh" && applet != "nslookup" && applet != "nc" {
+		if !slices.Contains(ours, applet) {
 			files["bin/"+applet] = content{link: "busybox"}
 		}
 	}

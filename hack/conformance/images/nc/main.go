@@ -1,5 +1,5 @@
 // Command nc implements the part of netcat that the conformance suite uses: it sends its input and prints the
-// answer, and -w limits the waiting, in seconds. Debian's busybox nc has neither -u nor -v.
+// answer, and -w limits the waiting, in seconds. Debian's busybox nc has neither -u, -v nor -W.
 package main
 
 import (
@@ -20,17 +20,20 @@ func main() {
 	flag.BoolVar(&both, "vz", false, "-v -z")
 	flag.BoolVar(&closes, "N", false, "close for writing after the input's end")
 	wait := flag.Int("w", 0, "seconds to wait for a connection, and for more to read; 0 waits for ever")
+	packets := flag.Int("W", 0, "packets to receive before it exits; 0 for all")
+	port := flag.Int("p", 0, "local port; 0 for any")
 	flag.Parse()
 	if flag.NArg() != 2 {
-		fmt.Fprintln(os.Stderr, "usage: nc [-tuvzN] [-w SECONDS] HOST PORT")
+		fmt.Fprintln(os.Stderr, "usage: nc [-tuvzN] [-w SECONDS] [-W PACKETS] [-p LOCAL-PORT] HOST PORT")
 		os.Exit(2)
 	}
-	network := "tcp"
+	network, local := "tcp", net.Addr(&net.TCPAddr{Port: *port})
 	if udp {
-		network = "udp"
+		network, local = "udp", &net.UDPAddr{Port: *port}
 	}
 	patience := time.Duration(*wait) * time.Second
-	c, err := net.DialTimeout(network, net.JoinHostPort(flag.Arg(0), flag.Arg(1)), patience)
+	dialer := net.Dialer{Timeout: patience, LocalAddr: local}
+	c, err := dialer.Dial(network, net.JoinHostPort(flag.Arg(0), flag.Arg(1)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "nc:", err)
 		os.Exit(1)
@@ -48,13 +51,13 @@ func main() {
 		}
 	}()
 	buffer := make([]byte, 64<<10)
-	for {
+	for read := 1; ; read++ {
 		if patience > 0 {
 			_ = c.SetReadDeadline(time.Now().Add(patience))
 		}
 		n, err := c.Read(buffer)
 		_, _ = os.Stdout.Write(buffer[:n])
-		if err != nil {
+		if err != nil || read == *packets {
 			return
 		}
 	}
