@@ -182,6 +182,8 @@ var grownObjects = []grown{
 	{"policy long or", at("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies"), policy + `"validations":[{"expression":"[1`, `%d`, `].all(x, x > 1)"}]}}`},
 	{"policy plus", at("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies"), policy + `"validations":[{"expression":"[1`, `1+1+1+1+%d`, `].all(x, x > 1)"}]}}`},
 	{"device selectors", at("resource.k8s.io", "v1", "deviceclasses"), `{"metadata":{"name":"new"},"spec":{"selectors":[`, `{"cel":{"expression":"device.driver == 'a%d'"}}`, `]}}`},
+	{"claim selectors", in("resource.k8s.io", "v1", "resourceclaims"), `{"metadata":{"name":"new"},"spec":{"devices":{"requests":[`,
+		`{"name":"a%[1]d","exactly":{"deviceClassName":"b","selectors":[{"cel":{"expression":"` + strings.Repeat("device.driver=='a%[1]d'&&", 300) + `true"}}]}}`, `]}}}`},
 	{"claim requests", in("resource.k8s.io", "v1", "resourceclaims"), `{"metadata":{"name":"new"},"spec":{"devices":{"requests":[`, `{"name":"a%d","exactly":{"deviceClassName":"b"}}`, `]}}}`},
 	{"claim constraints", in("resource.k8s.io", "v1", "resourceclaims"), `{"metadata":{"name":"new"},"spec":{"devices":{"requests":[{"name":"a","exactly":{"deviceClassName":"b"}}],"constraints":[`, `{"requests":["a%d"],"matchAttribute":"a/b"}`, `]}}}`},
 	{"claim tolerations", in("resource.k8s.io", "v1", "resourceclaims"), `{"metadata":{"name":"new"},"spec":{"devices":{"requests":[{"name":"a","exactly":{"deviceClassName":"b","tolerations":[`, `{"key":"a%d","operator":"Exists"}`, `]}}]}}}`},
@@ -290,7 +292,13 @@ func asApply(r *kind.Resource, path, body string) call {
 	_, name, _ := strings.Cut(body, `"name":"`)
 	name, _, _ = strings.Cut(name, `"`)
 	body = `{"apiVersion":"` + r.GroupVersion().String() + `","kind":"` + r.Kind + `",` + body[1:]
-	return call{http.MethodPatch, path + "/" + name + dryRun + "&fieldManager=me&force=true", string(types.ApplyPatchType), body}
+	path += "/" + name + dryRun + "&fieldManager=me&force=true"
+	return call{http.MethodPatch, path, string(types.ApplyPatchType), body}
+}
+
+// asApplied is a server-side apply of an object named new.
+func asApplied(path, body string) call {
+	return call{http.MethodPatch, path + "/new" + dryRun + "&fieldManager=me", string(types.ApplyPatchType), body}
 }
 
 var orders = map[string]order{"rising": rising, "falling": falling, "same": same}

@@ -132,7 +132,8 @@ var policies = at("admissionregistration.k8s.io", "v1", "validatingadmissionpoli
 
 var others = map[string]func(n int) call{
 	"a certificate's key": func(n int) call {
-		return call{"POST", at("certificates.k8s.io", "v1", "certificatesigningrequests") + dryRun, jsons, signingRequest(n / 2)}
+		path := at("certificates.k8s.io", "v1", "certificatesigningrequests") + dryRun
+		return call{"POST", path, jsons, signingRequest(n / 2)}
 	},
 	"label selector": func(n int) call { return call{"GET", query(n, maps+"?labelSelector=", "a%d!=b", ""), "", ""} },
 	"label values":   func(n int) call { return call{"GET", query(n, maps+"?labelSelector=a+in+(", "a%d", ")"), "", ""} },
@@ -142,7 +143,9 @@ var others = map[string]func(n int) call{
 	"dry runs": func(n int) call {
 		return call{"GET", maps + "?" + strings.Repeat("dryRun=All&", min(n, longestPath)/11), "", ""}
 	},
-	"semicolons": func(n int) call { return call{"GET", maps + "?" + strings.Repeat(";a", min(n, longestPath)/2), "", ""} },
+	"semicolons": func(n int) call {
+		return call{"GET", maps + "?" + strings.Repeat(";a", min(n, longestPath)/2), "", ""}
+	},
 	"accept": func(n int) call {
 		return call{"GET", maps, "a " + strings.Repeat("a/b;q=0.1,", min(n, longestPath)/10), ""}
 	},
@@ -160,7 +163,9 @@ var others = map[string]func(n int) call{
 		return call{"GET", maps + "?includeObject=Object", "a application/json;as=Table;v=v1;g=meta.k8s.io", ""}
 	},
 	"cel parentheses": func(n int) call { return call{"POST", policies, jsons, celPolicy(nested(n, "(", "true", ")"))} },
-	"cel not":         func(n int) call { return call{"POST", policies, jsons, celPolicy(strings.Repeat("!", n) + "true")} },
+	"cel not": func(n int) call {
+		return call{"POST", policies, jsons, celPolicy(strings.Repeat("!", n) + "true")}
+	},
 	"cel or": func(n int) call {
 		return call{"POST", policies, jsons, celPolicy(strings.Repeat("true||", n/6) + "true")}
 	},
@@ -216,14 +221,16 @@ var others = map[string]func(n int) call{
 	},
 	"apply yaml lines": func(n int) call {
 		return call{http.MethodPatch, maps + "/new" + dryRun + "&fieldManager=me", "application/apply-patch+yaml",
-			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new}\ndata:\n" + strings.ReplaceAll(many(n, "", "  a%d: b", "", falling), ",", "\n")}
+			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new}\ndata:\n" +
+				strings.ReplaceAll(many(n, "", "  a%d: b", "", falling), ",", "\n")}
 	},
 	"yaml comments": func(n int) call { return call{"POST", maps + dryRun, yamls, strings.Repeat("#\n", n/2) + "a: b"} },
 	"yaml keys":     func(n int) call { return call{"POST", maps + dryRun, yamls, strings.Repeat("a: b\n", n/5)} },
 	"yaml flow":     func(n int) call { return call{"POST", maps + dryRun, yamls, nested(n, "{? ", "a", "}")} },
 	"yaml question": func(n int) call { return call{"POST", maps + dryRun, yamls, strings.Repeat("? ", n/2)} },
 	"yaml anchors": func(n int) call {
-		return call{"POST", maps + dryRun, yamls, strings.ReplaceAll(many(n, "", "a%[1]d: &a%[1]d 1", "\nz: *a1000000", rising), ",", "\n")}
+		body := many(n, "", "a%[1]d: &a%[1]d 1", "\nz: *a1000000", rising)
+		return call{"POST", maps + dryRun, yamls, strings.ReplaceAll(body, ",", "\n")}
 	},
 	"yaml block": func(n int) call {
 		return call{"POST", maps + dryRun, yamls, "data: {a: |\n" + strings.Repeat(" \n", n/2)}
@@ -236,7 +243,9 @@ var others = map[string]func(n int) call{
 	"yaml docs":    func(n int) call { return call{"POST", maps + dryRun, yamls, strings.Repeat("---\n", n/4)} },
 	"yaml numbers": func(n int) call { return call{"POST", maps + dryRun, yamls, "a: " + strings.Repeat("9", n)} },
 	"yaml colons":  func(n int) call { return call{"POST", maps + dryRun, yamls, strings.Repeat("a:", n/2)} },
-	"yaml time":    func(n int) call { return call{"POST", maps + dryRun, yamls, "a: 2001-01-01 " + strings.Repeat(" ", n)} },
+	"yaml time": func(n int) call {
+		return call{"POST", maps + dryRun, yamls, "a: 2001-01-01 " + strings.Repeat(" ", n)}
+	},
 	"yaml merges": func(n int) call {
 		return call{"POST", maps + dryRun, yamls, "a: &a {b: c}\nd: {" + strings.Repeat("<<: *a, ", n/8) + "}"}
 	},

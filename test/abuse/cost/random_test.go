@@ -100,7 +100,8 @@ func leaf(t reflect.Type) (string, bool) {
 	return "", false
 }
 
-var names = []string{"a%[1]d", "10.0.0.1", "/a/%[1]d", "%[1]d", "a.b/c%[1]d", "a%[1]d.b.c", "A%[1]d", "*", "", "a%[1]d=b"}
+var names = []string{"a%[1]d", "10.0.0.1", "/a/%[1]d", "%[1]d", "a.b/c%[1]d", "a%[1]d.b.c", "A%[1]d", "*", "",
+	"a%[1]d=b"}
 
 func (g grower) name() string { return names[g.IntN(len(names))] }
 
