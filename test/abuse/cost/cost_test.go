@@ -36,7 +36,7 @@ import (
 const (
 	largest = 3<<20 - 1<<10 // bytes of a body
 	most    = time.Second   // of one request
-	visible = 200 * time.Millisecond
+	visible = 300 * time.Millisecond
 	steep   = 3 // times as long for twice the input
 )
 
