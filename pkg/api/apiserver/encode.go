@@ -61,7 +61,7 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 		n.media = mediaJSON
 	}
 	switch {
-	case n.media == mediaYAML:
+	case n.media == mediaYAML && len(raw) <= maxYAMLAnswer:
 		y, err := yaml.JSONToYAML(raw)
 		if err != nil {
 			s.fail(w, req, apierrors.NewInternalError(err))
@@ -82,6 +82,10 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 		s.writeBytes(w, req, code, raw, newline)
 	}
 }
+
+// maxYAMLAnswer is the size of JSON above which it is sent unchanged to a client that asked for YAML: JSON is YAML too,
+// and to convert a megabyte takes a second.
+const maxYAMLAnswer = 512 << 10
 
 var newline = []byte("\n") //nolint:gochecknoglobals // a constant
 

@@ -103,7 +103,7 @@ func Check(data []byte, obj any) error {
 func Measure(data []byte, obj any) (Shape, error) {
 	s := &scanner{data: data, plans: plans{}}
 	var t reflect.Type
-	if obj != nil {
+	if _, untyped := obj.(interface{ UnstructuredContent() map[string]any }); obj != nil && !untyped {
 		if t = reflect.TypeOf(obj); t.Kind() == reflect.Pointer {
 			t = t.Elem()
 		}

@@ -56,7 +56,7 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 		r.Default(in)
 	}
 	dedupOwners(c.ctx, in, false)
-	if err := c.checkLists(in, nil); err != nil {
+	if err := c.checkCost(in, nil); err != nil {
 		return Result{}, err
 	}
 	internal, err := c.Resource.Internal(in)

@@ -103,7 +103,8 @@ func (c *call) confirm(name string, granted []rbacv1.PolicyRule) error {
 	permissions, words := 0, 0
 	for i := range granted {
 		r := &granted[i]
-		permissions += len(r.Verbs) * (len(r.APIGroups)*len(r.Resources)*max(1, len(r.ResourceNames)) + len(r.NonResourceURLs))
+		objects := len(r.APIGroups) * len(r.Resources) * max(1, len(r.ResourceNames))
+		permissions += len(r.Verbs) * (objects + len(r.NonResourceURLs))
 	}
 	for i := range held {
 		r := &held[i]

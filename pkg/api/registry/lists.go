@@ -29,6 +29,14 @@ type lists struct {
 	path    string // with a dot before it
 }
 
+// checkCost refuses an object that is too expensive to validate, unless old, which may be nil, is no better.
+func (c *call) checkCost(obj, old client.Object) error {
+	if err := c.checkExpressions(obj, old); err != nil {
+		return err
+	}
+	return c.checkLists(obj, old)
+}
+
 // checkLists refuses an object with a list of more than maxItems items in a specification, unless old, which may be
 // nil, has one of that length. It counts the items.
 func (c *call) checkLists(obj, old client.Object) error {

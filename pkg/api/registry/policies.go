@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
@@ -31,20 +32,28 @@ func (c *call) mayReadParams(obj, old runtime.Object) error {
 		rest.RESTCreateStrategy
 		rest.RESTUpdateStrategy
 	}
-	switch obj.(type) {
+	switch o := obj.(type) {
 	case *admissionregistration.MutatingAdmissionPolicy:
+		if o.Spec.ParamKind == nil {
+			return nil
+		}
 		strategy = mutatingadmissionpolicy.NewStrategy(*p, resolve)
 	case *admissionregistration.MutatingAdmissionPolicyBinding:
 		strategy = mutatingadmissionpolicybinding.NewStrategy(*p, getter, resolve)
 	case *admissionregistration.ValidatingAdmissionPolicy:
+		if o.Spec.ParamKind == nil {
+			return nil
+		}
 		strategy = validatingadmissionpolicy.NewStrategy(*p, resolve)
 	case *admissionregistration.ValidatingAdmissionPolicyBinding:
 		strategy = validatingadmissionpolicybinding.NewStrategy(*p, getter, resolve)
 	default:
 		return nil
 	}
-	errs := strategy.Validate(c.ctx, obj)
-	if old != nil {
+	var errs field.ErrorList
+	if old == nil {
+		errs = strategy.Validate(c.ctx, obj)
+	} else {
 		errs = strategy.ValidateUpdate(c.ctx, obj, old)
 	}
 	if len(errs) == 0 {

@@ -87,7 +87,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 		return Result{}, err
 	}
 	if w.Subresource != "status" && !w.internal {
-		if err := w.checkLists(obj, e.Object); err != nil {
+		if err := w.checkCost(obj, e.Object); err != nil {
 			return Result{}, err
 		}
 	}
@@ -212,7 +212,7 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	if obj.GetName() == "" {
 		obj.SetName(w.Name)
 	}
-	if err := w.checkLists(obj, nil); err != nil {
+	if err := w.checkCost(obj, nil); err != nil {
 		return Result{}, err
 	}
 	in, err := w.Resource.Internal(obj)

@@ -99,7 +99,7 @@ func (v *version) makeCompiled() (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	validator, _, err := validation.NewSchemaValidator(in)
+	validator, err := newValidator(in)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (v *version) makeCompiled() (*compiled, error) {
 			status = &apiextensions.CustomResourceSubresourceStatus{}
 			if in != nil {
 				if s, ok := in.Properties["status"]; ok {
-					if statusValidator, _, err = validation.NewSchemaValidator(&s); err != nil {
+					if statusValidator, err = newValidator(&s); err != nil {
 						return nil, err
 					}
 				}

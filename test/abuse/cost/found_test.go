@@ -1,0 +1,58 @@
+package cost
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func words(n int) string {
+	return strings.TrimSuffix(strings.TrimPrefix(many(9*n, "", `"n%d"`, "", rising), ","), ",")
+}
+
+// found are the attacks that took more than a second, with the time that they took.
+var found = []struct {
+	name string
+	call call
+	code int
+}{
+	{"a role of 10^9 permissions, minutes", call{"POST", in("rbac.authorization.k8s.io", "v1", "roles") + dryRun, jsons,
+		`{"metadata":{"name":"new"},"rules":[{"apiGroups":[` + words(200) + `],"resources":[` + words(200) +
+			`],"verbs":[` + words(200) + `],"resourceNames":[` + words(200) + `]}]}`}, 413},
+	{"claims of a container, 3.9 s", call{"POST", pods + dryRun, jsons,
+		many(220<<10, container+`,"resources":{"claims":[`, `{"name":"a%d"}`, `]}}]}}`, rising)}, 422},
+	{"items of a volume, 5.1 s", call{"POST", pods + dryRun, jsons, many(330<<10,
+		pod+`,"volumes":[{"name":"v","secret":{"secretName":"a","items":[`, `{"key":"k","path":"p%d"}`, `]}}]}}`, rising)}, 422},
+	{"IP families, 3.8 s", call{"POST", services + dryRun, jsons, many(96<<10,
+		`{"metadata":{"name":"new"},"spec":{"ports":[{"port":1}],"ipFamilies":[`, `"IPv4","a%d"`, `]}}`, rising)}, 422},
+	{"an applied list, 1.3 s", asApplied(maps, many(160<<10,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"new"},"data":{`, `"k%d":""`, `}}`, falling)), 413},
+	{"rules of a definition, 3.9 s", call{"POST", crds + dryRun, jsons, many(384<<10, crd(`"properties":{`),
+		`"a%d":{"type":"string","maxLength":10,"x-kubernetes-validations":[{"rule":"self != 'a'"}]}`, `}}}}]}}`, rising)}, 413},
+	{"a long rule of a policy, 2.2 s", call{"POST", policies, jsons,
+		celPolicy(strings.Repeat("object.metadata.name=='a'&&", 2400) + "true")}, 413},
+	{"patterns of a definition, 2.4 s", call{"POST", crds + dryRun, jsons, many(384<<10, crd(`"properties":{`),
+		`"a%d":{"type":"string","pattern":"^((a{100}){9}){1}$"}`, `}}}}]}}`, rising)}, 413},
+	{"a custom resource with values that are not allowed, 6.1 s", call{"POST", widgets + dryRun, jsons,
+		many(200<<10, widget+`"choice":[`, `"a%d"`, `]}}`, rising)}, 422},
+	{"a custom resource that matches none of two schemas, 6.8 s", call{"POST", widgets + dryRun, jsons,
+		many(384<<10, widget+`"either":[`, `{"a":"%[1]d","b":1}`, `]}}`, rising)}, 422},
+	{"a list as YAML, 2.5 s", call{"GET", maps, yamls + " " + yamls, ""}, 200},
+	{"a custom resource with 200,000 keys, 1.5 s", call{"POST", widgets + dryRun, jsons,
+		many(largest, widget+`"mapped":{`, `"a%d":""`, `}}}`, rising)}, 413},
+}
+
+// TestFound repeats the attacks that were found, each with the size that was the worst.
+func TestFound(t *testing.T) {
+	w := newWorld(t, true)
+	w.define()
+	for _, a := range found {
+		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
+			s := w.measure(a.call, most)
+			t.Log(s)
+			require.Equal(t, a.code, s.code, s.said)
+			require.Less(t, s.cpu, most)
+		})
+	}
+}
