@@ -159,7 +159,8 @@ func (o Outside) run(ctx context.Context, name, lease string, build builder) err
 	}
 	log := component(slog.New(handler), name)
 	quietLibraries(log)
-	group, metrics, err := o.group(name, lease, log, build)
+	serving := newServing()
+	group, metrics, err := o.group(name, lease, log, serving, build)
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (o Outside) run(ctx context.Context, name, lease string, build builder) err
 	if err != nil {
 		return err
 	}
-	health := newOutsideHealth(listener, metrics, group.Ready())
+	health := newOutsideHealth(listener, metrics, serving)
 	log.Info("starting", "version", version.Info().GitVersion, "server", o.REST.Host, "listen", listener.Addr().String())
 	err = run.All(ctx, run.Observer{Hung: hung(log)}, health, group)
 	if ctx.Err() != nil && !errors.As(err, new(*run.HungError)) {
@@ -194,7 +195,8 @@ func (o Outside) cached() client.Config {
 }
 
 // group returns the components that run while this process leads, and a gatherer of their metrics.
-func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*run.Group, prometheus.Gatherer, error) {
+func (o Outside) group(name, lease string, log *slog.Logger, serving *serving,
+	build builder) (*run.Group, prometheus.Gatherer, error) {
 	fixed := prometheus.NewRegistry()
 	fixed.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// Read the Lease from the API server, never from a cache.
@@ -214,6 +216,7 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 		Client:   electing,
 		Lease:    lease,
 		Identity: func() string { return identity },
+		Reached:  func(answered bool) { serving.set(&serving.answered, answered) },
 		Metrics:  fixed,
 		Log:      log,
 	})
@@ -231,7 +234,7 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 		if err == nil {
 			current.Store(metrics)
 		}
-		return list, err
+		return append(list, &servedTerm{serving: serving}), err
 	}
 	if _, err := term(); err != nil { // report invalid options before anything starts
 		return nil, nil, err
@@ -242,5 +245,5 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 		}
 		return current.Load().Gather()
 	})}
-	return run.NewGroup(name, e, run.Observer{Hung: hung(log)}, term), gather, nil
+	return run.NewGroup(name, servedElection{e, serving}, run.Observer{Hung: hung(log)}, term), gather, nil
 }

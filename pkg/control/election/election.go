@@ -72,6 +72,8 @@ type Config struct {
 	Alone func() bool
 	// Sync waits until the client's cache shows all writes of the previous leader. Nil: it always does.
 	Sync func(context.Context) error
+	// Reached is called after each request for the Lease and says whether the API server answered. Optional.
+	Reached func(answered bool)
 	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be
 	// whole seconds.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
@@ -104,6 +106,9 @@ func New(c Config) (*Election, error) {
 	}
 	if c.Alone == nil {
 		c.Alone = func() bool { return false }
+	}
+	if c.Reached == nil {
+		c.Reached = func(bool) {}
 	}
 	if c.Sync == nil {
 		c.Sync = func(context.Context) error { return nil }

@@ -58,6 +58,7 @@ func (l *lock) read(ctx context.Context) (*coordinationv1.Lease, error) {
 // servers limit its duration to LeaseDuration.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	lease, err := l.read(ctx)
+	l.e.Reached(err == nil || apierrors.IsNotFound(err))
 	if err != nil {
 		if !apierrors.IsNotFound(err) {
 			l.failed("could not read leader election lease", err)
@@ -140,6 +141,7 @@ func (l *lock) spec(record resourcelock.LeaderElectionRecord) coordinationv1.Lea
 func (l *lock) wrote(lease *coordinationv1.Lease, at time.Time) {
 	l.lease = lease
 	l.holder.Store(true)
+	l.e.Reached(true)
 	l.e.renewed(at)
 }
 

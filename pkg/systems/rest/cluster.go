@@ -120,6 +120,17 @@ func (c Cluster) UpdateStatus(ctx context.Context, obj ctrl.Object) error {
 	return c.client.Status().Update(ctx, obj)
 }
 
+// Bind assigns a pod that has no node yet to a node.
+func (c Cluster) Bind(ctx context.Context, p *corev1.Pod, node string) error {
+	if err := c.allowed(ctx, "create", p, p.Namespace, p.Name, "binding"); err != nil {
+		return err
+	}
+	return c.client.SubResource("binding").Create(ctx, p, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	})
+}
+
 // Delete deletes an object. It fails if another object has taken its name.
 func (c Cluster) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
 	if err := c.allowed(ctx, "delete", obj, obj.GetNamespace(), obj.GetName(), ""); err != nil {

@@ -126,6 +126,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	valid := map[string]string{
 		"POST /api/v1/tasks":          `{"name":"a","image":"i"}`,
 		"POST /api/v1/pods":           `{"name":"p","containers":[{"name":"c","image":"i"}]}`,
+		"PATCH /api/v1/pods/{id}":     `{"nodeName":"ours"}`,
 		"POST /api/v1/services":       `{"name":"s","selector":{"app":"a"},"ports":[{"port":80}]}`,
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/nodes":          `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
@@ -205,7 +206,9 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusBadRequest, "GET", "/api/v1/pods?limit=x", nil)
 	expect(http.StatusBadRequest, "GET", ptr+"/logs", nil)
 	expect(http.StatusBadRequest, "GET", ptr+"/logs/stream", nil)
-	w.bind(pod.PodID, worker.NodeID)
+	expect(http.StatusBadRequest, "PATCH", ptr, `{}`)
+	expect(http.StatusOK, "PATCH", ptr, `{"spec":{"nodeName":"`+worker.NodeID+`"}}`)
+	expect(http.StatusConflict, "PATCH", ptr, `{"nodeName":"ours"}`)
 	expect(http.StatusOK, "PUT", ptr+"/status", `{"status":"succeeded"}`)
 	expect(http.StatusConflict, "PUT", ptr+"/status", `{"status":"running"}`)
 	expect(http.StatusCreated, "POST", "/api/v1/pods", valid["POST /api/v1/pods"]).into(t, &pod)

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -45,6 +46,15 @@ func (p *pods) Routes() []Route {
 			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status",
 			Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
 			Body: wire.PodStatus{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Pod{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
+		},
+		{
+			Method: http.MethodPatch, Path: "/api/v1/pods/{id}", Summary: "Bind a pod to a node, as a scheduler does",
+			Handle: p.bind, Body: wire.PatchPod{},
 			Answers: map[int]any{
 				http.StatusOK:       wire.Pod{},
 				http.StatusNotFound: wire.Error{},
@@ -176,6 +186,34 @@ func (p *pods) report(c *Call) error {
 		return err
 	}
 	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
+}
+
+func (p *pods) bind(c *Call) error {
+	var in wire.PatchPod
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	pod, err := p.find(c)
+	if err != nil {
+		return err
+	}
+	name := cmp.Or(in.NodeName, in.Spec.NodeName)
+	if name == "" {
+		return Refuse(http.StatusBadRequest, "nodeName is required: nothing else of a pod can be changed")
+	}
+	if !p.shows(pod) {
+		return errNoPod
+	}
+	var node corev1.Node
+	if err := p.cluster.Get(c, "", name, &node); apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) {
+		return errNoNode
+	} else if err != nil {
+		return err
+	}
+	if err := p.cluster.Bind(c, pod, name); err != nil {
+		return err
+	}
+	return p.get(c)
 }
 
 func (p *pods) remove(c *Call) error {

@@ -29,6 +29,7 @@ func Roles() []client.Object {
 		rule("", []string{"create"}, "namespaces"),
 		rule("", []string{"update"}, "pods/status", "nodes/status"),
 		rule("", []string{"get"}, "pods/log"),
+		rule("", []string{"create"}, "pods/binding"),
 		rule("discovery.k8s.io", []string{"list"}, "endpointslices"),
 		rule("coordination.k8s.io", []string{"get", "list", "create", "update"}, "leases"),
 	}}

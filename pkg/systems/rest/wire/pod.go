@@ -56,6 +56,17 @@ type CreatePod struct {
 	RestartPolicy string            `json:"restartPolicy,omitempty"`
 }
 
+// PatchPod is the body of PATCH /api/v1/pods/{id}. NodeName is required, here or in Spec.
+type PatchPod struct {
+	NodeName string   `json:"nodeName,omitempty"`
+	Spec     NodeSpec `json:"spec,omitempty"`
+}
+
+// NodeSpec is the part of a pod's spec that can be changed.
+type NodeSpec struct {
+	NodeName string `json:"nodeName,omitempty"`
+}
+
 // PodStatus is the body of PUT /api/v1/pods/{id}/status. Status is required.
 type PodStatus struct {
 	Status      string            `json:"status"`
