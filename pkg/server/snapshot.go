@@ -154,8 +154,8 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 	}
 	// An unfinished restore may have installed some parts: dir, which prevents a start, stays until all are installed.
 	parts := filepath.Join(dir, "parts")
-	if err := errors.Join(os.RemoveAll(parts), os.RemoveAll(filepath.Join(dir, storeDir)), os.MkdirAll(parts, 0o700)); err !=
-		nil {
+	err = errors.Join(os.RemoveAll(parts), os.RemoveAll(filepath.Join(dir, storeDir)), os.MkdirAll(parts, 0o700))
+	if err != nil {
 		return m, "", err
 	}
 	if m, err = unpack(archive, parts); err == nil {

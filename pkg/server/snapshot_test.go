@@ -72,7 +72,9 @@ func TestInstallIsRepeatable(t *testing.T) {
 func TestABadArchiveAfterAnInterruptedRestore(t *testing.T) {
 	var c config.Config
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
-	for _, name := range []string{keyDir, filepath.Join(storeDir, store.Directory), filepath.Join(restoring, "parts", "x")} {
+	for _, name := range []string{
+		keyDir, filepath.Join(storeDir, store.Directory), filepath.Join(restoring, "parts", "x"),
+	} {
 		require.NoError(t, os.MkdirAll(filepath.Join(c.DataDir, name), 0o700))
 	}
 	for range 2 {

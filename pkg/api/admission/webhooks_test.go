@@ -353,10 +353,12 @@ func TestWebhooksSeeScales(t *testing.T) {
 	validateBy(h, "limit", validatingHook("limit", k, "deployments/scale"))
 	labels := map[string]string{"app": "d"}
 	target := at(appsv1.SchemeGroupVersion.WithKind("Deployment"), "work", "d")
-	put(h, target, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: smallPod("").Spec},
-	}})
+	put(h, target, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: smallPod("").Spec},
+		},
+	})
 	scale := func(n int) error {
 		_, err := h.Patch(h.ctx, sub(target, "scale"), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n),
 			metav1.PatchOptions{})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/transport"
 
+	"github.com/coracle-dev/coracle/pkg/api/payload"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -79,8 +80,10 @@ func (b *Backend) listIn(ctx context.Context, path string, as user.Info) (*metav
 // Get reads a document of at most 4 MiB as a given user. An error response is returned as its Status.
 func (b *Backend) Get(ctx context.Context, path string, query url.Values, as user.Info) ([]byte, error) {
 	var data json.RawMessage
-	err := b.do(ctx, http.MethodGet, path, query.Encode(), nil, as, &data)
-	return data, err
+	if err := b.do(ctx, http.MethodGet, path, query.Encode(), nil, as, &data); err != nil {
+		return nil, err
+	}
+	return data, payload.Check(data, nil)
 }
 
 // do sends a request as a given user, and decodes the response unless into is nil. An error response is returned as

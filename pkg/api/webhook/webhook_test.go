@@ -42,8 +42,9 @@ func TestResponsesThatTakeMemoryAreRefused(t *testing.T) {
 				_, _ = w.Write([]byte(c.text))
 			}))
 			defer server.Close()
-			w, err := webhookutil.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme), Bound(&rest.Config{Host: server.URL}),
-				[]schema.GroupVersion{admissionv1.SchemeGroupVersion}, wait.Backoff{Steps: 1})
+			w, err := webhookutil.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme),
+				Bound(&rest.Config{Host: server.URL}), []schema.GroupVersion{admissionv1.SchemeGroupVersion},
+				wait.Backoff{Steps: 1})
 			require.NoError(t, err)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)

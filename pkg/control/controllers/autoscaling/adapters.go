@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/coracle-dev/coracle/pkg/api/payload"
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
@@ -49,9 +48,6 @@ func (r *reconciler) ask(ctx context.Context, group string, versions []string, p
 		var data []byte
 		if data, err = r.adapters(ctx, "/apis/"+group+"/"+version+path, query); errors.Is(err, aggregated.ErrNotServed) {
 			continue
-		}
-		if err == nil {
-			err = payload.Check(data, &out)
 		}
 		if err == nil {
 			err = json.Unmarshal(data, &out)
