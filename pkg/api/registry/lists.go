@@ -34,6 +34,12 @@ func (c *call) checkCost(obj, old client.Object) error {
 	if err := c.checkExpressions(obj, old); err != nil {
 		return err
 	}
+	if q, ok := obj.(*corev1.ResourceQuota); ok && len(q.Spec.Hard) > maxItems {
+		if was, ok := old.(*corev1.ResourceQuota); !ok || len(was.Spec.Hard) < len(q.Spec.Hard) {
+			return apierrors.NewInvalid(c.Resource.GroupKind(), q.Name,
+				field.ErrorList{field.TooMany(field.NewPath("spec", "hard"), len(q.Spec.Hard), maxItems)})
+		}
+	}
 	return c.checkLists(obj, old)
 }
 

@@ -38,6 +38,8 @@ var found = []struct {
 		many(200<<10, widget+`"choice":[`, `"a%d"`, `]}}`, rising)}, 422},
 	{"a custom resource that matches none of two schemas, 6.8 s", call{"POST", widgets + dryRun, jsons,
 		many(384<<10, widget+`"either":[`, `{"a":"%[1]d","b":1}`, `]}}`, rising)}, 422},
+	{"a quota of many resources, 8.5 s in its reconciler", call{"POST", "/api/v1/namespaces/work/resourcequotas" + dryRun,
+		jsons, many(1<<20, `{"metadata":{"name":"new"},"spec":{"hard":{`, `"requests.a/b%d":"1"`, `}}}`, rising)}, 422},
 	{"a list as YAML, 2.5 s", call{"GET", maps, yamls + " " + yamls, ""}, 200},
 	{"a custom resource with 200,000 keys, 1.5 s", call{"POST", widgets + dryRun, jsons,
 		many(largest, widget+`"mapped":{`, `"a%d":""`, `}}}`, rising)}, 413},

@@ -23,7 +23,6 @@ var stored = []grown{
 			`"operator":"Exists"}]}}}`, `]}}}}`},
 	{"spread", pods, pod + `,"topologySpreadConstraints":[`, `{"topologyKey":"a%[1]d","maxSkew":1,` +
 		`"whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"x":"y"}}}`, `]}}`},
-	{"host ports", pods, pod[:len(pod)-2] + `,"ports":[`, `{"containerPort":80,"hostPort":80,"hostIP":"10.0.0.1"}`, `]}]}}`},
 	{"node selector", pods, pod + `,"nodeSelector":{`, `"a%d":"b"`, `}}}`},
 	{"owners", maps, `{"metadata":{"name":"new","ownerReferences":[`,
 		`{"apiVersion":"v1","kind":"ConfigMap","name":"a%[1]d","uid":"u%[1]d"}`, `]}}`},
@@ -40,10 +39,6 @@ var stored = []grown{
 		`{"addresses":[{"ip":"1.2.3.4"}],"ports":[{"name":"a%d","port":1}]}`, `]}`},
 	{"quota", "/api/v1/namespaces/work/resourcequotas", `{"metadata":{"name":"new"},"spec":{"hard":{`,
 		`"requests.a/b%d":"1"`, `}}}`},
-	{"aggregation", at("rbac.authorization.k8s.io", "v1", "clusterroles"), `{"metadata":{"name":"new"},"rules":[],` +
-		`"aggregationRule":{"clusterRoleSelectors":[`, `{"matchLabels":{"a":"b%d"}}`, `]}}`},
-	{"schedule", in("batch", "v1", "cronjobs"), `{"metadata":{"name":"new"},"spec":{"jobTemplate":{"spec":{"template":` +
-		`{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}},"schedule":"59`, `59`, ` * 29 2 *"}}`},
 }
 
 // quiet is how long the process has to do nothing to count as done.
