@@ -41,7 +41,8 @@ func controllersCommand() *cobra.Command {
 Kubernetes without its own. They write as the kubeconfig's user, who needs their rights. Of several such processes one works, which holds the Lease
 kube-controller-manager in kube-system; with --only, each set of reconcilers has a Lease of its own.
 
-What needs the inside of a server does not run here: the status of resource quotas, the metrics of pods by which autoscalers go, and the signing of certificates.`,
+What needs the inside of a server does not run here: the status of resource quotas, and the signing of certificates. Autoscalers read the metrics of
+pods through the API server, which needs the right to get nodes/proxy.`,
 		Example: `  coracle controllers --kubeconfig admin.conf
   coracle controllers --kubeconfig admin.conf --only job,cronjob`,
 		Args: command.Exactly(0, "--kubeconfig FILE [--only a,b]"),

@@ -26,6 +26,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/api/usage"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -103,6 +104,10 @@ func RunControllers(ctx context.Context, o Outside) error {
 	if len(o.REST.CAData) > 0 {
 		roots = rootca.NewBundle(o.REST.CAData)
 	}
+	api, err := newReader(o.REST)
+	if err != nil {
+		return err
+	}
 	return o.run(ctx, "controllers", lease,
 		func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
 			log *slog.Logger) ([]run.Component, error) {
@@ -116,6 +121,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 				More: systems.All(system.Host{}).Reconcilers(system.Controllers{
 					ClientFor: clientFor, ServerVersion: serverVersion(o.REST), SourceNamespaces: o.SourceNamespaces,
 				}),
+				PodMetrics: usage.New(api.node, log), Adapters: api.get,
 				RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
 			})
 			return []run.Component{c, kinds, controllers}, err
