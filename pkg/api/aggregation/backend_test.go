@@ -77,7 +77,7 @@ func TestAnswersThatTakeMemoryAreRefused(t *testing.T) {
 	require.ErrorAs(t, err, &shape)
 	media = runtime.ContentTypeProtobuf
 	_, err = all.List(t.Context(), metav1.ListOptions{})
-	require.ErrorContains(t, err, "instead of application/json")
+	require.ErrorContains(t, err, "the answer is not JSON")
 
 	media = "application/json"
 	w, err := all.Watch(t.Context(), metav1.ListOptions{})

@@ -1,6 +1,7 @@
 package bounded
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -8,10 +9,13 @@ import (
 	"strings"
 )
 
+// ErrNotJSON means that an HTTP response has a content type other than JSON or text.
+var ErrNotJSON = errors.New("the answer is not JSON")
+
 // JSONAnswer limits the body of an HTTP response whose client decodes JSON: it has at most limit bytes and values JSON
 // values, each of which takes far more memory once decoded. The limits apply to each event of a stream, such as a
 // watch. In protobuf and YAML, values cannot be counted, and clients decode what Content-Type says: an answer that is
-// neither JSON nor text is an error.
+// neither JSON nor text is ErrNotJSON.
 func JSONAnswer(res *http.Response, limit int64, values int, stream bool) error {
 	given := res.Header.Get("Content-Type")
 	media, _, err := mime.ParseMediaType(given)
@@ -20,7 +24,7 @@ func JSONAnswer(res *http.Response, limit int64, values int, stream bool) error 
 		res.Header.Set("Content-Type", "application/json") // clients have other defaults
 	case err != nil || media != "application/json" && !strings.HasPrefix(media, "text/"):
 		_ = res.Body.Close()
-		return fmt.Errorf("the answer has the content type %.100q instead of application/json", given)
+		return fmt.Errorf("%w: its content type is %.100q", ErrNotJSON, given)
 	}
 	if res.ContentLength > limit {
 		_ = res.Body.Close()

@@ -51,7 +51,7 @@ func TestJSONAnswerIsJSONOrText(t *testing.T) {
 		}
 		err := JSONAnswer(res, 64, 9, false)
 		if want == "" {
-			require.ErrorContains(t, err, "instead of application/json", given)
+			require.ErrorContains(t, err, "the answer is not JSON", given)
 			continue
 		}
 		require.NoError(t, err, given)

@@ -44,7 +44,8 @@ func explain(err error, server string) (reason, message string) {
 	case apierrors.IsForbidden(err):
 		reason, message = kontrol.ReasonUnauthorized, "the kubeconfig's user lacks a permission: grant it"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
-	case errors.As(err, new(*bounded.TooLargeError)), errors.As(err, &syntax), errors.Is(err, errNoVersion),
+	case errors.As(err, new(*bounded.TooLargeError)), errors.Is(err, bounded.ErrNotJSON), errors.As(err, &syntax),
+		errors.Is(err, errNoVersion),
 		apierrors.IsNotFound(err), strings.Contains(err.Error(), "invalid character"),
 		strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "couldn't get version"):
 		reason, message = kontrol.ReasonInvalidAnswer, "the server is not a Kubernetes API server: check the address"

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -214,6 +215,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 	}
 	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // as limited requires
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
 	cfg.WarningHandler = rest.NoWarnings{}
 	if t.status.Server = cfg.Host; c.Pull != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,6 +94,7 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 			func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`)) }, kontrol.ReasonConnected,
 		},
 		"no JSON":      {func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, kontrol.ReasonInvalidAnswer},
+		"no text":      {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 99)) }, kontrol.ReasonInvalidAnswer},
 		"no version":   {func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) }, kontrol.ReasonInvalidAnswer},
 		"not found":    {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, kontrol.ReasonInvalidAnswer},
 		"unauthorized": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, kontrol.ReasonUnauthorized},
@@ -144,6 +146,44 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
+// TestClusterIsAskedForJSON: the client for typed objects asks for protobuf by default, which limited refuses.
+func TestClusterIsAskedForJSON(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api/v1/namespaces/n":
+			if strings.Contains(r.Header.Get("Accept"), "protobuf") {
+				w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+			}
+			_, _ = w.Write([]byte(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"n","uid":"u"}}`))
+		case "/api/v1":
+			_, _ = w.Write([]byte(`{"kind":"APIResourceList","groupVersion":"v1","resources":[` +
+				`{"name":"namespaces","kind":"Namespace","verbs":["get"]}]}`))
+		case "/api":
+			_, _ = w.Write([]byte(`{"kind":"APIVersions","versions":["v1"]}`))
+		case "/apis":
+			_, _ = w.Write([]byte(`{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`))
+		default:
+			_, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`))
+		}
+	}))
+	defer server.Close()
+	changes := make(chan string, 100)
+	p := NewPool("v")
+	p.Notify("test", func(name string) { changes <- name })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	p.Set("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, func(f func(context.Context)) {
+		wg.Go(func() { f(ctx) })
+	})
+	wait(t, p, "c", kontrol.ReasonConnected, changes)
+	var ns corev1.Namespace
+	require.NoError(t, p.Get("c").Client().Get(ctx, client.ObjectKey{Name: "n"}, &ns))
+	require.EqualValues(t, "u", ns.UID)
+}
+
 // A managed cluster must not take the hub's memory with a watch event that never ends, which client-go would buffer, or
 // with an answer in protobuf, in which two bytes become a whole object.
 func TestAnswersThatTakeMemoryAreRefused(t *testing.T) {
@@ -180,7 +220,7 @@ func TestAnswersThatTakeMemoryAreRefused(t *testing.T) {
 	tg := newTarget("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, NewPool("v"))
 	defer tg.cancel()
 	_, err := tg.client.RESTMapper().RESTMapping(schema.GroupKind{Kind: "Pod"}, "v1")
-	require.ErrorContains(t, err, "instead of application/json")
+	require.ErrorContains(t, err, "the answer is not JSON")
 
 	cfg, err := ParseKubeconfig(tg.config.Kubeconfig)
 	require.NoError(t, err)
