@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,18 +27,32 @@ func TestAutomaticSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var taken, asked []time.Duration
 		began, revision, full := time.Now(), int64(7), error(nil)
+		var mu sync.Mutex // the bubble's clock does not order the test's accesses for the race detector
+		locked := func(f func()) { mu.Lock(); defer mu.Unlock(); f() }
+		sleep := func(d time.Duration) (list []time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+			locked(func() { list = slices.Clone(taken) })
+			return list
+		}
 		a := func() *autoSnapshots {
 			return &autoSnapshots{
 				Snapshots: config.Default().Snapshots,
 				dir:       dir,
-				stats:     func() store.Stats { return store.Stats{Revision: revision, SizeBytes: 5, DiskMinFreeBytes: 3} },
+				stats: func() store.Stats {
+					mu.Lock()
+					defer mu.Unlock()
+					return store.Stats{Revision: revision, SizeBytes: 5, DiskMinFreeBytes: 3}
+				},
 				room: func(least, size int64) error {
 					require.Equal(t, []int64{3, 5}, []int64{least, size})
+					mu.Lock()
+					defer mu.Unlock()
 					asked = append(asked, time.Since(began))
 					return full
 				},
 				save: func(_ context.Context, to io.Writer) error {
-					taken = append(taken, time.Since(began))
+					locked(func() { taken = append(taken, time.Since(began)) })
 					_, err := io.WriteString(to, "archive")
 					return err
 				},
@@ -52,30 +67,27 @@ func TestAutomaticSnapshots(t *testing.T) {
 		}
 		first := a()
 		stop := runtest.Start(t, first)
-		time.Sleep(6 * time.Minute)
-		require.Equal(t, at(5), taken)
-		time.Sleep(2 * time.Hour) // at 126 minutes
-		require.Equal(t, at(5), taken, "nothing was written")
+		require.Equal(t, at(5), sleep(6*time.Minute))
+		require.Equal(t, at(5), sleep(2*time.Hour), "nothing was written")
 		stop()
-		revision++
+		locked(func() { revision++ })
 		second := a()
 		stop = runtest.Start(t, second) // the newest is two hours old
-		time.Sleep(6 * time.Minute)     // at 132 minutes
-		require.Equal(t, at(5, 131), taken)
+		require.Equal(t, at(5, 131), sleep(6*time.Minute))
 		stop()
-		revision++
+		locked(func() { revision++ })
 		third := a()
 		stop = runtest.Start(t, third)
 		defer stop()
-		time.Sleep(50 * time.Minute) // at 182 minutes
-		require.Equal(t, at(5, 131), taken)
-		full, asked = errors.New("the disk is full"), nil
-		time.Sleep(20 * time.Minute) // at 202 minutes
+		require.Equal(t, at(5, 131), sleep(50*time.Minute))
+		locked(func() { full, asked = errors.New("the disk is full"), nil })
+		sleep(20 * time.Minute) // at 202 minutes
 		require.Contains(t, third.Warning(), "could not take an automatic snapshot: the disk is full")
-		require.Equal(t, at(191, 196, 201), asked)
-		full = nil
-		time.Sleep(5 * time.Minute)
-		require.Equal(t, at(5, 131, 206), taken)
+		locked(func() {
+			require.Equal(t, at(191, 196, 201), asked)
+			full = nil
+		})
+		require.Equal(t, at(5, 131, 206), sleep(5*time.Minute))
 		require.Empty(t, third.Warning())
 	})
 	entries, err := os.ReadDir(dir)

@@ -14,13 +14,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -266,7 +263,7 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 	ctx, cancel := context.WithTimeout(req.Context(), timeout)
 	out := req.Clone(ctx)
 	out.Host, out.URL.Scheme, out.URL.Host = "", "https", base.Host
-	out.Header.Set("Accept", withoutProto(out.Header.Get("Accept")))
+	bounded.AcceptJSON(out.Header)
 	transport.SetAuthProxyHeaders(out, as.GetName(), as.GetUID(), as.GetGroups(), as.GetExtra())
 	resp, err := b.transport.RoundTrip(out)
 	if err != nil {
@@ -286,13 +283,6 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 	}
 	resp.Body = &body{resp.Body, cancel}
 	return resp, nil
-}
-
-// withoutProto removes protobuf, whose decoded size cannot be bounded, from an Accept header.
-func withoutProto(accept string) string {
-	return strings.Join(slices.DeleteFunc(strings.Split(accept, ","), func(media string) bool {
-		return strings.HasPrefix(strings.TrimSpace(media), runtime.ContentTypeProtobuf)
-	}), ",")
 }
 
 // body ends the request on Close.

@@ -1,11 +1,13 @@
 package bounded
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -39,6 +41,14 @@ func JSONAnswer(res *http.Response, limit int64, values int, stream bool) error 
 		io.Closer
 	}{JSON(body, limit, values), res.Body}
 	return nil
+}
+
+// AcceptJSON removes Kubernetes' protobuf from the Accept header of a request whose response JSONAnswer limits.
+func AcceptJSON(h http.Header) {
+	media := slices.DeleteFunc(strings.Split(h.Get("Accept"), ","), func(media string) bool {
+		return strings.HasPrefix(strings.TrimSpace(media), "application/vnd.kubernetes.protobuf")
+	})
+	h.Set("Accept", cmp.Or(strings.Join(media, ","), "application/json"))
 }
 
 // JSON returns a reader of r that fails before a JSON value at the top level has more than limit bytes or contains

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -215,7 +214,6 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		return fail(kontrol.ReasonKubeconfigInvalid, "invalid kubeconfig: "+err.Error())
 	}
 	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
-	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // as limited requires
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
 	cfg.WarningHandler = rest.NoWarnings{}
 	if t.status.Server = cfg.Host; c.Pull != nil {
@@ -265,6 +263,8 @@ type limited struct{ http.RoundTripper }
 func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper }
 
 func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	bounded.AcceptJSON(req.Header) // the clients for typed objects and for metadata prefer protobuf
 	res, err := l.RoundTripper.RoundTrip(req)
 	if err != nil {
 		return nil, err

@@ -146,7 +146,7 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
-// TestClusterIsAskedForJSON: the client for typed objects asks for protobuf by default, which limited refuses.
+// TestClusterIsAskedForJSON: the clients for typed objects and for metadata ask for protobuf, which limited refuses.
 func TestClusterIsAskedForJSON(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -182,6 +182,9 @@ func TestClusterIsAskedForJSON(t *testing.T) {
 	var ns corev1.Namespace
 	require.NoError(t, p.Get("c").Client().Get(ctx, client.ObjectKey{Name: "n"}, &ns))
 	require.EqualValues(t, "u", ns.UID)
+	meta := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+	require.NoError(t, p.Get("c").Client().Get(ctx, client.ObjectKey{Name: "n"}, &meta))
+	require.EqualValues(t, "u", meta.UID)
 }
 
 // A managed cluster must not take the hub's memory with a watch event that never ends, which client-go would buffer, or
