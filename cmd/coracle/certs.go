@@ -36,19 +36,22 @@ func rotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate (--service-account | --ca[=AUTHORITY,...] [--finish])",
 		Short: "Rotate keys and certificate authorities while the cluster runs",
-		Long: `With --service-account, replaces the key that signs service account tokens. Nothing is restarted: pods get tokens signed with the new
-key when they renew theirs, and tokens of the old key stay valid for --overlap. If the key may be compromised, use --overlap 0: its
-tokens become invalid immediately, and pods that use one are rejected until they have a new one.
+		Long: `With --service-account, replaces the key that signs service account tokens. Nothing is restarted:
+pods get tokens signed with the new key when they renew theirs, and tokens of the old key stay valid
+for --overlap. If the key may be compromised, use --overlap 0: its tokens become invalid
+immediately, and pods that use one are rejected until they have a new one.
 
-With --ca, replaces the certificate authorities: all of them, or the named ones (server signs the API's certificate, client those of users and
-nodes, node the serving certificates of nodes). Nothing restarts and no client is locked out: the new authorities sign, and both are
-trusted. Nodes renew their certificates within seconds; the admin kubeconfig and kube-root-ca.crt in each namespace are updated.
-"coracle certs check" lists who still depends on the old ones. Issue new certificates to other users, and restart pods that read
-kube-root-ca.crt only once.
+With --ca, replaces the certificate authorities: all of them, or the named ones. server signs the
+certificate of the API, client the certificates of users and nodes, node the certificates that nodes
+serve with. Nothing restarts and no client is locked out: the new authorities sign, and both are
+trusted. Nodes renew their certificates within seconds; the admin kubeconfig and kube-root-ca.crt in
+each namespace are updated. "coracle certs check" lists who still depends on the old ones. Issue new
+certificates to other users, and restart pods that read kube-root-ca.crt only once.
 
-With --ca --finish, removes trust in the old ones. It fails while a node, or a client certificate that was used within the last
-hour, depends on them; --force overrides this if a key may be compromised. Nodes that were locked out must join again with a
-token. Join tokens work as long as the authority they were created for is trusted: create new ones after --ca.`,
+With --ca --finish, removes trust in the old ones. It fails while a node, or a client certificate
+that was used within the last hour, depends on them; --force overrides this if a key may be
+compromised. Nodes that were locked out must join again with a token. Join tokens work as long as
+the authority they were created for is trusted: create new ones after --ca.`,
 		Args: command.Exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
 	}
 	load := configure(cmd)

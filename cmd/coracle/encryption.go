@@ -16,13 +16,14 @@ func encryptionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secrets-encrypt",
 		Short: "Show and change how Secrets are encrypted in the store",
-		Long: `Shows and changes how Secrets, and other objects, are encrypted in the store of the server on this machine, which was started with
---secrets-encryption or --encryption-provider-config.
+		Long: `Shows and changes how Secrets, and other objects, are encrypted in the store of the server on this
+machine, which was started with --secrets-encryption or --encryption-provider-config.
 
-To turn encryption on for a cluster: coracle stop; coracle start --secrets-encryption; coracle secrets-encrypt reencrypt.
-To turn it off: disable, then reencrypt; later starts need no option.
+To turn encryption on for a cluster: coracle stop; coracle start --secrets-encryption; coracle
+secrets-encrypt reencrypt. To turn it off: disable, then reencrypt; later starts need no option.
 
-Backups of the store are useless without the keys: back up the file that "status" names, but store it separately.`,
+Backups of the store are useless without the keys: back up the file that "status" names, but store
+it separately.`,
 	}
 	status := &cobra.Command{
 		Use:   "status",
@@ -42,11 +43,13 @@ Backups of the store are useless without the keys: back up the file that "status
 		cmd.AddCommand(sub)
 	}
 	change(socket.EncryptionRotate, "Replace the key of --secrets-encryption while the cluster runs",
-		`Adds a new key, re-encrypts every encrypted object with it, verifies that the old keys are no longer needed, and removes them.
-It can be interrupted at any time, even by a crash: run it again to resume.`)
+		`Adds a new key, re-encrypts every encrypted object with it, verifies that the old keys are no longer
+needed, and removes them. It can be interrupted at any time, even by a crash: run it again to
+resume.`)
 	change(socket.EncryptionReencrypt, "Rewrite all objects that are not stored as configured",
-		`Rewrites objects that are encrypted with another key than new ones, or not encrypted. Where identity is the first provider
-it decrypts them. Clients see a new resourceVersion of these objects, and no other change.`)
+		`Rewrites objects that are encrypted with another key than new ones, or not encrypted. Where identity
+is the first provider it decrypts them. Clients see a new resourceVersion of these objects, and no
+other change.`)
 	change(socket.EncryptionEnable, "Encrypt Secrets on write again, after disable", "")
 	change(socket.EncryptionDisable, "Stop encrypting Secrets on write; reencrypt then decrypts existing ones", "")
 	return cmd

@@ -14,21 +14,25 @@ func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export", Short: "Write a running cluster as manifests",
 		Args: command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
-		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other Kubernetes, can be made from. Custom
-resources are included. Left out are fields that servers set, objects that controllers own, objects that every cluster makes for itself, nodes, events,
-dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data of volumes is not exported; "coracle snapshot" saves the store as it is.
+		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other
+Kubernetes, can be made from. Custom resources are included. Left out are fields that servers set,
+objects that controllers own, objects that every cluster makes for itself, nodes, events,
+dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data of volumes is not
+exported; "coracle snapshot" saves the store as it is.
 
-Secrets are in clear text, and only if --include-secrets says so; those with tokens of service accounts or join tokens never are.
+Secrets are in clear text, and only if --include-secrets says so; those with tokens of service
+accounts or join tokens never are.
 
-A directory has definitions, cluster-scoped objects, the objects of each namespace, and webhooks and policies of admission, to be applied in this order:
+A directory has definitions, cluster-scoped objects, the objects of each namespace, and webhooks and
+policies of admission, to be applied in this order:
 
   coracle export --dir cluster
   kubectl apply --server-side -R -f cluster/1-definitions
   kubectl apply --server-side -R -f cluster/2-cluster -f cluster/3-namespaces
   kubectl apply --server-side -R -f cluster/4-admission
 
-It has only those that are needed. A single file can be applied, too; apply it twice if it defines custom resources, which kubectl does not know the
-first time.`,
+It has only those that are needed. A single file can be applied, too; apply it twice if it defines
+custom resources, which kubectl does not know the first time.`,
 		Example: `  coracle export > cluster.yaml
   coracle export -n shop -o shop.yaml
   coracle export --dir cluster --include-secrets`,

@@ -25,8 +25,9 @@ func fakeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fake --count N",
 		Short: "Register nodes that run nothing, for measuring and testing",
-		Long: `Registers nodes that run nothing, and plays their part until it is interrupted: it sends heartbeats and reports that their pods are Running.
-Then it deletes them and the pods on them. It works with any cluster.
+		Long: `Registers nodes that run nothing, and plays their part until it is interrupted: it sends heartbeats
+and reports that their pods are Running. Then it deletes them and the pods on them. It works with
+any cluster.
 
 A pod with restartPolicy Never or OnFailure succeeds at once, or as its annotations say:
   ` + fakenode.DurationAnnotation + `: 5s       how long it runs

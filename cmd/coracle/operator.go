@@ -26,8 +26,9 @@ func operatorCommand(all systems.List) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "operator",
 		Short: "Run reconcilers of Coracle's own kinds on any Kubernetes",
-		Long: `Runs the reconcilers that Coracle has inside in a process of their own, for the Kubernetes of the kubeconfig, as whose user they read and write.
-Of several such processes one works, which holds a Lease in kube-system.`,
+		Long: `Runs the reconcilers that Coracle has inside in a process of their own, for the Kubernetes of the
+kubeconfig, as whose user they read and write. Of several such processes one works, which holds a
+Lease in kube-system.`,
 	}
 	for _, s := range all {
 		if s.Operator != nil {

@@ -14,8 +14,9 @@ func schedulerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Run the scheduler alone, for any cluster",
-		Long: `Runs the scheduler in a process of its own, for the cluster of the kubeconfig: Coracle with "server --disable scheduler", or another Kubernetes
-without its own. Of several such processes one works, which holds the Lease kube-scheduler in kube-system.`,
+		Long: `Runs the scheduler in a process of its own, for the cluster of the kubeconfig: Coracle with "server
+--disable scheduler", or another Kubernetes without its own. Of several such processes one works,
+which holds the Lease kube-scheduler in kube-system.`,
 		Args: command.Exactly(0, "--kubeconfig FILE"),
 	}
 	o := outside(cmd, "127.0.0.1:10259")
@@ -37,12 +38,15 @@ func controllersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controllers",
 		Short: "Run reconcilers alone, for any cluster",
-		Long: `Runs the reconcilers in a process of their own, for the cluster of the kubeconfig: Coracle with "server --disable controllers", or another
-Kubernetes without its own. They write as the kubeconfig's user, who needs their rights. Of several such processes one works, which holds the Lease
-kube-controller-manager in kube-system; with --only, each set of reconcilers has a Lease of its own.
+		Long: `Runs the reconcilers in a process of their own, for the cluster of the kubeconfig: Coracle with
+"server --disable controllers", or another Kubernetes without its own. They write as the
+kubeconfig's user, who needs their rights. Of several such processes one works, which holds the
+Lease kube-controller-manager in kube-system; with --only, each set of reconcilers has a Lease of
+its own.
 
-What needs the inside of a server does not run here: the status of resource quotas, and the signing of certificates. Autoscalers read the metrics of
-pods through the API server, which needs the right to get nodes/proxy.`,
+What needs the inside of a server does not run here: the status of resource quotas, and the signing
+of certificates. Autoscalers read the metrics of pods through the API server, which needs the right
+to get nodes/proxy.`,
 		Example: `  coracle controllers --kubeconfig admin.conf
   coracle controllers --kubeconfig admin.conf --only job,cronjob`,
 		Args: command.Exactly(0, "--kubeconfig FILE [--only a,b]"),

@@ -24,11 +24,25 @@ After it:
   - give people and programs new kubeconfigs: keys and tokens of that cluster are not valid here
 `
 
+const restoreHelp = `Restores the cluster in FILE, or else in the newest automatic snapshot, into the data directory of
+this machine, in which no cluster runs. With --replace the old cluster there, if any, is kept in a
+directory beside the new one. "coracle snapshot list" names the automatic snapshots; an older one is
+the FILE DATA-DIR/snapshots/NAME.
+
+Other machines of the cluster join the restored one by themselves if its address is the old one. If
+this machine has another name than the one that was saved, delete the Node of that one:
+"coracle ctl delete node NAME".
+
+FILE may also be a snapshot of the etcd of another Kubernetes cluster, such as kubeadm's, written by
+"etcdctl snapshot save". It has all objects, but no keys: clients, nodes and tokens of that cluster
+are not let in.`
+
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Save a cluster to a file, and restore it here or on another machine",
-		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it, here or on another machine.
+		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it,
+here or on another machine.
 
   coracle snapshot save cluster.snapshot
   coracle snapshot restore cluster.snapshot      on a machine without a cluster
@@ -38,10 +52,11 @@ A server also takes a snapshot every hour, and keeps five (--snapshot-interval, 
 
   coracle snapshot list
   coracle stop
-  coracle snapshot restore --replace             the newest of them
+  coracle snapshot restore --replace             the newest of them, or name its file
   coracle start
 
-It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
+It has no container images, logs or volumes. Images are pulled again, or loaded:
+"coracle image load".`,
 	}
 	save := &cobra.Command{
 		Use:   "save FILE",
@@ -60,14 +75,7 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 	restore := &cobra.Command{
 		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",
 		Args: command.AtMost(1, "[FILE]"),
-		Long: `Restores the cluster in FILE, or else in the newest automatic snapshot, into the data directory of this machine, in which no cluster
-runs. The old cluster there, if any, is kept in a directory beside the new one if --replace is given.
-
-Other machines of the cluster join the restored one by themselves if its address is the old one. If this machine has another name than
-the one that was saved, delete the Node of that one: coracle ctl delete node NAME.
-
-FILE may also be a snapshot of the etcd of another Kubernetes cluster, such as kubeadm's, written by "etcdctl snapshot save". It has all objects, but
-no keys: clients, nodes and tokens of that cluster are not let in.`,
+		Long: restoreHelp,
 	}
 	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
 	onMachine(restore, func(ctx context.Context, c config.Config, args []string) error {

@@ -135,9 +135,10 @@ func agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run this machine as a node of a cluster",
-		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, created with
-"coracle token create" on the server; afterwards it authenticates with its own certificate, until its node is deleted.
-Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): arguments are visible in the process list.`,
+		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, created
+with "coracle token create" on the server; afterwards it authenticates with its own certificate,
+until its node is deleted. Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard
+input (--token -): arguments are visible in the process list.`,
 		Args: command.Exactly(0, "--join URL [--token-file FILE]"),
 	}
 	load := configure(cmd, config.JoinPart, config.AgentPart)

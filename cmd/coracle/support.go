@@ -23,9 +23,10 @@ func supportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
 		Short: "Collect diagnostic data into one archive, without secrets",
-		Long: `Collects the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts, goroutines and the expiry dates of
-certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens are not included, and the values of environment variables
-are masked; still, review it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
+		Long: `Collects the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts,
+goroutines and the expiry dates of certificates into one .tar.gz file of a few megabytes. Secrets,
+keys and tokens are not included, and the values of environment variables are masked; still, review
+it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
 		Args: command.Exactly(0, "[-o FILE]"),
 	}
 	output := cmd.Flags().StringP("output", "o", "",

@@ -28,7 +28,7 @@ type (
 )
 
 // Func brings one object to its desired state. It gets the object's name, not the event, so it is level-triggered.
-// Calls for different objects may run concurrently, calls for one object never do. calls for one object never do.
+// Calls for different objects may run concurrently, calls for one object never do.
 type Func func(ctx context.Context, req Request) (Result, error)
 
 // Reconciler declares one reconciler.

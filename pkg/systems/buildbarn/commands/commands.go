@@ -33,8 +33,9 @@ func (k commands) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Draw farms: states, queues, workers busy and idle, how full storage is, hit rate",
 		Args: command.Exactly(0, "[-A]"),
-		Long: `Draws the farms of a namespace, or of all, and the parts that belong to no farm. What programs say of themselves is read from their metrics, on port 9980 of
-their pods, through the API server; nothing is said of those whose configuration does not serve them there.`,
+		Long: `Draws the farms of a namespace, or of all, and the parts that belong to no farm. Queues, storage and
+hit rates are read from the metrics of the programs, on port 9980 of their pods, through the API
+server. They are missing for programs whose configuration does not serve them there.`,
 	}
 	connect := k.Flags(cmd)
 	all := cmd.Flags().BoolP("all-namespaces", "A", false, "in all namespaces")

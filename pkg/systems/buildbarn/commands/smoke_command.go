@@ -15,9 +15,10 @@ func (k commands) smoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "smoke",
 		Short: "Execute one action on a farm and report each step with its time",
-		Long: `Uploads an action that copies a file, executes it through the frontend, checks its output, and looks whether the farm would execute it again. It uses
-the Remote Execution API (version 2), so it works with any farm. The action is /bin/sh with mkdir and cat, and differs each time. For a farm of this cluster with TLS
-it uses the Secret of the farm's clients, unless it is told what to use.`,
+		Long: `Uploads an action that copies a file, executes it through the frontend, checks its output, and looks
+whether the farm would execute it again. It uses the Remote Execution API (version 2), so it works
+with any farm. The action is /bin/sh with mkdir and cat, and differs each time. For a farm of this
+cluster with TLS it uses the Secret of the farm's clients, unless flags name files.`,
 		Example: `  coracle buildbarn smoke -n buildbarn
   coracle buildbarn smoke --frontend 127.0.0.1:8980 --instance main --platform OSFamily=linux
   coracle buildbarn smoke --frontend farm.example.com:443 --tls -o json`,

@@ -18,8 +18,9 @@ func Agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kontrol",
 		Short: "Connect this cluster to a Kontrol hub that cannot reach it",
-		Long: `Opens one connection to the hub, through which the hub applies and watches the objects of this cluster. The hub may do
-what the kubeconfig's user may, and no more. A connection that ends is made again.
+		Long: `Opens one connection to the hub, through which the hub applies and watches the objects of this
+cluster. The hub may do what the kubeconfig's user may, and no more. A connection that ends is made
+again.
 
 The token is made on the hub: coracle kontrol clusters add NAME --pull --token-file FILE`,
 		Example: `  coracle agent kontrol --hub https://hub.example.com:6443 --token-file boat.token`,

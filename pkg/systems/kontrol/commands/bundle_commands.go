@@ -11,8 +11,9 @@ func (k commands) push() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push DIR",
 		Short: "Make a bundle of the files of a directory, or change it",
-		Long: `Make a bundle of the YAML and JSON files of a directory and those below it, or change it. Its objects are brought to
-the clusters one after the other; the annotation kontrol/wave of an object is its wave, 0 without.
+		Long: `Make a bundle of the YAML and JSON files of a directory and those below it, or change it. Its
+objects are brought to the clusters one after the other; the annotation kontrol/wave of an object is
+its wave, 0 without.
 
 The files are in the bundle itself, up to 512 KiB, or in a registry with --artifact.`,
 		Example: `  coracle kontrol push ./shop --selector env=prod --dry-run
