@@ -214,6 +214,9 @@ func loadManual(root *cobra.Command, sources []fs.FS) (*manual.Manual, error) {
 		m.Add(manual.Reference, "commands", commandsPage(root)))
 }
 
+// tableText escapes text for a cell of a Markdown table.
+var tableText = strings.NewReplacer("|", "\\|", "<", "\\<")
+
 func optionsPage() string {
 	var b strings.Builder
 	b.WriteString("# Options of server and agent\n\nEach option is a flag of `coracle start`, `server` or `agent`, a " +
@@ -227,7 +230,7 @@ func optionsPage() string {
 			if value != "" {
 				value = "`" + value + "`"
 			}
-			fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(f.Usage, "|", "\\|"))
+			fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, value, tableText.Replace(f.Usage))
 		})
 	}
 	return b.String()
