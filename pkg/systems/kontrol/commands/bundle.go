@@ -104,6 +104,13 @@ func (c *cluster) Describe(ctx context.Context, name string, out io.Writer) erro
 	return c.DescribeResource(ctx, name, out)
 }
 
+func clustersOf(b *kontrol.Bundle) string {
+	if b.Spec.ClusterSelector != nil {
+		return "those with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
+	}
+	return b.Spec.ClusterName
+}
+
 // DescribeBundle prints a Bundle with the progress of its waves and clusters.
 func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer) error {
 	b, err := c.getBundle(ctx, name)
@@ -111,17 +118,13 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 		return err
 	}
 	s, r := &b.Status, &b.Spec.Rollout
-	clusters := b.Spec.ClusterName
-	if b.Spec.ClusterSelector != nil {
-		clusters = "those with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
-	}
 	rollout := fmt.Sprintf("at most %s unavailable, %s on failure, %s for a wave", r.MaxUnavailable,
 		strings.ToLower(string(r.OnFailure)), r.HealthTimeout.Duration)
 	if r.Approval == kontrol.ApprovalManual {
 		rollout += ", after approval"
 	}
 	for _, row := range [][2]string{
-		{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clusters},
+		{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clustersOf(b)},
 		{"Rollout", rollout}, {"Phase", b.Phase()},
 		{"Message", s.Message}, {"Content", s.Content}, {"Approved", s.Approved}, {"Objects", fmt.Sprint(s.Objects)},
 		{"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)},

@@ -41,7 +41,7 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 	if err != nil {
 		return err
 	}
-	b, err := c.getBundleOrNew(ctx, &o)
+	b, err := c.getBundleOrNew(ctx, &o, t)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	return files, objects, nil
 }
 
-func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.Bundle, error) {
+func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions, t command.Terminal) (*kontrol.Bundle, error) {
 	if o.Cluster != "" && o.Selector != "" {
 		return nil, errors.New("give either --cluster or --selector")
 	}
@@ -122,6 +122,7 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 		}
 		b = &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
 	}
+	was := clustersOf(b)
 	switch {
 	case o.Cluster != "":
 		b.Spec.ClusterName, b.Spec.ClusterSelector = o.Cluster, nil
@@ -131,6 +132,10 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 			return nil, fmt.Errorf("--selector: %w", err)
 		}
 		b.Spec.ClusterName, b.Spec.ClusterSelector = "", s
+	}
+	if now := clustersOf(b); b.ResourceVersion != "" && now != was {
+		fmt.Fprintf(t.Err, "bundle %s changes its clusters from %s to %s: its objects are deleted from clusters that it "+
+			"leaves\n", b.Name, was, now)
 	}
 	return b, nil
 }

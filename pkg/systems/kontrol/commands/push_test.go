@@ -52,6 +52,12 @@ func TestKontrolPush(t *testing.T) {
 	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels)
 	require.Contains(t, b.Spec.Source.Inline, "# a/prices.yaml\n")
 
+	_, text, _ = push(PushOptions{Cluster: "typo", DryRun: true})
+	require.Contains(t, text,
+		"from those with labels env=prod to typo: its objects are deleted from clusters that it leaves")
+	_, text, _ = push(PushOptions{Selector: "env=prod", DryRun: true})
+	require.NotContains(t, text, "are deleted")
+
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	ref := strings.TrimPrefix(server.URL, "http://") + "/shop:v1"
