@@ -60,7 +60,7 @@ func TestKontrolPull(t *testing.T) {
 	require.Contains(t, hub.Run("kontrol", "adopt", "configmap/found", "--cluster", "boat"), "a: b")
 	const proxy = "/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy"
 	require.Contains(t, hub.Ctl("get --raw "+proxy+"/api/v1/namespaces/default/configmaps/found"), `"a":"b"`)
-	require.Contains(t, hub.Fails("ctl", "get", "--raw", proxy+"/metrics"), "objects alone")
+	require.Contains(t, hub.Fails("ctl", "get", "--raw", proxy+"/metrics"), "only requests for objects")
 
 	// The agent is killed. The next agent applies an edit made meanwhile.
 	kill()
