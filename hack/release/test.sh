@@ -74,7 +74,7 @@ dpkg --root="$dir/deb" --log=/dev/null -i "$deb" >"$dir/out" 2>&1 || fail "again
 # logind's delay is the agent's default grace period, from the installation until the removal.
 rereads() { [ "$(grep -cx 'kill --signal=HUP systemd-logind.service' "$dir/deb/systemctl.log")" = "$1" ] || fail "logind: $(cat "$dir/deb/systemctl.log")"; }
 delay=$dir/deb/usr/lib/systemd/logind.conf.d/coracle.conf
-grace=$(bin/coracle agent --help | sed -n 's/.*--shutdown-grace-period .*(default \([0-9]*\)s).*/\1/p')
+grace=$(bin/coracle help options | sed -n 's/^`--shutdown-grace-period` *`\([0-9]*\)s`.*/\1/p')
 [ -n "$grace" ] && grep -qx "InhibitDelayMaxSec=$grace" "$delay" || fail "logind waits for $(cat "$delay"), the units for ${grace}s"
 rereads 2
 if command -v systemd-analyze >/dev/null; then
