@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,7 +28,9 @@ func TestKontrolPull(t *testing.T) {
 		cmd := edge.Command(context.Background(), edge.Coracle, "agent", "kontrol", "--hub", server, "--token-file", file,
 			"--kubeconfig", filepath.Join(edge.Home, ".kube", "config"))
 		require.NoError(t, cmd.Start())
-		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+		end := sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		t.Cleanup(end)
+		return end
 	}
 	is := func(state string) {
 		t.Helper()
@@ -69,8 +72,7 @@ func TestKontrolPull(t *testing.T) {
 	out, code = exitCode(t, hub, "kontrol", "diff", "pulled")
 	require.Equal(t, 1, code, "the diff uses the last recorded object")
 	require.Contains(t, out, "-  color: blue\n+  color: gold\n")
-	kill = agent()
-	defer func() { kill() }()
+	agent()
 	is("Synced")
 	require.Equal(t, "gold", edge.Ctl("get configmap pulled -o jsonpath={.data.color}"))
 
