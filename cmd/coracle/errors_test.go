@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -30,6 +31,10 @@ func TestErrorsByCommand(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	t.Chdir(home)
+	// client-go reads HOME when the program starts: without this the test would find the user's cluster.
+	homeFile := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(home, "none")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = homeFile })
 	stdout := os.Stdout
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	require.NoError(t, err)

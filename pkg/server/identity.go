@@ -52,7 +52,7 @@ type identity struct {
 	key              *ecdsa.PrivateKey
 	log              *slog.Logger
 	resumed          bool // no server has answered this process yet; set before Run, which clears it
-	// excluded is called before Run returns because the machine is no longer a member.
+	// excluded is called when the server has removed the machine from the cluster, before Run returns.
 	excluded func(context.Context)
 
 	present atomic.Pointer[joined]

@@ -29,7 +29,8 @@ type lists struct {
 	path    string // with a dot before it
 }
 
-// checkCost refuses an object that is too expensive to validate, unless old, which may be nil, is no better.
+// checkCost refuses an object that is too expensive to validate. An update is allowed if old is as expensive; old is
+// nil on create.
 func (c *call) checkCost(obj, old client.Object) error {
 	if err := c.checkExpressions(obj, old); err != nil {
 		return err

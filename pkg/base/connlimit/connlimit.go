@@ -10,8 +10,37 @@ import (
 	"time"
 )
 
-// few is the number of connections up to which an address may use the last quarter of a listener's limit.
-const few = 8
+// Few is the number of connections up to which an address may use the last quarter of a limit.
+const Few = 8
+
+// Share counts what is open, in total and per client address. The last quarter of the total is reserved for addresses
+// with few, so that a small number of clients cannot lock out the others. It is not safe for concurrent use.
+type Share struct {
+	most, each, total int
+	of                map[netip.Addr]int
+}
+
+// NewShare returns a Share with the limit most in total, and each per address.
+func NewShare(most, each int) *Share { return &Share{most: most, each: each, of: map[netip.Addr]int{}} }
+
+// Enter counts one more for an address, if that is within the limits.
+func (s *Share) Enter(from netip.Addr) bool {
+	n := s.of[from]
+	if n >= s.each || s.total >= s.most || s.total >= s.most/4*3 && n >= Few {
+		return false
+	}
+	s.of[from] = n + 1
+	s.total++
+	return true
+}
+
+// Leave undoes an Enter that returned true.
+func (s *Share) Leave(from netip.Addr) {
+	if s.of[from]--; s.of[from] == 0 {
+		delete(s.of, from)
+	}
+	s.total--
+}
 
 // Config holds the limits of a Listener.
 type Config struct {
@@ -24,15 +53,13 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Listener limits the connections of the wrapped listener. The last quarter of Config.Most is reserved for addresses
-// with few connections, so that a small number of clients cannot lock out the others.
+// Listener limits the connections of the wrapped listener with a Share.
 type Listener struct {
 	net.Listener
 	c Config
 
 	mu     sync.Mutex
-	total  int
-	of     map[netip.Addr]int
+	share  *Share
 	logged time.Time
 }
 
@@ -44,7 +71,7 @@ func New(l net.Listener, c Config) *Listener {
 	if c.Refused == nil {
 		c.Refused = func() {}
 	}
-	return &Listener{Listener: l, c: c, of: map[netip.Addr]int{}}
+	return &Listener{Listener: l, c: c, share: NewShare(c.Most, c.Each)}
 }
 
 // Accept waits for a connection within the limits.
@@ -68,30 +95,24 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) admit(from netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.of[from]
-	if n >= l.c.Each || l.total >= l.c.Most || (l.total >= l.c.Most/4*3 && n >= few) {
+	if !l.share.Enter(from) {
 		l.c.Refused()
 		if now := time.Now(); now.Sub(l.logged) > 10*time.Second {
 			l.logged = now
-			l.c.Logger.Warn("connection limit reached, refusing connection", "address", from, "openOfAddress", n, "open",
-				l.total)
+			l.c.Logger.Warn("connection limit reached, refusing connection", "address", from, "openOfAddress",
+				l.share.of[from], "open", l.share.total)
 		}
 		return false
 	}
-	l.of[from] = n + 1
-	l.total++
-	l.c.Opened(l.total)
+	l.c.Opened(l.share.total)
 	return true
 }
 
 func (l *Listener) leave(from netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of[from]--; l.of[from] == 0 {
-		delete(l.of, from)
-	}
-	l.total--
-	l.c.Opened(l.total)
+	l.share.Leave(from)
+	l.c.Opened(l.share.total)
 }
 
 type counted struct {

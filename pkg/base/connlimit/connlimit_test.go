@@ -30,16 +30,16 @@ func TestFewConnectionsAreKeptForOthers(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 75, count("192.0.2.1"))
-	require.Equal(t, few, count("192.0.2.2"))
-	require.Equal(t, few, count("192.0.2.3"))
-	require.Equal(t, few, count("192.0.2.4"))
+	require.Equal(t, Few, count("192.0.2.2"))
+	require.Equal(t, Few, count("192.0.2.3"))
+	require.Equal(t, Few, count("192.0.2.4"))
 	require.Equal(t, 1, count("192.0.2.5"), "the bound of all")
 	l.leave(address("192.0.2.1"))
 	require.Equal(t, 1, count("192.0.2.5"))
 	for range 74 {
 		l.leave(address("192.0.2.1"))
 	}
-	require.NotContains(t, l.of, address("192.0.2.1"))
+	require.NotContains(t, l.share.of, address("192.0.2.1"))
 	require.Equal(t, 26, open)
 	require.Equal(t, 6, refused)
 }

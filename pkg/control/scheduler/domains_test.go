@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pods may name any number of labels. Memory is used only per label and node that has it.
+// The topology keys of pods are not limited in number. A key takes memory only for the nodes that have its label.
 func TestDomainsAreBounded(t *testing.T) {
 	const labels, others = 200, 100
 	var nodes []*corev1.Node

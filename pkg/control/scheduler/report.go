@@ -65,7 +65,8 @@ func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCon
 		ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
 }
 
-// condition returns the condition to write, or nil if the pod has it. With wrote it is never nil: the pod may be stale.
+// condition returns the condition to write, or nil if the pod already has it. After an own write (wrote) the cached
+// pod may be stale, so the result is never nil.
 func (r *report) condition(wrote bool) *corev1.PodCondition {
 	at := metav1.NewTime(now())
 	for i := range r.pod.Status.Conditions {

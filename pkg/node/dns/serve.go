@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
 const (
@@ -20,8 +22,6 @@ const (
 	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client: the 110 pods of a
 	// node cannot take all. Further ones are closed at once.
 	streamLimit, streamsPerClient = 2048, 16
-	// fewPerClient is the number of queries or connections up to which a client may use the last quarter of the limit.
-	fewPerClient = 8
 	// querySize is the maximum size of a query over TCP, in bytes.
 	querySize = 4096
 	// queriesPerStream is the maximum number of queries per connection.
@@ -44,44 +44,11 @@ type listener struct {
 
 	closing chan struct{} // closed by close
 
-	queries *share // over UDP
-	streams *share
-
-	mu     sync.Mutex
-	closed bool
-	conns  map[net.Conn]bool
-}
-
-// share limits what is open at a time, in total and per client.
-type share struct {
-	most, each int
-
-	mu    sync.Mutex
-	total int
-	of    map[netip.Addr]int
-}
-
-func newShare(most, each int) *share { return &share{most: most, each: each, of: map[netip.Addr]int{}} }
-
-func (s *share) enter(client netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.of[client]
-	if s.total >= s.most || n >= s.each || s.total >= s.most/4*3 && n >= fewPerClient {
-		return false
-	}
-	s.total++
-	s.of[client] = n + 1
-	return true
-}
-
-func (s *share) leave(client netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total--
-	if s.of[client]--; s.of[client] == 0 {
-		delete(s.of, client)
-	}
+	mu      sync.Mutex
+	queries *connlimit.Share // over UDP
+	streams *connlimit.Share
+	closed  bool
+	conns   map[net.Conn]bool
 }
 
 func (s *Server) listen(a netip.AddrPort) (*listener, error) {
@@ -99,8 +66,8 @@ func (s *Server) listen(a netip.AddrPort) (*listener, error) {
 		packets: packets,
 		stream:  stream,
 		closing: make(chan struct{}),
-		queries: newShare(packetLimit, packetsPerClient),
-		streams: newShare(streamLimit, streamsPerClient),
+		queries: connlimit.NewShare(packetLimit, packetsPerClient),
+		streams: connlimit.NewShare(streamLimit, streamsPerClient),
 		conns:   map[net.Conn]bool{},
 	}, nil
 }
@@ -169,12 +136,12 @@ func (l *listener) servePackets() error {
 			return err
 		}
 		client := addrOf(from)
-		if !l.queries.enter(client) {
+		if !l.admitQuery(client) {
 			continue
 		}
 		packet := append([]byte(nil), buffer[:n]...)
 		l.done.Go(func() {
-			defer l.queries.leave(client)
+			defer l.dismissQuery(client)
 			if answer := l.s.respond(client, packet, true); answer != nil {
 				_, _ = l.packets.WriteTo(answer, from) // best effort: UDP clients retry
 			}
@@ -207,10 +174,22 @@ func (l *listener) serveStreams() error {
 	}
 }
 
+func (l *listener) admitQuery(client netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queries.Enter(client)
+}
+
+func (l *listener) dismissQuery(client netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queries.Leave(client)
+}
+
 func (l *listener) admit(c net.Conn, client netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || !l.streams.enter(client) {
+	if l.closed || !l.streams.Enter(client) {
 		return false
 	}
 	l.conns[c] = true
@@ -222,7 +201,7 @@ func (l *listener) dismiss(c net.Conn, client netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
-	l.streams.leave(client)
+	l.streams.Leave(client)
 }
 
 // exchange serves one query of a connection. It returns false if the connection is to be closed.

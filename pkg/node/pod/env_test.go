@@ -95,7 +95,7 @@ func (l *large) Get(_ context.Context, _ ctrl.ObjectKey, into ctrl.Object, _ ...
 	return nil
 }
 
-// A container that names an object of 1 MB thousands of times has it read some 64 times.
+// If envFrom names an object of 1 MB thousands of times, the agent stops reading it after 64 MiB.
 func TestEnvFromIsBounded(t *testing.T) {
 	api := &large{}
 	m := &Manager{

@@ -72,7 +72,8 @@ var errStopped = errors.New("the cluster of this machine does not run: start it 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second
 
-// Check returns an error with a remedy if there is no cluster, or if the default cluster is this machine's and stopped.
+// Check returns an error with a remedy if no cluster is configured, or if the default cluster belongs to this machine
+// and does not run.
 func Check() error {
 	if !hasCluster() {
 		return NoCluster()

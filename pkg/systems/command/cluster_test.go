@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 func TestConnect(t *testing.T) {
@@ -53,6 +54,10 @@ func TestCheck(t *testing.T) {
 	t.Setenv("HOME", dir)
 	t.Setenv("KUBECACHEDIR", dir)
 	t.Setenv("CORACLE_DATA_DIR", dir)
+	// client-go reads HOME when the program starts: without this the test would find the user's cluster.
+	was := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(dir, "none")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = was })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	file := filepath.Join(dir, Kubeconfig)
