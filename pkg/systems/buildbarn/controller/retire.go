@@ -65,8 +65,8 @@ func (p *plan) abandoned(replicas int32) {
 	}
 }
 
-// retire chooses n pods, marks them, and tells Buildbarn's scheduler to assign no more actions to them. If the
-// scheduler does not respond, retire only marks the pods.
+// retire chooses n pods, marks them, and tells Buildbarn's scheduler to assign no more actions to them. It returns nil
+// if the scheduler does not respond.
 func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, pods []*corev1.Pod, n int32) error {
 	s, err := r.scheduler(ctx, w)
 	var busy map[string]int
