@@ -19,6 +19,8 @@ func TestStartWaits(t *testing.T) {
 
 	for name, removes := range map[string]bool{"stop": false, "delete": true} {
 		t.Run(name, func(t *testing.T) {
+			// Its own directory: the waiter whose context ends below takes the lock for a moment once it is free.
+			dir := filepath.Join(t.TempDir(), "data")
 			require.NoError(t, os.MkdirAll(dir, 0o700))
 			first, err := endStart(t.Context(), dir, nil)
 			require.NoError(t, err)
