@@ -11,6 +11,8 @@
 //
 // A server does not start without the keys of stored objects, or without its KMS plugins, because the cache reads all
 // values at the start. Later, an unavailable plugin stops writes after three minutes, as upstream, but no reads from
-// memory. As upstream, an object that its key cannot decrypt fails reads of it and lists of its kind until it is
-// deleted.
+// memory.
+//
+// Upstream validates the file. Its loader (encryptionconfig) costs little, but its transformers hide which key a value
+// has, so no key could be removed safely. Transformers here are upstream's, one for each key.
 package encryption
