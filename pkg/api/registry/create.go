@@ -48,7 +48,6 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 	if !ok {
 		return Result{}, apierrors.NewBadRequest(fmt.Sprintf("a %T is not a %s", obj, t.Resource.Kind))
 	}
-	rest.WipeObjectMetaSystemFields(in)
 	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(c.Namespace, in); err != nil {
 		return Result{}, err
 	}
@@ -56,28 +55,31 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 		r.Default(in)
 	}
 	dedupOwners(c.ctx, in, false)
+	return c.create(in, &o, false)
+}
+
+// create admits and writes an object that has its defaults. managed is set if its managed fields have been recorded.
+func (c *call) create(in client.Object, o *metav1.CreateOptions, managed bool) (Result, error) {
+	rest.WipeObjectMetaSystemFields(in)
 	if err := c.checkCost(in, nil); err != nil {
 		return Result{}, err
 	}
-	internal, err := c.Resource.Internal(in)
+	obj, err := c.Resource.Internal(in)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
 	}
-	if err := c.manageNew(internal, o.FieldManager); err != nil {
-		return Result{}, err
+	if !managed {
+		if err := c.manageNew(obj, o.FieldManager); err != nil {
+			return Result{}, err
+		}
 	}
 	if err := c.mayCreate(c.Name); err != nil {
 		return Result{}, err
 	}
-	if err := c.admit(internal, nil, admission.Create, &o); err != nil {
+	if err := c.admit(obj, nil, admission.Create, o); err != nil {
 		return Result{}, err
 	}
-	dedupOwners(c.ctx, internal, true)
-	return c.create(internal, &o)
-}
-
-// create writes an admitted object of the internal version, with retries for generated names.
-func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
+	dedupOwners(c.ctx, obj, true)
 	m, err := metaOf(obj)
 	if err != nil {
 		return Result{}, err

@@ -207,35 +207,15 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	if err := w.allowed("create"); err != nil {
 		return Result{}, err
 	}
-	rest.WipeObjectMetaSystemFields(obj)
 	obj.SetResourceVersion("")
 	if obj.GetName() == "" {
 		obj.SetName(w.Name)
 	}
-	if err := w.checkCost(obj, nil); err != nil {
-		return Result{}, err
-	}
-	in, err := w.Resource.Internal(obj)
-	if err != nil {
-		return Result{}, apierrors.NewBadRequest(err.Error())
-	}
-	if !w.applied {
-		if err := w.manageNew(in, w.options.FieldManager); err != nil {
-			return Result{}, err
-		}
-	}
-	if err := w.mayCreate(w.Name); err != nil {
-		return Result{}, err
-	}
-	o := &metav1.CreateOptions{
+	res, err := w.create(obj, &metav1.CreateOptions{
 		DryRun:          w.options.DryRun,
 		FieldManager:    w.options.FieldManager,
 		FieldValidation: w.options.FieldValidation,
-	}
-	if err := w.admit(in, nil, admission.Create, o); err != nil {
-		return Result{}, err
-	}
-	res, err := w.createOnce(in, o)
+	}, w.applied)
 	if apierrors.IsAlreadyExists(err) {
 		return Result{}, store.ErrExists // created concurrently: retry as an update
 	}
