@@ -118,6 +118,11 @@ type Resource struct {
 	Schema *spec.Schema
 	// Hash identifies the OpenAPI content of kinds defined at run time. Different content has a different hash.
 	Hash string
+	// Computed is true for kinds whose objects are not stored: the server computes the response to a create or a read.
+	// Table.All omits their rows.
+	Computed bool
+	// Custom is true for kinds of CustomResourceDefinitions, for which upstream's server has other responses.
+	Custom bool
 	// Source is the Go source of the types of Coracle's own kinds, whose comments describe the fields; empty for other
 	// kinds.
 	Source string

@@ -13,7 +13,8 @@ import (
 
 // Table is an immutable set of rows, one per served version of a kind.
 type Table struct {
-	rows    []*Resource
+	rows    []*Resource // of stored kinds
+	served  []*Resource // and of computed kinds
 	byGVR   map[schema.GroupVersionResource]*Resource
 	byGVK   map[schema.GroupVersionKind]*Resource
 	byType  map[reflect.Type]*Resource
@@ -24,8 +25,8 @@ type Table struct {
 // overlapping storage prefixes, are errors.
 func NewTable(rows ...*Resource) (*Table, error) {
 	t := &Table{
-		rows: make([]*Resource, 0, len(rows)), byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)),
-		byGVK:  make(map[schema.GroupVersionKind]*Resource, len(rows)),
+		rows: make([]*Resource, 0, len(rows)), served: make([]*Resource, 0, len(rows)),
+		byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)), byGVK: make(map[schema.GroupVersionKind]*Resource, len(rows)),
 		byType: make(map[reflect.Type]*Resource, 2*len(rows)), storage: make(map[string]stored, len(rows)),
 	}
 	return t, t.addAll(rows)
@@ -35,6 +36,7 @@ func NewTable(rows ...*Resource) (*Table, error) {
 func (t *Table) change(remove, add []*Resource) (*Table, error) {
 	n := &Table{
 		rows:    slices.Clone(t.rows),
+		served:  slices.Clone(t.served),
 		byGVR:   maps.Clone(t.byGVR),
 		byGVK:   maps.Clone(t.byGVK),
 		byType:  maps.Clone(t.byType),
@@ -56,8 +58,8 @@ func (t *Table) change(remove, add []*Resource) (*Table, error) {
 		} else {
 			n.storage[r.Storage.Keys] = s
 		}
-		i := slices.Index(n.rows, r)
-		n.rows = slices.Delete(n.rows, i, i+1)
+		same := func(other *Resource) bool { return other == r }
+		n.rows, n.served = slices.DeleteFunc(n.rows, same), slices.DeleteFunc(n.served, same)
 	}
 	return n, n.addAll(add)
 }
@@ -76,6 +78,9 @@ func (t *Table) addAll(rows []*Resource) error {
 	}
 	// All Keys have one or two segments, so only one with two can be within another.
 	for _, r := range rows {
+		if r.Computed {
+			continue
+		}
 		if first, _, two := strings.Cut(r.Storage.Keys, "/"); two && t.storage[first].Storage != nil {
 			return fmt.Errorf("kinds: the storage prefix %q is within %q", r.Storage.Keys, first)
 		} else if !two {
@@ -105,6 +110,18 @@ func (t *Table) add(r *Resource) error {
 	if other := t.byGVK[r.GroupVersionKind]; other != nil {
 		return fmt.Errorf("kinds: %s and %s have the same kind %s", other.GVR(), r.GVR(), r.GroupVersionKind)
 	}
+	t.served = append(t.served, r)
+	t.byGVR[r.GVR()] = r
+	if !r.Unstructured() {
+		t.byType[reflect.TypeOf(r.New())] = r
+		if r.NewList != nil {
+			t.byType[reflect.TypeOf(r.NewList())] = r
+		}
+	}
+	if r.Computed {
+		return nil
+	}
+	t.byGVK[r.GroupVersionKind] = r
 	as := r.Stored()
 	if parts := strings.Split(as.Keys, "/"); len(parts) > 2 || slices.Contains(parts, "") {
 		return fmt.Errorf("kinds: %s has the invalid storage prefix %q", as.GVR(), as.Keys)
@@ -124,11 +141,6 @@ func (t *Table) add(r *Resource) error {
 	}
 	t.storage[as.Keys] = stored{as.Storage, s.rows + 1}
 	t.rows = append(t.rows, r)
-	t.byGVR[r.GVR()], t.byGVK[r.GroupVersionKind] = r, r
-	if !r.Unstructured() {
-		t.byType[reflect.TypeOf(r.New())] = r
-		t.byType[reflect.TypeOf(r.NewList())] = r
-	}
 	return nil
 }
 
@@ -138,13 +150,16 @@ func (r *Resource) Unstructured() bool {
 	return ok
 }
 
-// All returns the rows in the order they were added. The slice must not be modified.
+// All returns the rows of stored kinds in the order they were added. The slice must not be modified.
 func (t *Table) All() []*Resource { return t.rows }
 
-// ByGVR returns the row with this group, version and plural, or nil.
+// Served is All with the rows of computed kinds.
+func (t *Table) Served() []*Resource { return t.served }
+
+// ByGVR returns the row with this group, version and plural, or nil. It may be a computed kind.
 func (t *Table) ByGVR(gvr schema.GroupVersionResource) *Resource { return t.byGVR[gvr] }
 
-// ByGVK returns the row with this kind, or nil.
+// ByGVK returns the row with this stored kind, or nil.
 func (t *Table) ByGVK(gvk schema.GroupVersionKind) *Resource { return t.byGVK[gvk] }
 
 // ByType returns the row whose objects or lists have the Go type of o, or nil. Unstructured objects have no row by

@@ -1,6 +1,7 @@
 package systems
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -202,11 +203,12 @@ func TestEventsLiveAnHour(t *testing.T) {
 	}
 }
 
-func TestReviewsAreNotStored(t *testing.T) {
-	for _, r := range builtin.Reviews() {
-		require.Nil(t, kinds().ByGVR(r.GVR()))
-		require.NotNil(t, r.New())
+func TestComputedKindsAreNotStored(t *testing.T) {
+	for _, r := range kinds().Served() {
+		require.Equal(t, !r.Computed, slices.Contains(kinds().All(), r), "%s", r.GVR())
+		require.Equal(t, !r.Computed, kinds().ByGVK(r.GroupVersionKind) == r, "%s", r.GVR())
 	}
+	require.Greater(t, len(kinds().Served()), len(kinds().All()))
 }
 
 func BenchmarkPodToInternalAndBack(b *testing.B) {

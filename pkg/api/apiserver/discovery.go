@@ -15,7 +15,6 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -50,18 +49,8 @@ func newDiscovery(t *kind.Table) *discovery {
 		custom:   map[schema.GroupVersion]bool{},
 		own:      map[string]bool{},
 	}
-	for _, r := range t.All() {
+	for _, r := range t.Served() {
 		d.add(r)
-	}
-	for _, r := range builtin.Unstored() {
-		d.resource(r.GroupVersion(), metav1.APIResource{
-			Name:         r.Plural,
-			SingularName: r.Singular,
-			ShortNames:   r.ShortNames,
-			Namespaced:   r.Namespaced,
-			Kind:         r.Kind,
-			Verbs:        r.Verbs,
-		})
 	}
 	d.aggregate(d.order())
 	return d
@@ -156,16 +145,19 @@ func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {
 
 func (d *discovery) add(r *kind.Resource) {
 	gv := r.GroupVersion()
-	d.custom[gv] = d.custom[gv] || r.Hash != ""
+	d.custom[gv] = d.custom[gv] || r.Custom
 	if r.Source != "" && !strings.HasSuffix(gv.Group, ".k8s.io") { // the kinds of volume snapshots have upstream's group
 		d.own[gv.Group] = true
 	}
-	stored := r.Stored()
-	d.resource(gv, metav1.APIResource{
+	e := metav1.APIResource{
 		Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs,
 		ShortNames: r.ShortNames, Categories: r.Categories,
-		StorageVersionHash: upstream.StorageVersionHash(stored.Group, stored.Version, stored.Kind),
-	})
+	}
+	if !r.Computed {
+		stored := r.Stored()
+		e.StorageVersionHash = upstream.StorageVersionHash(stored.Group, stored.Version, stored.Kind)
+	}
+	d.resource(gv, e)
 	if r.Status != nil {
 		d.resource(gv, metav1.APIResource{
 			Name:       r.Plural + "/status",

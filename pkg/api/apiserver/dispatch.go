@@ -10,9 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -38,7 +36,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	r := s.cfg.Kinds.Table().ByGVR(gvr)
 	if r == nil {
-		s.compute(w, req, info, builtin.Unstored()[gvr])
+		s.notFound(w, req)
 		return
 	}
 	if r.Deprecated != "" {
@@ -52,21 +50,20 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		}
 		t.Namespace = ""
 	}
-	if t.Subresource == "" && len(info.Parts) > 2 {
-		s.notFound(w, req)
-		return
-	}
 	// For lists with a field selector on metadata.name, RequestInfo sets Name, which the authorizer needs.
 	whole := len(info.Parts) < 2
 	if whole {
 		t.Name = ""
 	}
-	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create" || info.Verb == "deletecollection") {
-		if whole {
-			s.wrongMethod(w, req)
-			return
-		}
+	can := func(verb string) bool { return slices.Contains(r.Verbs, verb) }
+	everywhere := r.Namespaced && t.Namespace == ""
+	switch {
+	case t.Subresource == "" && len(info.Parts) > 2, !whole && (everywhere || !can("get")),
+		whole && everywhere && !can("list"):
 		s.notFound(w, req)
+		return
+	case everywhere && (info.Verb == "create" || info.Verb == "deletecollection"):
+		s.wrongMethod(w, req)
 		return
 	}
 	if t.Subresource != "" {
@@ -106,20 +103,6 @@ func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.
 	}
 }
 
-// compute serves a kind that is not stored. r is nil if no such kind exists.
-func (s *Server) compute(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
-	switch {
-	case r == nil:
-		s.notFound(w, req)
-	case slices.Contains(r.Verbs, "create"):
-		s.review(w, req, info, r)
-	case r.Group == metricsv1beta1.GroupName:
-		s.usage(w, req, info, r)
-	default:
-		s.componentStatuses(w, req, info, r)
-	}
-}
-
 // watchTarget turns /watch/.../name, and a watch on one object's path, into a watch with a field selector.
 func watchTarget(req *http.Request, info *request.RequestInfo, t registry.Target) registry.Target {
 	if len(info.Parts) > 1 {
@@ -140,7 +123,7 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	if t.Subresource == "status" && t.Resource.Status != nil {
 		verbs = []string{"get", "update", "patch"}
 	} else if sub = t.Resource.Subresource(t.Subresource); sub == nil {
-		if t.Resource.Hash != "" && t.Name != "" {
+		if t.Resource.Custom && t.Name != "" {
 			s.fail(w, req, apierrors.NewNotFound(t.Resource.GR(), t.Name))
 		} else {
 			s.notFound(w, req)
@@ -192,20 +175,20 @@ func (s *Server) inGroup(path string) bool {
 	}
 	return slices.ContainsFunc(s.disc().groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] }) &&
 		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool {
-			return r.Group == parts[1] && r.Hash != ""
+			return r.Group == parts[1] && r.Custom
 		})
 }
 
 // isHead reports whether the request is a HEAD for a built-in kind. RequestInfo gives HEAD the verb of a GET; as
 // upstream, only custom resources answer it.
 func isHead(req *http.Request, r *kind.Resource) bool {
-	return req.Method == http.MethodHead && r.Hash == ""
+	return req.Method == http.MethodHead && !r.Custom
 }
 
 // unsupported responds to a verb that the kind does not support. As upstream, the error names the kind only for
 // custom resources.
 func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
-	if r.Hash != "" {
+	if r.Custom {
 		s.fail(w, req, apierrors.NewMethodNotSupported(r.GR(), info.Verb))
 		return
 	}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/coracle-dev/coracle/pkg/api/fairness"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -292,7 +291,7 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 	r := m.kinds.Table().ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && builtin.Unstored()[gvr] != nil
+		return false
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

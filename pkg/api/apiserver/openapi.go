@@ -21,8 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -30,7 +30,6 @@ import (
 // form: the definitions take tens of megabytes.
 type openapi struct {
 	table   *kind.Table
-	reviews []*kind.Resource
 	version version.Info
 	// order lists the groups and versions. ids holds their paths below /openapi/v3.
 	order  []schema.GroupVersion
@@ -53,7 +52,6 @@ type builtDocument struct {
 func newOpenAPI(t *kind.Table, v version.Info, docs *documents) *openapi {
 	o := &openapi{
 		table:   t,
-		reviews: builtin.Reviews(),
 		version: v,
 		rows:    map[schema.GroupVersion][]*kind.Resource{},
 		docs:    docs,
@@ -65,14 +63,19 @@ func newOpenAPI(t *kind.Table, v version.Info, docs *documents) *openapi {
 			o.order = append(o.order, gv)
 		}
 	}
-	for _, r := range t.All() {
+	for _, r := range documented(t) {
 		add(r.GroupVersion())
 		o.rows[r.GroupVersion()] = append(o.rows[r.GroupVersion()], r)
 	}
-	for i := range o.reviews {
-		add(o.reviews[i].GroupVersion())
-	}
 	return o
+}
+
+// documented returns the rows that OpenAPI describes. The API of metrics-server is not described, because another
+// server may serve it.
+func documented(t *kind.Table) []*kind.Resource {
+	return slices.DeleteFunc(slices.Clone(t.Served()), func(r *kind.Resource) bool {
+		return r.Computed && r.Group == metricsv1beta1.GroupName
+	})
 }
 
 func pathOf(gv schema.GroupVersion) string {

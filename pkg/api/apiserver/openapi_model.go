@@ -55,24 +55,22 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 	}) {
 		roots = append(roots, &metav1.ObjectMeta{}, &metav1.ListMeta{})
 	}
-	for _, r := range o.table.All() {
+	for _, r := range documented(o.table) {
 		if r.Unstructured() {
 			continue
 		}
 		add(r.GroupVersionKind, r.New())
-		add(r.ListGVK(), r.NewList())
 		root(r.GroupVersion(), r.New())
-		root(r.GroupVersion(), r.NewList())
+		if r.NewList != nil {
+			add(r.ListGVK(), r.NewList())
+			root(r.GroupVersion(), r.NewList())
+		}
 		for _, sub := range r.Subresources {
 			if sub.New != nil {
 				add(sub.GroupVersionKind, sub.New())
 				root(r.GroupVersion(), sub.New())
 			}
 		}
-	}
-	for i := range o.reviews {
-		add(o.reviews[i].GroupVersionKind, o.reviews[i].New())
-		root(o.reviews[i].GroupVersion(), o.reviews[i].New())
 	}
 	return roots, kinds
 }

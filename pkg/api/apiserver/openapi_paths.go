@@ -53,17 +53,6 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 	for _, r := range o.rows[gv] {
 		d.resource(r)
 	}
-	for i := range o.reviews {
-		if r := o.reviews[i]; r.GroupVersion() == gv {
-			collection, scope := d.scoped(r.Plural, r.Namespaced)
-			d.out[collection] = &pathItem{
-				params: slices.Concat(queryOf(metav1.CreateOptions{}), pathParams(r.Namespaced, ""), []parameter{pretty}),
-				operations: map[string]*operation{
-					"post": d.create("create"+d.group+scope+r.Kind, "create "+article(r.Kind), modelName(r.New()), r.GroupVersionKind),
-				},
-			}
-		}
-	}
 	return d.out
 }
 
@@ -105,9 +94,24 @@ func (d *declared) scoped(plural string, namespaced bool) (path, scope string) {
 	return d.base + plural, ""
 }
 
+// add adds a path with the operations of a kind, if it has any. As upstream, the parameters of a path's only operation
+// are the path's.
+func (d *declared) add(path string, item *pathItem) {
+	for _, only := range item.operations {
+		if len(item.operations) == 1 {
+			item.params, only.params = slices.Concat(only.params, item.params), nil
+		}
+		d.out[path] = item
+	}
+}
+
 func (d *declared) resource(r *kind.Resource) {
 	collection, scope := d.scoped(r.Plural, r.Namespaced)
-	model, list := modelOf(r), listOf(r)
+	model := modelOf(r)
+	var list string
+	if r.NewList != nil {
+		list = listOf(r)
+	}
 	name := scope + r.Kind
 	has := func(verb string) bool { return slices.Contains(r.Verbs, verb) }
 
@@ -128,7 +132,7 @@ func (d *declared) resource(r *kind.Resource) {
 			produces: answerTypes, answers: map[string]string{"200": modelName(&metav1.Status{})},
 		}
 	}
-	d.out[collection] = all
+	d.add(collection, all)
 
 	item := &pathItem{params: append(pathParams(r.Namespaced, r.Kind), pretty), operations: map[string]*operation{}}
 	d.part(r, item, r.Verbs, name, "", model, r.GroupVersionKind)
@@ -144,7 +148,7 @@ func (d *declared) resource(r *kind.Resource) {
 			produces: answerTypes, answers: map[string]string{"200": answer, "202": answer},
 		}
 	}
-	d.out[collection+"/{name}"] = item
+	d.add(collection+"/{name}", item)
 
 	if r.Namespaced && has("list") {
 		d.out[d.base+r.Plural] = &pathItem{
@@ -179,8 +183,12 @@ func (d *declared) resource(r *kind.Resource) {
 // list returns a collection's list operation. query adds the list's query parameters, which belong to the path
 // instead if it has no other operation.
 func (d *declared) list(id string, r *kind.Resource, model string, query bool) *operation {
+	verbs := "list"
+	if slices.Contains(r.Verbs, "watch") {
+		verbs = "list or watch"
+	}
 	op := &operation{
-		id: id, action: "list", description: "list or watch objects of kind " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
+		id: id, action: "list", description: verbs + " objects of kind " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
 		consumes: anyType, produces: listTypes, answers: map[string]string{"200": model},
 	}
 	if query {

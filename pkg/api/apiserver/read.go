@@ -18,6 +18,9 @@ import (
 // can returns the response forms that objects of a kind have.
 func can(r *kind.Resource) may {
 	c := mayTable
+	if r.Table == nil {
+		c = 0
+	}
 	if r.Proto {
 		c |= mayProto
 	}
@@ -36,7 +39,7 @@ func (s *Server) get(w http.ResponseWriter, req *http.Request, t registry.Target
 		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	res, err := s.cfg.Registry.Get(req.Context(), t, o)
+	res, err := s.objects(t.Resource).Get(req.Context(), t, o)
 	if err != nil {
 		s.fail(w, req, err)
 		return
@@ -95,7 +98,7 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, t registry.Targe
 		s.fail(w, req, err)
 		return
 	}
-	l, err := s.cfg.Registry.List(req.Context(), t, o)
+	l, err := s.objects(t.Resource).List(req.Context(), t, o)
 	if err != nil {
 		s.fail(w, req, err)
 		return

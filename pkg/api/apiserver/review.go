@@ -2,14 +2,11 @@ package apiserver
 
 import (
 	"context"
-	"net/http"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,87 +14,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/rest"
 	authorizationapi "k8s.io/kubernetes/pkg/apis/authorization"
 	conversion "k8s.io/kubernetes/pkg/apis/authorization/v1"
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
 	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
-
-	"github.com/coracle-dev/coracle/pkg/api/registry"
-	"github.com/coracle-dev/coracle/pkg/kind"
 )
-
-// review serves a kind that is created but not stored, such as TokenReview.
-func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
-	if info.Name != "" || r.Namespaced != (info.Namespace != "") {
-		s.notFound(w, req)
-		return
-	}
-	if info.Verb != "create" {
-		s.wrongMethod(w, req)
-		return
-	}
-	n, err := negotiate(req, mayProto)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	o, err := createOptions(req)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	media, err := bodyMedia(req)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	raw, err := readBody(req)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	var obj runtime.Object = r.New()
-	if err := decode(req, media, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	m, err := meta.Accessor(obj)
-	if err == nil { // as for every create
-		err = rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, m)
-	}
-	if err == nil {
-		obj, err = s.answered(req.Context(), info.Namespace, obj, o)
-	}
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	auditResult(req.Context(), registry.Result{Object: obj})
-	s.writeObject(w, req, n, http.StatusCreated, obj)
-}
-
-// answered returns the response to the create of an object that is not stored. A Binding binds its pod.
-func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object,
-	o metav1.CreateOptions) (runtime.Object, error) {
-	b, ok := obj.(*corev1.Binding)
-	if !ok {
-		return obj, s.answer(ctx, namespace, obj)
-	}
-	pods := s.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("pods"))
-	if pods == nil {
-		return nil, apierrors.NewServiceUnavailable("this server has no pods")
-	}
-	res, err := s.cfg.Registry.Create(ctx,
-		registry.Target{Resource: pods, Subresource: "binding", Namespace: namespace, Name: b.Name}, b, o)
-	if err != nil {
-		return nil, err
-	}
-	if status, ok := res.Object.(*metav1.Status); ok && status.Code == 0 {
-		status.Code = http.StatusCreated
-	}
-	return res.Value()
-}
 
 // answer fills in the status of a review for the user in ctx. It does nothing for kinds that are not reviews.
 func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Object) error {

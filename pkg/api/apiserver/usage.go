@@ -2,18 +2,13 @@ package apiserver
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
@@ -22,56 +17,6 @@ import (
 type Usage interface {
 	Nodes(ctx context.Context, nodes []*corev1.Node) []*metricsv1beta1.NodeMetrics
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
-}
-
-// usage serves metrics.k8s.io. Nothing is stored: each read asks the nodes.
-func (s *Server) usage(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
-	t := registry.Target{Resource: r, Namespace: info.Namespace, Name: info.Name}
-	if s.cfg.Usage == nil {
-		s.fail(w, req, apierrors.NewServiceUnavailable("this server does not read the usage of nodes"))
-		return
-	}
-	switch whole, ok := s.unstored(w, req, info, r); {
-	case !ok:
-	case whole:
-		s.listUsage(w, req, t)
-	default:
-		s.getUsage(w, req, t)
-	}
-}
-
-func (s *Server) getUsage(w http.ResponseWriter, req *http.Request, t registry.Target) {
-	n, err := negotiate(req, can(t.Resource))
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	name := t.Name
-	if t.Resource.Namespaced {
-		name = t.Namespace + "/" + t.Name // metrics-server's format
-	}
-	found := s.used(req.Context(), t.Resource, cache.Query{
-		Namespace: t.Namespace, Fields: fields.OneTermEqualSelector("metadata.name", t.Name),
-	})
-	if len(found) == 0 {
-		s.fail(w, req, apierrors.NewNotFound(t.Resource.GR(), name))
-		return
-	}
-	s.writeResult(w, req, n, http.StatusOK, t, registry.Result{Entry: found[0]})
-}
-
-func (s *Server) listUsage(w http.ResponseWriter, req *http.Request, t registry.Target) {
-	n, err := negotiate(req, can(t.Resource))
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	q, err := selection(req, t)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	s.writeList(w, req, n, t, &registry.List{Entries: s.used(req.Context(), t.Resource, q)})
 }
 
 // used returns the usage of the nodes or pods that a query selects, sorted by namespace and name.

@@ -63,7 +63,7 @@ func (s *Server) create(w http.ResponseWriter, req *http.Request, t registry.Tar
 		return
 	}
 	o.FieldManager = manager(o.FieldManager, req)
-	res, err := s.cfg.Registry.Create(req.Context(), t, obj, o)
+	res, err := s.objects(t.Resource).Create(req.Context(), t, obj, o)
 	if err != nil {
 		s.fail(w, req, err)
 		return

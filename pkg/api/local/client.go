@@ -17,7 +17,6 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
@@ -68,7 +67,7 @@ func (c *userClient) target(obj ctrl.Object, subresource string) (registry.Targe
 }
 
 func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
-	if builtin.IsReview(obj) {
+	if r := c.kinds.Table().ByType(obj); r != nil && r.Computed {
 		return c.registry.Review(c.as(ctx), obj.GetNamespace(), obj)
 	}
 	t, err := c.target(obj, "")

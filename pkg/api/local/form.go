@@ -28,7 +28,7 @@ const (
 // row returns the row of an object or list, and its form.
 func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	t := s.kinds.Table()
-	if r := t.ByType(obj); r != nil {
+	if r := t.ByType(obj); r != nil && !r.Computed {
 		return r, native, nil
 	}
 	gvk, err := apiutil.GVKForObject(obj, s.scheme)

@@ -78,6 +78,9 @@ func Table(extensions ...own.Extension) *kind.Table {
 		flowControlRows(),
 		apiServiceRows(),
 		certificateRows(),
+		reviews(),
+		[]*kind.Resource{componentStatuses()},
+		usageRows(),
 	), append([]own.Extension{ours()}, extensions...))...)
 }
 

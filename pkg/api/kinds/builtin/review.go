@@ -2,26 +2,25 @@ package builtin
 
 import (
 	"strings"
-	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Reviews returns the rows of the kinds that are created but never stored, such as TokenReview: the response has the
+// reviews returns the rows of the kinds that are created but never stored, such as TokenReview: the response has the
 // status. A Binding binds its pod.
-func Reviews() []*kind.Resource {
+func reviews() []*kind.Resource {
 	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	cluster := func(gvk schema.GroupVersionKind, object func() client.Object) *kind.Resource {
 		singular := strings.ToLower(gvk.Kind)
 		return &kind.Resource{
 			GroupVersionKind: gvk, Plural: singular + "s", Singular: singular, Verbs: createVerbs, New: object,
+			Proto: true, Computed: true,
 		}
 	}
 	namespaced := func(gvk schema.GroupVersionKind, object func() client.Object) *kind.Resource {
@@ -46,26 +45,4 @@ func Reviews() []*kind.Resource {
 			return &authorizationv1.SubjectAccessReview{}
 		}),
 	}
-}
-
-// Unstored returns the rows of all kinds that the API server computes instead of storing, by resource. No Table has
-// them.
-var Unstored = sync.OnceValue(func() map[schema.GroupVersionResource]*kind.Resource {
-	rows := append(Reviews(), ComponentStatuses(), NodeUsage(), PodUsage())
-	all := make(map[schema.GroupVersionResource]*kind.Resource, len(rows))
-	for _, r := range rows {
-		all[r.GVR()] = r
-	}
-	return all
-})
-
-// IsReview reports whether an object is a review, to which the API server responds with a status.
-func IsReview(o runtime.Object) bool {
-	switch o.(type) {
-	case *authenticationv1.SelfSubjectReview, *authenticationv1.TokenReview, *authorizationv1.LocalSubjectAccessReview,
-		*authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectRulesReview,
-		*authorizationv1.SubjectAccessReview:
-		return true
-	}
-	return false
 }

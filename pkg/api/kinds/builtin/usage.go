@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,11 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// NodeUsage and PodUsage return the rows of metrics.k8s.io. No Table has them, because they are read-only and not
-// stored.
-var (
-	NodeUsage = sync.OnceValue(func() *kind.Resource {
-		return usageRow(own.Row[metrics.NodeMetrics, struct{}](own.Definition[*metrics.NodeMetrics]{
+// usageRows returns the rows of metrics.k8s.io.
+func usageRows() []*kind.Resource {
+	return []*kind.Resource{
+		usageRow(own.Row[metrics.NodeMetrics, struct{}](own.Definition[*metrics.NodeMetrics]{
 			Kind: metrics.SchemeGroupVersion.WithKind("NodeMetrics"), Plural: "nodes", Cluster: true,
 			New:     func() *metrics.NodeMetrics { return &metrics.NodeMetrics{} },
 			NewList: func() client.ObjectList { return &metrics.NodeMetricsList{} },
@@ -26,10 +24,8 @@ var (
 			Cells: func(m *metrics.NodeMetrics, _ time.Time) []any {
 				return usageCells(m.Name, m.Usage, m.Window)
 			},
-		}, nil))
-	})
-	PodUsage = sync.OnceValue(func() *kind.Resource {
-		return usageRow(own.Row[metrics.PodMetrics, struct{}](own.Definition[*metrics.PodMetrics]{
+		}, nil)),
+		usageRow(own.Row[metrics.PodMetrics, struct{}](own.Definition[*metrics.PodMetrics]{
 			Kind: metrics.SchemeGroupVersion.WithKind("PodMetrics"), Plural: "pods",
 			New:     func() *metrics.PodMetrics { return &metrics.PodMetrics{} },
 			NewList: func() client.ObjectList { return &metrics.PodMetricsList{} },
@@ -45,12 +41,13 @@ var (
 				}
 				return usageCells(m.Name, sum, m.Window)
 			},
-		}, nil))
-	})
-)
+		}, nil)),
+	}
+}
 
 func usageRow(r *kind.Resource) *kind.Resource {
 	r.Singular, r.Verbs = "", []string{"get", "list"} // as in metrics-server's discovery
+	r.Computed = true
 	return r
 }
 

@@ -166,7 +166,7 @@ func (v *version) row() *kind.Resource {
 		Cluster:    !v.of.namespaced(), Hash: fmt.Sprintf("%s/%d/%v", crd.UID, crd.Generation, crd.Status.AcceptedNames),
 	}.Row()
 	r.ListKind = v.of.names.ListKind
-	r.PerVersion = true
+	r.Custom, r.PerVersion = true, true
 	// Upstream's order.
 	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	s := newStrategy(v)
