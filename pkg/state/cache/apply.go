@@ -46,7 +46,6 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 			return
 		}
 		broken.drop(kv.Key, kv.Revision)
-		c.interned.share(kv.Key, obj)
 		if t.row.Pack != nil {
 			obj = t.row.Pack(obj)
 		}

@@ -119,8 +119,6 @@ type Cache struct {
 	// the bubble.
 	collections func(func()) (stop func())
 
-	interned interned
-
 	loaded     atomic.Int64 // the revision of the initial state; 0 until it is loaded
 	recallOnce sync.Once
 	recalled   chan struct{} // capacity 1: changes from before the start were added to the rings
