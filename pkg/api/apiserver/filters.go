@@ -223,7 +223,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		}
 		defer s.metrics.running(req, info)()
 		rec.unhurried(req, s.cfg.WriteStall)
-	} else if err := s.receive(w, req, &rec.ticket); err != nil {
+	} else if err := s.holdBody(w, req, &rec.ticket); err != nil {
 		s.tooMany(w, req, err)
 		return
 	}

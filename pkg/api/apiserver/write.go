@@ -30,7 +30,7 @@ func empty(t registry.Target) (runtime.Object, schema.GroupVersionKind) {
 	return t.Resource.New(), t.Resource.GroupVersionKind
 }
 
-func received(req *http.Request, t registry.Target, directive string) (runtime.Object, error) {
+func decodeBody(req *http.Request, t registry.Target, directive string) (runtime.Object, error) {
 	m, err := bodyMedia(req)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (s *Server) create(w http.ResponseWriter, req *http.Request, t registry.Tar
 		s.fail(w, req, err)
 		return
 	}
-	obj, err := received(req, t, o.FieldValidation)
+	obj, err := decodeBody(req, t, o.FieldValidation)
 	if err != nil {
 		s.fail(w, req, err)
 		return
@@ -85,7 +85,7 @@ func (s *Server) update(w http.ResponseWriter, req *http.Request, t registry.Tar
 		s.fail(w, req, err)
 		return
 	}
-	obj, err := received(req, t, o.FieldValidation)
+	obj, err := decodeBody(req, t, o.FieldValidation)
 	if err != nil {
 		s.fail(w, req, err)
 		return

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // maxSeries is the maximum number of containers in one reading, more than any node runs.
@@ -106,10 +108,7 @@ func series(line string,
 
 // clip limits the text that an error quotes to 64 bytes.
 func clip(s string) string {
-	if len(s) > 64 {
-		return strconv.Quote(s[:64]) + "..."
-	}
-	return strconv.Quote(s)
+	return strconv.Quote(bounded.Text(s, 64))
 }
 
 // parseLabels parses labels up to the closing brace and returns the rest of the line.

@@ -1,5 +1,9 @@
 // Package memory reduces this process's memory: it tunes garbage collection, reports collections, and releases the
 // pages of mapped files.
+//
+// Released pages of the program are clean, and the kernel would take them under pressure. They are released because
+// users compare the resident memory of processes: an idle server has 58 MiB, and would have 129. Own memory is 29 MiB
+// either way, and would be 44 without the collection that ends the start.
 package memory
 
 import (

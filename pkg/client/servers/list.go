@@ -17,7 +17,6 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -26,6 +25,7 @@ import (
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -70,7 +70,7 @@ type List struct {
 
 // outage is the period in which a failed server is not used.
 type outage struct {
-	pause time.Duration
+	pause backoff.Backoff
 	until time.Time
 }
 
@@ -225,8 +225,8 @@ func (l *List) failed(address string, err error) {
 	defer l.mu.Unlock()
 	o := l.outages[address]
 	if now := time.Now(); !now.Before(o.until) { // count only the first of concurrent failures
-		o.pause = min(max(2*o.pause, pauseFirst), pauseMost)
-		o.until = now.Add(o.pause*3/4 + rand.N(o.pause/2))
+		o.pause.First, o.pause.Most, o.pause.Jitter = pauseFirst, pauseMost, true
+		o.until = now.Add(o.pause.Next())
 		l.outages[address] = o
 		if len(l.all()) > 1 {
 			l.Log.Warn("API server unavailable, trying another", "server", address, "error", err)

@@ -92,8 +92,8 @@ func TestAnOutageIsLeftAloneForAWhile(t *testing.T) {
 			time.Sleep(2 * pauseMost)
 		}
 		l.failed("a:1", down)
-		require.GreaterOrEqual(t, time.Until(l.outages["a:1"].until), pauseMost*3/4)
-		require.LessOrEqual(t, time.Until(l.outages["a:1"].until), pauseMost*5/4)
+		require.GreaterOrEqual(t, time.Until(l.outages["a:1"].until), pauseMost/2)
+		require.LessOrEqual(t, time.Until(l.outages["a:1"].until), pauseMost*3/2)
 		l.failed("b:1", down)
 		require.Equal(t, "b:1", l.Current(), "if all are down, the one that may be back first is tried")
 	})

@@ -223,7 +223,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		}
 	}
 	for _, t := range h.all {
-		t.followedFrom(rev)
+		t.missedBefore(rev)
 	}
 	if first {
 		for _, t := range h.all {

@@ -279,7 +279,7 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 		for _, e := range j.entries[i] {
 			t.staged = append(t.staged, &change{rev: e.Revision, entry: e})
 		}
-		t.followedFrom(j.from)
+		t.missedBefore(j.from)
 		t.mu.Lock()
 		t.ring.floor = j.from
 		t.mu.Unlock()

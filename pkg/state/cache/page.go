@@ -151,8 +151,8 @@ func (t *kindCache) pinnedAt(rev int64) *snapshot {
 	return nil
 }
 
-// followedFrom records that changes before revision rev may have been missed.
-func (t *kindCache) followedFrom(rev int64) {
+// missedBefore records that changes before revision rev may have been missed.
+func (t *kindCache) missedBefore(rev int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known = rev

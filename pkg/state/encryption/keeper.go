@@ -149,7 +149,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.SetReady()
 		<-ctx.Done()
 	} else {
-		k.follow(ctx)
+		k.watchFile(ctx)
 	}
 	k.ended()
 	k.ops.Wait()

@@ -235,10 +235,10 @@ func (k *Keeper) rewrite(ctx context.Context, report func(string)) (total int64,
 	return total, errors.New("objects are still being written with another configuration: try again")
 }
 
-// pass visits all values once: n were rewritten, and raced were changed by another write meanwhile. Values that cannot
+// pass visits all values once: n were rewritten, and conflicts were changed by another write meanwhile. Values that cannot
 // be read are not changed, and are reported as an error at the end.
-func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64, err error) {
-	var wrote, lost, seen atomic.Int64
+func (k *Keeper) pass(ctx context.Context, report func(string)) (n, conflicts int64, err error) {
+	var wrote, raced, seen atomic.Int64
 	var mu sync.Mutex
 	var broken []string
 	// Values that the cache could not decrypt, by revision. They are rewritten so that the cache reads them again.
@@ -271,7 +271,7 @@ func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64,
 				case err == nil:
 					wrote.Add(1)
 				case k.cfg.Store.Superseded(err):
-					lost.Add(1)
+					raced.Add(1)
 				default:
 					return fmt.Errorf("could not rewrite %s: %w", kv.Key, err)
 				}
@@ -289,5 +289,5 @@ func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64,
 	if err == nil && len(broken) > 0 {
 		err = fmt.Errorf("%d objects cannot be read and were not changed: %s", len(broken), broken[0])
 	}
-	return wrote.Load(), lost.Load(), err
+	return wrote.Load(), raced.Load(), err
 }

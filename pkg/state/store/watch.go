@@ -48,14 +48,14 @@ func (s *Store) watch(ctx context.Context, prefix string, rev int64, prev bool) 
 	go func() {
 		defer s.watches.Done()
 		defer close(out)
-		err := s.follow(ctx, e, prefix, rev, prev, out)
+		err := s.stream(ctx, e, prefix, rev, prev, out)
 		failure.Store(&err)
 	}()
 	return out, end
 }
 
-// follow watches the keys of all prefixes, so that every revision reports progress.
-func (s *Store) follow(ctx context.Context, e endpoint, prefix string, rev int64, prev bool, out chan<- Batch) error {
+// stream watches the keys of all prefixes, so that every revision reports progress.
+func (s *Store) stream(ctx context.Context, e endpoint, prefix string, rev int64, prev bool, out chan<- Batch) error {
 	changes, cancel, err := e.watch(ctx, rev+1, prev)
 	if err != nil {
 		return err

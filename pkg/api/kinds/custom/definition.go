@@ -4,6 +4,9 @@
 //
 // Its invariants: an unused row is cheap, whatever the size of its schema; and no definition can prevent other
 // definitions from being served.
+//
+// The cache and the rows hold schemas compressed (packed). As Go types, 100 definitions of 24 KB take 58 MB more, and
+// platforms on Kubernetes bring a thousand. Readers outside the cache get upstream's type.
 package custom
 
 import (

@@ -76,7 +76,7 @@ func provide(cfg Config, plugin service.Service, end func()) *Provider {
 func (p *Provider) Start(log *slog.Logger, recovered func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop, p.stopped = cancel, make(chan struct{})
-	go p.follow(ctx, log, recovered)
+	go p.checkHealth(ctx, log, recovered)
 }
 
 // Close ends the loop of Start, and the connection.
@@ -88,7 +88,7 @@ func (p *Provider) Close() {
 	p.close()
 }
 
-func (p *Provider) follow(ctx context.Context, log *slog.Logger, recovered func()) {
+func (p *Provider) checkHealth(ctx context.Context, log *slog.Logger, recovered func()) {
 	defer close(p.stopped)
 	pause, logged := time.NewTimer(interval), ""
 	defer pause.Stop()

@@ -25,9 +25,9 @@ type heldBody struct {
 
 func (*heldBody) Close() error { return nil }
 
-// receive reads the body before the request takes a seat, so that a slow sender holds none. The bytes count against
+// holdBody reads the body before the request takes a seat, so that a slow sender holds none. The bytes count against
 // the flow until the request ends. Memory is allocated as bytes arrive, whatever Content-Length says.
-func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
+func (s *Server) holdBody(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
 	if req.Body == nil || req.Body == http.NoBody || req.ContentLength == 0 {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fair
 	if req.ContentLength > sub.MaxBody {
 		return apierrors.NewRequestEntityTooLargeError("a " + sub.Name + " has at most " + itoa(sub.MaxBody) + " bytes")
 	}
-	return s.receive(w, req, t)
+	return s.holdBody(w, req, t)
 }
 
 // tooMany responds to a request that exceeds a limit: with 429 if fairness rejected it, otherwise with err.

@@ -7,13 +7,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follow reloads the file when it changes, until ctx is done. It watches directories, because editors and mounted
+// watchFile reloads the file when it changes, until ctx is done. It watches directories, because editors and mounted
 // volumes replace the file.
-func (k *Keeper) follow(ctx context.Context) {
+func (k *Keeper) watchFile(ctx context.Context) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer watcher.Close()
-		err = k.watch(watcher)
+		err = k.addDirectories(watcher)
 	}
 	if err != nil {
 		k.cfg.Logger.Warn("could not watch the encryption configuration: a change is only seen by `coracle secrets-encrypt "+
@@ -37,13 +37,13 @@ func (k *Keeper) follow(ctx context.Context) {
 		}
 		drain(watcher)
 		_ = k.reload(ctx) // logged, and reported in Warnings
-		if err := k.watch(watcher); err != nil {
+		if err := k.addDirectories(watcher); err != nil {
 			k.cfg.Logger.Warn("could not watch encryption configuration", "file", k.cfg.File, "error", err)
 		}
 	}
 }
 
-func (k *Keeper) watch(w *fsnotify.Watcher) error {
+func (k *Keeper) addDirectories(w *fsnotify.Watcher) error {
 	if err := w.Add(filepath.Dir(k.cfg.File)); err != nil {
 		return err
 	}
