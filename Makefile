@@ -13,13 +13,14 @@ GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmo
 # The embedded kubectl reports this release.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/base/version/version.go)
 KUBECTL    := k8s.io/component-base/version
-# Tools have the binary's flags, so that shared packages are compiled once.
+# Tools and tests have the binary's flags, so that shared packages are compiled once.
 TOOL := CGO_ENABLED=0 go run -trimpath
+TEST := CGO_ENABLED=0 go test -trimpath -count=1
 # A recursive variable: hack/stamp.sh runs only when a build needs it.
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream machine clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream machine clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -64,7 +65,7 @@ $(DATABASE): $(wildcard hack/images/postgres/*.go hack/images/archive/*.go)
 	@$(TOOL) ./hack/images/postgres -out $@
 
 database: build images database-images ## tests that PostgreSQL on a joined machine keeps acknowledged rows when server, agent and pod are killed
-	CORACLE_TEST_DATABASE=1 go test -count=1 -v -timeout 15m -run TestPostgreSQL ./test/e2e
+	CORACLE_TEST_DATABASE=1 $(TEST) -v -timeout 15m -run TestPostgreSQL ./test/e2e
 
 buildbarn-images: deps $(BUILDBARN)/.done ## images of Buildbarn's programs for its test; compiles for minutes
 
@@ -84,29 +85,26 @@ deps: ## packages that a new machine needs
 test: build images example-images ## the whole test suite, including real containers
 	@hack/test.sh
 
-unit: $(SHIM) $(CHECK) images
-	go test ./...
-
-race: $(SHIM) $(CHECK) images
-	go test -race ./...
+unit: $(SHIM) $(CHECK) images ## vet and the unit tests, with the race detector where it can find something
+	@hack/unit.sh
 
 e2e: build images example-images
-	go test -count=1 -v ./test/e2e/...
+	$(TEST) -v ./test/e2e/...
 
 upstream: ## Kubernetes' own kube-apiserver, kube-scheduler, kube-controller-manager and etcd in dist/upstream; compiles for minutes
 	@hack/upstream.sh
 
 upstream-tests: build images upstream ## tests against Kubernetes' own programs, and of each side on the other's data: TestUpstream...
-	CORACLE_TEST_UPSTREAM=1 go test -count=1 -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
+	CORACLE_TEST_UPSTREAM=1 $(TEST) -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
 buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests Coracle's Buildbarn configurations against Buildbarn's schemas, and a real farm
 	cd hack/buildbarn && go test -count=1 ./...
-	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
+	CORACLE_TEST_BUILDBARN=1 $(TEST) -v -timeout 30m -run TestBuildbarn ./test/e2e
 
 # CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' driver.
 csi: build images csi-images ## tests a CSI driver with upstream's sidecars, including restarts of driver, server and node
-	CORACLE_TEST_CSI=1 go test -count=1 -v -timeout 20m -run TestSidecars ./test/e2e
+	CORACLE_TEST_CSI=1 $(TEST) -v -timeout 20m -run TestSidecars ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules in the binary (CycloneDX)
 	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)
@@ -144,10 +142,10 @@ conformance-deps: # fails early, before the long builds
 	@hack/deps.sh conformance
 
 clients: build images ## tests a client generated from Coracle's OpenAPI, kubectl, helm, metrics-server and controller-runtime's test suites
-	go test -count=1 -v -timeout 40m ./test/clients
+	$(TEST) -v -timeout 40m ./test/clients
 
 robustness: build images ## tests that kills lose no acknowledged write and watches miss no event
-	go test -count=1 -v -timeout 30m ./test/robustness/...
+	$(TEST) -v -timeout 30m ./test/robustness/...
 
 FUZZTIME ?= 30s
 fuzz: ## runs every fuzz target for FUZZTIME each
