@@ -77,16 +77,16 @@ func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
 // marshal encodes as upstream's serializer does, without the trailing newline. The result may be part of scratch,
 // which may be nil.
 func (e *Entry) marshal(scratch *bytes.Buffer) (b []byte) {
+	obj := e.Object
+	if e.row.Unpack != nil {
+		obj = e.row.Unpack(obj)
+	}
 	var err error
-	_, untyped := e.Object.(*unstructured.Unstructured)
-	switch packed, ok := e.Object.(json.Marshaler); {
-	case ok && e.row.Unpack != nil:
-		b, err = packed.MarshalJSON() // encoding/json would parse and copy the result once more
-	case scratch == nil || untyped:
-		b, err = kind.MarshalJSON(e.Object)
-	default:
+	if _, untyped := obj.(*unstructured.Unstructured); scratch == nil || untyped {
+		b, err = kind.MarshalJSON(obj)
+	} else {
 		scratch.Reset()
-		err = json.NewEncoder(scratch).Encode(e.Object)
+		err = json.NewEncoder(scratch).Encode(obj)
 		b = bytes.TrimSuffix(scratch.Bytes(), []byte("\n"))
 	}
 	if err != nil {

@@ -98,13 +98,8 @@ func (p *packed) whole() *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// text returns the JSON of the schema list.
-func (p *packed) text() ([]byte, error) {
-	return bounded.All(flate.NewReader(bytes.NewReader(p.schemas)), maxSchemas)
-}
-
 func (p *packed) unpackSchemas() (list []*apiextensionsv1.CustomResourceValidation, err error) {
-	text, err := p.text()
+	text, err := bounded.All(flate.NewReader(bytes.NewReader(p.schemas)), maxSchemas)
 	if err != nil {
 		return nil, err
 	}
@@ -132,65 +127,5 @@ func (p *packed) Size() int {
 	return slim.Size() + len(p.schemas)
 }
 
-// wire, wireSpec and wireVersion mirror the JSON fields of upstream's types, with schemas as raw JSON.
-type wire struct {
-	metav1.TypeMeta
-	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              wireSpec                                       `json:"spec"`
-	Status            apiextensionsv1.CustomResourceDefinitionStatus `json:"status,omitempty"`
-}
-
-type wireSpec struct {
-	Group                 string                                        `json:"group"`
-	Names                 apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
-	Scope                 apiextensionsv1.ResourceScope                 `json:"scope"`
-	Versions              []wireVersion                                 `json:"versions"`
-	Conversion            *apiextensionsv1.CustomResourceConversion     `json:"conversion,omitempty"`
-	PreserveUnknownFields bool                                          `json:"preserveUnknownFields,omitempty"`
-}
-
-type wireVersion struct {
-	Name                     string                                           `json:"name"`
-	Served                   bool                                             `json:"served"`
-	Storage                  bool                                             `json:"storage"`
-	Deprecated               bool                                             `json:"deprecated,omitempty"`
-	DeprecationWarning       *string                                          `json:"deprecationWarning,omitempty"`
-	Schema                   json.RawMessage                                  `json:"schema,omitempty"`
-	Subresources             *apiextensionsv1.CustomResourceSubresources      `json:"subresources,omitempty"`
-	AdditionalPrinterColumns []apiextensionsv1.CustomResourceColumnDefinition `json:"additionalPrinterColumns,omitempty"`
-	SelectableFields         []apiextensionsv1.SelectableField                `json:"selectableFields,omitempty"`
-}
-
-// MarshalJSON encodes the whole definition like upstream's type, without decoding the schemas into Go types.
-func (p *packed) MarshalJSON() ([]byte, error) {
-	text, err := p.text()
-	if err != nil {
-		return nil, err
-	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, err
-	}
-	if len(list) != len(p.spec.Versions) {
-		return nil, fmt.Errorf("%d schemas of %d versions", len(list), len(p.spec.Versions))
-	}
-	w := wire{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Status: p.status, Spec: wireSpec{
-		Group: p.spec.Group, Names: p.spec.Names, Scope: p.spec.Scope, Conversion: p.spec.Conversion,
-		PreserveUnknownFields: p.spec.PreserveUnknownFields}}
-	if p.spec.Versions != nil {
-		w.Spec.Versions = make([]wireVersion, 0, len(list))
-	}
-	for i, v := range p.spec.Versions {
-		out := wireVersion{
-			Name: v.Name, Served: v.Served, Storage: v.Storage, Deprecated: v.Deprecated,
-			DeprecationWarning: v.DeprecationWarning,
-			Subresources:       v.Subresources, AdditionalPrinterColumns: v.AdditionalPrinterColumns,
-			SelectableFields: v.SelectableFields,
-		}
-		if string(list[i]) != "null" {
-			out.Schema = list[i]
-		}
-		w.Spec.Versions = append(w.Spec.Versions, out)
-	}
-	return json.Marshal(&w)
-}
+// MarshalJSON encodes the whole definition like upstream's type.
+func (p *packed) MarshalJSON() ([]byte, error) { return json.Marshal(p.whole()) }

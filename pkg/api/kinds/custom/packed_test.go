@@ -3,7 +3,6 @@ package custom
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,19 +81,6 @@ func TestPackedDefinitionsEncodeAsUpstreams(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(have))
 	}
-}
-
-// wireVersion and wireSpec have upstream's fields in upstream's order. A field that upstream adds would be lost.
-func TestPackedDefinitionsHaveAllFields(t *testing.T) {
-	names := func(of any) (out []string) {
-		for i := range reflect.TypeOf(of).NumField() {
-			out = append(out, reflect.TypeOf(of).Field(i).Tag.Get("json"))
-		}
-		return out
-	}
-	require.Equal(t, names(apiextensionsv1.CustomResourceDefinitionVersion{}), names(wireVersion{}))
-	require.Equal(t, names(apiextensionsv1.CustomResourceDefinitionSpec{}), names(wireSpec{}))
-	require.Equal(t, names(apiextensionsv1.CustomResourceDefinition{}), names(wire{}))
 }
 
 func TestPackedDefinitionsAreSmall(t *testing.T) {
