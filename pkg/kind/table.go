@@ -25,9 +25,12 @@ type Table struct {
 // overlapping storage prefixes, are errors.
 func NewTable(rows ...*Resource) (*Table, error) {
 	t := &Table{
-		rows: make([]*Resource, 0, len(rows)), served: make([]*Resource, 0, len(rows)),
-		byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)), byGVK: make(map[schema.GroupVersionKind]*Resource, len(rows)),
-		byType: make(map[reflect.Type]*Resource, 2*len(rows)), storage: make(map[string]stored, len(rows)),
+		rows:    make([]*Resource, 0, len(rows)),
+		served:  make([]*Resource, 0, len(rows)),
+		byGVR:   make(map[schema.GroupVersionResource]*Resource, len(rows)),
+		byGVK:   make(map[schema.GroupVersionKind]*Resource, len(rows)),
+		byType:  make(map[reflect.Type]*Resource, 2*len(rows)),
+		storage: make(map[string]stored, len(rows)),
 	}
 	return t, t.addAll(rows)
 }

@@ -235,8 +235,8 @@ func (k *Keeper) rewrite(ctx context.Context, report func(string)) (total int64,
 	return total, errors.New("objects are still being written with another configuration: try again")
 }
 
-// pass visits all values once: n were rewritten, and conflicts were changed by another write meanwhile. Values that cannot
-// be read are not changed, and are reported as an error at the end.
+// pass visits all values once: n were rewritten, and conflicts were changed by another write meanwhile. Values that
+// cannot be read are not changed, and are reported as an error at the end.
 func (k *Keeper) pass(ctx context.Context, report func(string)) (n, conflicts int64, err error) {
 	var wrote, raced, seen atomic.Int64
 	var mu sync.Mutex
