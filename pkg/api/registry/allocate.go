@@ -230,31 +230,21 @@ func parentOf(o client.Object) holder {
 // commitOp makes one write. For a Service, the addresses and ports that it reserves and releases are part of the same
 // transaction. now and was are nil for a deletion and a creation.
 func (c *call) commitOp(op store.Op, now, was client.Object) (int64, error) {
-	if c.services == nil || c.row != c.services {
-		return c.single(op)
+	ops := []store.Op{op}
+	if c.services != nil && c.row == c.services {
+		n, _ := now.(*corev1.Service)
+		w, _ := was.(*corev1.Service)
+		more, err := c.reservations(c.ctx, n, w)
+		if err != nil {
+			return 0, err
+		}
+		if len(more) > 0 {
+			ops = slices.Concat(ops, more, c.conditions)
+		}
 	}
-	n, _ := now.(*corev1.Service)
-	w, _ := was.(*corev1.Service)
-	more, err := c.reservations(c.ctx, n, w)
-	if err != nil {
-		return 0, err
-	}
-	if len(more) == 0 {
-		return c.single(op)
-	}
-	rev, index, err := c.store.Txn(c.ctx, slices.Concat([]store.Op{op}, more, c.conditions)...)
+	rev, index, err := c.store.Txn(c.ctx, ops...)
 	if err != nil && index > 0 {
 		return 0, errReserved
 	}
 	return rev, err
-}
-
-func (c *call) single(op store.Op) (int64, error) {
-	switch {
-	case op.Action == store.Remove:
-		return c.store.Delete(c.ctx, op.Key, op.Revision)
-	case op.Revision == 0:
-		return c.store.Create(c.ctx, op.Key, op.Value, op.TTL)
-	}
-	return c.store.Update(c.ctx, op.Key, op.Value, op.Revision, op.TTL)
 }

@@ -31,6 +31,8 @@ type Op struct {
 	// Revision is the revision that the key must have, or 0 if the key must not exist.
 	Revision int64
 	TTL      time.Duration // for Put; 0 means no expiry
+	// keepExpiry leaves the key's expiry unchanged.
+	keepExpiry bool
 }
 
 // Txn makes all operations in one revision, with one sync of the log, or none. On a mismatch it returns the index of
@@ -55,6 +57,12 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err e
 	}
 	if size > 0 {
 		if err := s.checkSpace(e, size, !creates); err != nil {
+			// A starting node creates its Node, and updates it if it exists.
+			if creates && len(ops) == 1 && errors.Is(err, ErrFull) {
+				if _, e := s.Get(ctx, ops[0].Key); e == nil {
+					return 0, 0, ErrExists
+				}
+			}
 			return 0, 0, err
 		}
 	}
@@ -96,6 +104,9 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err e
 }
 
 func (s *Store) sealAll(ops []Op) (sealed []Op, done func(), err error) {
+	if s.cfg.Values == nil {
+		return ops, func() {}, nil
+	}
 	var ends []func()
 	done = func() {
 		for _, end := range ends {
@@ -107,10 +118,10 @@ func (s *Store) sealAll(ops []Op) (sealed []Op, done func(), err error) {
 		if sealed[i].Action != Put {
 			continue
 		}
-		stored, end, err := s.seal(sealed[i].Key, sealed[i].Value)
+		stored, end, err := s.cfg.Values.Seal(sealed[i].Key, sealed[i].Value)
 		if err != nil {
 			done()
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("could not encrypt %s: %w", sealed[i].Key, err)
 		}
 		sealed[i].Value, ends = stored, append(ends, end)
 	}
@@ -153,8 +164,10 @@ func (s *Store) request(ctx context.Context, e endpoint, ops []Op) (*pb.TxnReque
 		k := []byte(op.Key)
 		req.Compare = append(req.Compare, &pb.Compare{Key: k, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD,
 			TargetUnion: &pb.Compare_ModRevision{ModRevision: op.Revision}})
-		req.Failure = append(req.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
-			RequestRange: &pb.RangeRequest{Key: k, KeysOnly: true, Limit: 1}}})
+		if len(ops) > 1 || op.Revision != 0 { // otherwise the failure says that the key exists
+			req.Failure = append(req.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+				RequestRange: &pb.RangeRequest{Key: k, KeysOnly: true, Limit: 1}}})
+		}
 		switch op.Action {
 		case Put:
 			id, err := s.leases.get(ctx, e, op.TTL)
@@ -165,7 +178,8 @@ func (s *Store) request(ctx context.Context, e endpoint, ops []Op) (*pb.TxnReque
 				leased = append(leased, id)
 			}
 			req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
-				RequestPut: &pb.PutRequest{Key: k, Value: op.Value, Lease: int64(id)}}})
+				RequestPut: &pb.PutRequest{Key: k, Value: op.Value, Lease: int64(id), IgnoreLease: op.keepExpiry},
+			}})
 		case Remove:
 			req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
 				RequestDeleteRange: &pb.DeleteRangeRequest{Key: k}}})
@@ -177,6 +191,9 @@ func (s *Store) request(ctx context.Context, e endpoint, ops []Op) (*pb.TxnReque
 
 // failed returns the index and the error of the first operation whose key has another revision.
 func failed(ops []Op, r *pb.TxnResponse) (int, error) {
+	if len(r.GetResponses()) == 0 {
+		return 0, ErrExists
+	}
 	for i, response := range r.GetResponses() {
 		var have int64
 		if kvs := response.GetResponseRange().GetKvs(); len(kvs) > 0 {

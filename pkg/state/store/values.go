@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -15,17 +14,6 @@ type Values interface {
 	Seal(key string, value []byte) (stored []byte, done func(), err error)
 	// Open returns the value of stored bytes, which may be stored itself.
 	Open(key string, stored []byte) ([]byte, error)
-}
-
-func (s *Store) seal(key string, value []byte) ([]byte, func(), error) {
-	if s.cfg.Values == nil {
-		return value, func() {}, nil
-	}
-	stored, done, err := s.cfg.Values.Seal(key, value)
-	if err != nil {
-		return nil, nil, fmt.Errorf("could not encrypt %s: %w", key, err)
-	}
-	return stored, done, nil
 }
 
 // open replaces the stored bytes of kv with their value, or sets its Err.
@@ -56,26 +44,12 @@ func (s *Store) openAll(events []Event) {
 // Reseal encrypts a value returned by Stored with the present settings of Values and writes it. The key's expiry does
 // not change. It fails with ErrConflict or ErrNotFound if the key was written or deleted meanwhile.
 func (s *Store) Reseal(ctx context.Context, kv KV) error {
-	e, err := s.running()
-	if err != nil {
-		return err
-	}
 	s.open(&kv)
 	if kv.Err != nil {
 		return kv.Err
 	}
-	if err := s.checkSpace(e, len(kv.Value), true); err != nil {
-		return err
-	}
-	stored, done, err := s.seal(kv.Key, kv.Value)
-	if err != nil {
-		return err
-	}
-	defer done()
-	_, ok, found, err := s.txn(ctx, e, kv.Key, kv.Revision, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
-		RequestPut: &pb.PutRequest{Key: []byte(kv.Key), Value: stored, IgnoreLease: true},
-	}})
-	return outcome(ok, found, err)
+	_, _, err := s.Txn(ctx, Op{Key: kv.Key, Value: kv.Value, Revision: kv.Revision, keepExpiry: true})
+	return err
 }
 
 // Settle returns once every write begun before the call has been made or has finally failed, including writes whose
