@@ -76,31 +76,12 @@ func warnOfOrphans(c *call, o *metav1.DeleteOptions) {
 
 // remove deletes the object or starts its deletion, and returns the revision it wrote, or 0 if it wrote nothing. It
 // does not wait for the cache. The object of a pending result is of the stored version.
-func (c *call) remove(o metav1.DeleteOptions) (Result, int64, error) {
-	fresh := c.dry
-	if fresh {
-		if _, err := c.sync(c.ctx); err != nil {
-			return Result{}, 0, err
-		}
-	}
-	for {
-		e := c.entry()
-		res, rev, err := c.removeOnce(e, *o.DeepCopy())
-		if err == nil {
-			return res, rev, nil
-		}
-		lost := lostRace(err)
-		if c.ctx.Err() != nil || !lost && fresh {
-			return Result{}, 0, status(err, c.gr(), c.Name)
-		}
-		if _, syncErr := c.sync(c.ctx); syncErr != nil {
-			return Result{}, 0, syncErr
-		}
-		fresh = true
-		if !lost && c.entry() == e {
-			return Result{}, 0, status(err, c.gr(), c.Name)
-		}
-	}
+func (c *call) remove(o metav1.DeleteOptions) (res Result, rev int64, err error) {
+	err = c.retry(func(e *cache.Entry) (err error) {
+		res, rev, err = c.removeOnce(e, *o.DeepCopy())
+		return err
+	})
+	return res, rev, err
 }
 
 func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64, error) {

@@ -36,30 +36,39 @@ type write struct {
 	change func(old *cache.Entry) (client.Object, error)
 }
 
-func (w *write) run() (Result, error) {
-	fresh := w.dry
+func (w *write) run() (res Result, err error) {
+	err = w.retry(func(e *cache.Entry) (err error) {
+		res, err = w.once(e)
+		return err
+	})
+	return res, err
+}
+
+// retry calls once with the cached object, which is nil if there is none, until it succeeds. It calls it again if
+// another write came first, or if the cache was behind, which may have caused the error. Errors are Status errors.
+func (c *call) retry(once func(e *cache.Entry) error) error {
+	fresh := c.dry
 	if fresh {
-		if _, err := w.sync(w.ctx); err != nil {
-			return Result{}, err
+		if _, err := c.sync(c.ctx); err != nil {
+			return err
 		}
 	}
 	for {
-		e := w.entry()
-		res, err := w.once(e)
+		e := c.entry()
+		err := once(e)
 		if err == nil {
-			return res, nil
+			return nil
 		}
-		lost := lostRace(err)
-		if w.ctx.Err() != nil || !lost && fresh {
-			return Result{}, status(err, w.gr(), w.Name)
+		raced := lostRace(err)
+		if c.ctx.Err() != nil || !raced && fresh {
+			return status(err, c.gr(), c.Name)
 		}
-		// The cache may be behind, which may also have caused the error.
-		if _, syncErr := w.sync(w.ctx); syncErr != nil {
-			return Result{}, syncErr
+		if _, syncErr := c.sync(c.ctx); syncErr != nil {
+			return syncErr
 		}
 		fresh = true
-		if !lost && w.entry() == e {
-			return Result{}, status(err, w.gr(), w.Name)
+		if !raced && c.entry() == e {
+			return status(err, c.gr(), c.Name)
 		}
 	}
 }
