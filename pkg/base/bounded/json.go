@@ -59,31 +59,51 @@ func JSON(r io.Reader, limit int64, values int) io.Reader {
 
 type jsonReader struct {
 	io.Reader
-	limit, size     int64
-	most, values    int
-	depth           int
+	limit, size  int64
+	most, values int
+	Nesting
+}
+
+// Nesting follows the nesting of JSON text. It does not validate the text.
+type Nesting struct {
+	Depth           int // number of open objects and lists
 	quoted, escaped bool
+}
+
+// Next takes the next byte, and reports whether it is outside of strings.
+func (n *Nesting) Next(c byte) bool {
+	switch {
+	case n.escaped:
+		n.escaped = false
+		return false
+	case n.quoted:
+		n.escaped, n.quoted = c == '\\', c != '"'
+		return false
+	}
+	switch c {
+	case '"':
+		n.quoted = true
+		return false
+	case '{', '[':
+		n.Depth++
+	case '}', ']':
+		n.Depth--
+	}
+	return true
 }
 
 func (j *jsonReader) Read(p []byte) (int, error) {
 	n, err := j.Reader.Read(p)
 	for _, c := range p[:n] {
 		j.size++
-		switch {
-		case j.escaped:
-			j.escaped = false
-		case j.quoted:
-			j.escaped, j.quoted = c == '\\', c != '"'
-		case c == '"':
-			j.quoted = true
-		case c == '{' || c == '[':
-			j.depth++
-			j.values++
-		case c == ',':
-			j.values++
-		case c == '}' || c == ']':
-			if j.depth--; j.depth == 0 {
-				j.size, j.values = 0, 0
+		if j.Next(c) {
+			switch c {
+			case '{', '[', ',':
+				j.values++
+			case '}', ']':
+				if j.Depth == 0 {
+					j.size, j.values = 0, 0
+				}
 			}
 		}
 		if j.size > j.limit {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // maxForMetadata is the size in bytes of the largest object that is encoded for its metadata. For larger ones it is
@@ -43,22 +45,13 @@ func (e *Entry) Metadata() []byte {
 // objectLength is the length of the JSON object at the start of raw, which must be valid JSON; 0 if raw starts
 // otherwise.
 func objectLength(raw []byte) int {
-	depth, quoted := 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{':
-			depth++
-		case c == '}':
-			if depth--; depth == 0 {
-				return i + 1
-			}
-		case depth == 0:
-			return 0
+	if len(raw) == 0 || raw[0] != '{' {
+		return 0
+	}
+	var n bounded.Nesting
+	for i, c := range raw {
+		if n.Next(c) && n.Depth == 0 {
+			return i + 1
 		}
 	}
 	return 0

@@ -110,21 +110,10 @@ func (c *Call) Decode(into any) error {
 const maxDepth = 32
 
 func decode(data []byte, into any) error {
-	depth, quoted, escaped := 0, false, false
+	var n bounded.Nesting
 	for _, b := range data {
-		switch {
-		case escaped:
-			escaped = false
-		case quoted:
-			quoted, escaped = b != '"', b == '\\'
-		case b == '"':
-			quoted = true
-		case b == '{' || b == '[':
-			if depth++; depth > maxDepth {
-				return fmt.Errorf("nested deeper than %d levels", maxDepth)
-			}
-		case b == '}' || b == ']':
-			depth--
+		if n.Next(b) && n.Depth > maxDepth {
+			return fmt.Errorf("nested deeper than %d levels", maxDepth)
 		}
 	}
 	return json.Unmarshal(data, into)
