@@ -170,6 +170,7 @@ func TestComponentStatus(t *testing.T) {
 	require.Equal(t, "Status", table.ColumnDefinitions[1].Name)
 	require.Equal(t, []any{"controller-manager", "Healthy", "ok", ""}, table.Rows[0].Cells)
 	require.Contains(t, string(w.do(w.http, "GET", "/api/v1", "").body), `"componentstatuses"`)
+	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/api/v1", "").body), `"/api/v1/componentstatuses/{name}"`)
 }
 
 // 5xx responses are logged with user and path, at a limited rate.

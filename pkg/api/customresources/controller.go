@@ -71,7 +71,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Log = slog.Default()
 	}
 	return &Controller{
-		cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), names: newNames(cfg.Kinds.Table().All()),
+		cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), names: newNames(cfg.Kinds.Table().Served()),
 		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{},
 		settled: map[string]string{},
 	}, nil
