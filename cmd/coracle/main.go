@@ -133,10 +133,16 @@ node agent and the command line.
 
 func nodesCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "nodes", Short: "List nodes, with what their pods request of how much", Args: command.Exactly(0, ""),
+		Use:   "nodes",
+		Short: "List nodes, with what their pods request of how much, and the use of their disks",
+		Long: `List nodes. CPU and MEMORY are what their pods request, of how much. DISK is what is used of the file system of
+the node's data directory, IMAGES the share of the unpacked images. Both are absent for a node that does not answer
+within 5 s, and for users who may not get nodes/proxy. "coracle top nodes" shows the CPU and memory in use.`,
+		Args: command.Exactly(0, "[-o json]"),
 	}
+	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
 	command.Connector{}.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
-		return cli.Nodes(ctx, c, os.Stdout)
+		return cli.Nodes(ctx, c, *output, os.Stdout)
 	})
 	return cmd
 }

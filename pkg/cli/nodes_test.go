@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -48,7 +52,26 @@ func TestNodes(t *testing.T) {
 		Client: fake.NewClientBuilder().
 			WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p, cordoned).Build(),
 	}
-	out := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) })
-	require.Regexp(t, `(?m)^n +Online +- +250m/2 .* 1/0 +1 +([7-9]|\d\d)s$`, out)
-	require.Regexp(t, `(?m)^o +Online,Cordoned +`, out)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes/n/proxy/stats/summary" {
+			http.Error(w, "the node does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, `{"node":{"fs":{"capacityBytes":42949672960,"usedBytes":10737418240},`+
+			`"runtime":{"imageFs":{"usedBytes":1610612736}}}}`)
+	}))
+	defer server.Close()
+	c.REST = &rest.Config{Host: server.URL}
+	out := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "", out) })
+	require.Regexp(t, `(?m)^n +Online +- +250m/2 .* 10\.0 GiB/40\.0 GiB +1\.5 GiB +1/0 +1 +([7-9]|\d\d)s$`, out)
+	require.Regexp(t, `(?m)^o +Online,Cordoned +- +0/0 +0 B/0 B +- +- +0/0 +0 +`, out)
+
+	var rows []map[string]any
+	text := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "json", out) })
+	require.NoError(t, json.Unmarshal([]byte(text), &rows))
+	require.Len(t, rows, 2)
+	require.Equal(t, map[string]any{"usedBytes": 10737418240., "capacityBytes": 42949672960., "imagesBytes": 1610612736.},
+		rows[0]["disk"])
+	require.NotContains(t, rows[1], "disk")
+	require.ErrorContains(t, Nodes(t.Context(), c, "yaml", io.Discard), "-o json")
 }

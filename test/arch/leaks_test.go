@@ -19,7 +19,6 @@ var allowedGoroutines = map[string]string{
 	"pkg/node/tables":                   "test/netns looks for them",
 	"pkg/node/runtime/feed":             "the tests of the runtimes do",
 	"pkg/node/runtime/runtimetest":      "the tests of the runtimes do",
-	"pkg/node/runtime/shim/server":      "it is a process of its own, which containerd's tests run",
 	"pkg/node/host/shutdown/logindtest": "the tests that import it do",
 	"pkg/systems/buildbarn/check/program": "it is a process of its own, which the tests of pkg/systems/buildbarn/check " +
 		"run",

@@ -4,15 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/node/host/socket"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -54,15 +53,9 @@ func (s *Server) Name() string { return "control" }
 // Run serves until ctx is done. It replaces an existing socket, which a killed process left: the caller holds the
 // lock of the data directory.
 func (s *Server) Run(ctx context.Context) error {
-	if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	listener, err := net.Listen("unix", s.path)
+	listener, err := socket.ListenUnix(s.path)
 	if err != nil {
 		return err
-	}
-	if err := os.Chmod(s.path, 0o600); err != nil {
-		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	shut := make(chan struct{})
@@ -122,9 +115,9 @@ func (s *Server) handler() http.Handler {
 			if ref == "" {
 				return i.Load(r.Context(), r.Body)
 			}
-			image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) {
+			image, err := i.Pull(r.Context(), ref, nil, runtime.PullObserver{Progress: func(p runtime.Progress) {
 				progress(Event{Bytes: p.Done, Total: p.Total})
-			})
+			}})
 			return []runtime.Image{image}, err
 		}))
 	mux.HandleFunc("DELETE /images",

@@ -124,19 +124,12 @@ func New(c Config) (*Agent, error) {
 		a.parts = append(a.parts, make(host))
 	}
 	a.pods = pod.New(pod.Config{
-		Parts: a.parts, Policies: c.Policies,
-		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
-		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir,
-		CgroupRoot: c.CgroupRoot,
-		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls,
-		SeccompDir:     c.SeccompDir,
+		Environment: c.Environment, Parts: a.parts, Metrics: c.Metrics, HostIP: c.NodeIP.String(), Sysctls: sysctls,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services,
-		Pressures: a.pressures, ShuttingDown: a.shuttingDown,
-		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
-		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
-		NodesWith: a.nodesWith,
-		Serves:    a.serves, Probes: c.Probes, UserNamespaces: c.UserNamespaces,
-		Failpoints: c.Failpoints,
+		Pressures: a.pressures, ShuttingDown: a.shuttingDown, AdmitBy: a.admittingNode,
+		StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
+		Credentials: credentials, NodesWith: a.nodesWith,
+		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves,
 	})
 	a.eviction = eviction.New(eviction.Config{
 		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event,

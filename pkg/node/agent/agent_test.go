@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -307,11 +308,21 @@ func TestNodeOfAnotherMachine(t *testing.T) {
 		b.stop()
 		before := &corev1.Node{}
 		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, before))
-		a, err := New(Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
-			NodeIP: netip.MustParseAddr("192.0.2.2"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-			LogDir: filepath.Join(b.dir, "log"), Recorder: b.events,
+		a, err := New(Config{
+			Environment: pod.Environment{
+				Client:   b.cluster,
+				Runtime:  b.runtime,
+				Network:  b.network,
+				NodeName: "node",
+				DataDir:  filepath.Join(b.dir, "data"),
+				RunDir:   filepath.Join(b.dir, "run"),
+				LogDir:   filepath.Join(b.dir, "log"),
+				Recorder: b.events,
+			},
+			NodeIP:      netip.MustParseAddr("192.0.2.2"),
 			Annotations: map[string]string{"owner": "b"},
-			VerifyNode:  func(n *corev1.Node) error { return errors.New(n.Name + " is taken") }})
+			VerifyNode:  func(n *corev1.Node) error { return errors.New(n.Name + " is taken") },
+		})
 		require.NoError(t, err)
 		require.ErrorContains(t, a.Run(b.ctx), "node is taken")
 		after := &corev1.Node{}

@@ -38,6 +38,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -115,11 +116,19 @@ func TestNodeAPI(t *testing.T) {
 		return 137
 	}}})
 	a, err := New(Config{
-		Client: reviewing{c}, Runtime: stored{rt, dir}, NodeName: "node",
-		Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
-		NodeIP:  netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"),
-		LogDir:   filepath.Join(dir, "log"),
-		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: func() *x509.CertPool { return pool },
+		Environment: pod.Environment{
+			Client:   reviewing{c},
+			Runtime:  stored{rt, dir},
+			NodeName: "node",
+			Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+			DataDir:  filepath.Join(dir, "data"),
+			RunDir:   filepath.Join(dir, "run"),
+			LogDir:   filepath.Join(dir, "log"),
+			Recorder: &eventList{},
+		},
+		NodeIP:         netip.MustParseAddr("127.0.0.1"),
+		ListenAddress:  "127.0.0.1:0",
+		ClientCAs:      func() *x509.CertPool { return pool },
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil },
 	})
 	require.NoError(t, err)

@@ -16,28 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/base/failpoint"
-	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/node/host/shutdown"
-	"github.com/coracle-dev/coracle/pkg/node/network"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
-	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
-	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
 // Config configures an Agent.
 type Config struct {
-	// Client has the node's identity. Its cache may only hold objects that a node may read.
-	Client  client.Interface
-	Runtime runtime.Runtime
-	Network network.Network
-	// Policies enforces network policies; may be nil.
-	Policies pod.Policies
+	// A nil Recorder means to write events through Client, a nil Logger slog.Default().
+	pod.Environment
 
-	NodeName string
-	NodeIP   netip.Addr
+	NodeIP netip.Addr
 	// Labels and Annotations are added to the node's at each registration. Taints are set only when the node is
 	// created.
 	Labels, Annotations map[string]string
@@ -45,27 +35,17 @@ type Config struct {
 	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. Run then fails.
 	VerifyNode func(*corev1.Node) error
 
-	// DataDir/pods/UID holds a pod's files. RunDir need not survive a reboot. LogDir holds the containers' logs.
-	DataDir, RunDir, LogDir string
-
 	// PluginDir is the directory shared with CSI drivers and device plugins, like the kubelet's /var/lib/kubelet.
 	// PluginLink becomes a symbolic link to it if that path is free. An empty PluginDir disables plugins.
 	PluginDir, PluginLink string
-
-	// CgroupRoot is the parent cgroup of all pods and must match the runtime's; default "/coracle".
-	CgroupRoot string
 
 	// ClusterCIDR is the range of all pods, ServiceCIDR the range of services. A node's pod range outside
 	// ClusterCIDR, or overlapping ServiceCIDR, is refused. An invalid prefix disables its check.
 	ClusterCIDR, ServiceCIDR netip.Prefix
 
-	ClusterDNS    []netip.Addr
-	ClusterDomain string // default cluster.local
-	ResolvConf    string // default /etc/resolv.conf
-	MaxPods       int    // default 110
+	MaxPods int // default 110
 	// AllowedUnsafeSysctls are sysctls, or prefixes ending in "*", allowed to pods in addition to the safe ones.
 	AllowedUnsafeSysctls []string
-	SeccompDir           string // for localhostProfile; default DataDir/seccomp
 
 	// Eviction holds the eviction thresholds; the zero value means config.DefaultThresholds.
 	Eviction eviction.Policy
@@ -86,9 +66,6 @@ type Config struct {
 	// "".
 	CredentialConfig, CredentialBinDir string
 
-	// Probes restricts the hosts that probes and hooks of pods may name.
-	Probes probe.Guard
-
 	// ManifestDir is the folder of static pods' manifests, or "". For DecodeManifest see static.Config.
 	ManifestDir    string
 	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
@@ -108,20 +85,11 @@ type Config struct {
 	// a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
-	// UserNamespaces returns nil, or why pods cannot have user namespaces; a nil function means unsupported. The first
-	// call may take some milliseconds.
-	UserNamespaces func() error
-
 	// API sends requests to the API server for Parts; nil if they send none.
 	API part.API
 	// Parts create the extensions of other systems to the agent.
 	Parts []func(part.Host) part.Part
 
-	// Recorder records events; nil means to write them through Client.
-	Recorder pod.Recorder
-	Logger   *slog.Logger
-	// Failpoints are for tests.
-	Failpoints failpoint.Hook
 	// Metrics registers the agent's metrics, and the node's API serves all metrics in it. Nil means a new registry.
 	Metrics *prometheus.Registry
 }

@@ -32,6 +32,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
@@ -302,10 +303,22 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 
 // start runs an agent like a new process.
 func (b *bench) start() {
-	c := Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
-		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR,
-		Shutdown: b.periods}
+	c := Config{
+		Environment: pod.Environment{
+			Client:   b.cluster,
+			Runtime:  b.runtime,
+			Network:  b.network,
+			NodeName: "node",
+			DataDir:  filepath.Join(b.dir, "data"),
+			RunDir:   filepath.Join(b.dir, "run"),
+			LogDir:   filepath.Join(b.dir, "log"),
+			Recorder: b.events,
+		},
+		NodeIP:    netip.MustParseAddr("192.0.2.1"),
+		Machine:   b.machine,
+		OnPodCIDR: b.onPodCIDR,
+		Shutdown:  b.periods,
+	}
 	if b.logind != nil {
 		c.Logind = b.logind.connect
 	}

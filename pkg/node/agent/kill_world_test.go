@@ -37,6 +37,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/containerd"
 	"github.com/coracle-dev/coracle/test/dradriver"
@@ -110,10 +111,22 @@ func (l life) live() error {
 	}
 	cluster := newCluster(ctx)
 	a, err := New(Config{
-		Client: cluster, Runtime: r, Network: n, NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"),
-		CgroupRoot: l.cgroup(),
-		DataDir:    l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"),
-		Recorder: &eventList{}, UserNamespaces: users.Supported, Logger: log, Failpoints: hook,
+		Environment: pod.Environment{
+			Client:         cluster,
+			Runtime:        r,
+			Network:        n,
+			NodeName:       "node",
+			CgroupRoot:     l.cgroup(),
+			DataDir:        l.path("data/agent"),
+			RunDir:         l.path("run/agent"),
+			LogDir:         l.path("log"),
+			Recorder:       &eventList{},
+			UserNamespaces: users.Supported,
+			Logger:         log,
+			Failpoints:     hook,
+		},
+		NodeIP:    netip.MustParseAddr("192.0.2.1"),
+		PluginDir: l.path("k"),
 	})
 	if err != nil {
 		return err

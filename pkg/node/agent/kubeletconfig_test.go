@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 )
 
@@ -20,10 +21,15 @@ func TestKubeletConfiguration(t *testing.T) {
 	reserved, err := config.ParseReserved([]string{"cpu=100m", "memory=1Gi", "pid=100"})
 	require.NoError(t, err)
 	a := &Agent{port: 10250, machine: machine{memory: 8 << 30}, c: Config{
-		ListenAddress: ":10250", MaxPods: 50, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10")},
-		Taints:   []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}},
-		Shutdown: []config.ShutdownPeriod{{Priority: 7, Period: time.Minute}}, Reserved: reserved,
-		Eviction: eviction.Policy{Thresholds: config.DefaultThresholds(), Transition: 5 * time.Minute},
+		Environment: pod.Environment{
+			ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10")},
+		},
+		ListenAddress: ":10250",
+		MaxPods:       50,
+		Taints:        []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}},
+		Shutdown:      []config.ShutdownPeriod{{Priority: 7, Period: time.Minute}},
+		Reserved:      reserved,
+		Eviction:      eviction.Policy{Thresholds: config.DefaultThresholds(), Transition: 5 * time.Minute},
 	}}
 	text, err := json.Marshal(a.kubeletConfiguration())
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -25,10 +26,18 @@ func TestPodRangeIsAppliedOnce(t *testing.T) {
 	var calls atomic.Int32
 	var log runtest.Buffer
 	a, err := New(Config{
-		Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}),
-		Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
-		NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"),
-		LogDir: filepath.Join(dir, "log"), Recorder: &eventList{}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Environment: pod.Environment{
+			Client:   newCluster(t.Context()),
+			Runtime:  fakeruntime.New(fakeruntime.Config{}),
+			Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+			NodeName: "node",
+			DataDir:  dir,
+			RunDir:   filepath.Join(dir, "run"),
+			LogDir:   filepath.Join(dir, "log"),
+			Recorder: &eventList{},
+			Logger:   slog.New(slog.NewTextHandler(&log, nil)),
+		},
+		NodeIP:      netip.MustParseAddr("192.0.2.1"),
 		ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"),
 		OnPodCIDR: func(context.Context, netip.Prefix) error {
 			calls.Add(1)
@@ -56,10 +65,17 @@ func TestStoredPodRange(t *testing.T) {
 	start := func() (*Agent, *[]netip.Prefix) {
 		var got []netip.Prefix
 		a, err := New(Config{
-			Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}),
-			Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
-			NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"),
-			LogDir: filepath.Join(dir, "log"), Recorder: &eventList{},
+			Environment: pod.Environment{
+				Client:   newCluster(t.Context()),
+				Runtime:  fakeruntime.New(fakeruntime.Config{}),
+				Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+				NodeName: "node",
+				DataDir:  dir,
+				RunDir:   filepath.Join(dir, "run"),
+				LogDir:   filepath.Join(dir, "log"),
+				Recorder: &eventList{},
+			},
+			NodeIP:      netip.MustParseAddr("192.0.2.1"),
 			ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"),
 			OnPodCIDR:   func(_ context.Context, p netip.Prefix) error { got = append(got, p); return nil },
 		})

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/node/plugins"
 )
 
@@ -65,7 +66,7 @@ func (r *registrations) Register(ctx context.Context, req *deviceplugin.Register
 	return &deviceplugin.Empty{}, nil
 }
 
-func clip(s string) string { return s[:min(len(s), 512)] }
+func clip(s string) string { return bounded.Text(s, 512) }
 
 func (m *Manager) register(ctx, life context.Context, req *deviceplugin.RegisterRequest) error {
 	if !slices.Contains(deviceplugin.SupportedVersions[:], req.Version) {

@@ -100,8 +100,8 @@ func New(images runtime.Images, recordDir string) *Manager {
 	}
 }
 
-// Start reads the records, completes records of interrupted pulls, and removes records of images that are gone. The
-// runtime must be ready. Call Start before the first Ensure.
+// Start reads the records, and removes records of images that are gone. The runtime must be ready. Call Start before
+// the first Ensure.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.dir == "" {
 		return nil
@@ -110,12 +110,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	if m.records, err = OpenRecords(m.dir); err != nil {
 		return err
 	}
-	err = m.records.recover(func(ref string) (runtime.Image, error) { return m.images.Get(ctx, ref) })
-	list, listErr := m.images.List(ctx)
-	if listErr != nil {
-		return errors.Join(err, listErr)
-	}
-	return errors.Join(err, m.records.prune(list))
+	return m.records.prune(ctx, m.images)
 }
 
 // Ensure returns the image, and pulls it if the policy requires that. The error is an *Error unless ctx is done.
@@ -320,9 +315,11 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string,
 // fetch tries the credentials in order, then none, and records the one that succeeded.
 func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential,
 	moved func(runtime.Progress)) (runtime.Image, error) {
-	if err := m.records.begin(name); err != nil {
-		return runtime.Image{}, err
-	}
+	t := m.records.begin()
+	observe := runtime.PullObserver{Progress: moved, Found: func(id string) error {
+		_, err := m.images.Get(ctx, id)
+		return t.found(id, err == nil)
+	}}
 	var errs []error
 	for i := 0; i <= len(credentials); i++ {
 		var with *keyring.Credential
@@ -330,16 +327,16 @@ func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []key
 		if i < len(credentials) {
 			with, auths = &credentials[i], []runtime.Auth{credentials[i].Auth}
 		}
-		img, err := m.images.Pull(ctx, ref, auths, moved)
+		img, err := m.images.Pull(ctx, ref, auths, observe)
 		if err == nil {
-			return img, m.records.end(name, img.ID, with)
+			return img, t.end(name, img.ID, with)
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
 			break
 		}
 	}
-	return runtime.Image{}, errors.Join(errs[0], m.records.end(name, "", nil))
+	return runtime.Image{}, errors.Join(errs[0], t.end(name, "", nil), m.records.prune(ctx, m.images))
 }
 
 type lane struct {
@@ -424,7 +421,7 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 	}
 	sort.Slice(list, func(i, j int) bool { return last[list[i].ID].Before(last[list[j].ID]) })
 	var freed int64
-	errs := []error{m.records.prune(list)}
+	errs := []error{m.records.prune(ctx, m.images)}
 	for _, img := range list {
 		if freed >= free {
 			break

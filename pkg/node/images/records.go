@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ type Records struct {
 
 	mu    sync.Mutex
 	byID  map[string]*record
-	going map[string]int // pulls in progress, by reference
+	going map[string]int // pulls in progress, by ID of an image that they found
 	// damaged are the names of unreadable records. Their images were pulled, so that pods must pull them again.
 	damaged map[string]bool
 }
@@ -51,13 +52,7 @@ type access struct {
 	Accounts []keyring.Account `json:",omitempty"`
 }
 
-// intent is written before a pull, so that an image whose pull was killed does not count as preloaded.
-type intent struct{ Ref string }
-
-const (
-	recordPrefix, intentPrefix = "image-", "pull-"
-	recordSuffix               = ".json"
-)
+const recordPrefix, recordSuffix = "image-", ".json"
 
 // OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files,
 // except records of images.
@@ -89,70 +84,60 @@ func OpenRecords(dir string) (*Records, error) {
 }
 
 func (r *Records) take(name string, data []byte) error {
-	switch {
-	case strings.HasPrefix(name, recordPrefix):
-		var rec record
-		if err := json.Unmarshal(data, &rec); err != nil {
-			return err
-		}
-		if rec.Image == "" || name != fileOf(recordPrefix, rec.Image) {
-			return errors.New("a record of another image")
-		}
-		r.byID[rec.Image] = &rec
-		return nil
-	case strings.HasPrefix(name, intentPrefix):
-		var i intent
-		if err := json.Unmarshal(data, &i); err != nil {
-			return err
-		}
-		r.going[i.Ref]++
-		return nil
-	}
-	return errors.New("not a record")
-}
-
-func fileOf(prefix, key string) string { return prefix + keyring.Sum(key) + recordSuffix }
-
-// write is durable: an image whose record is lost in a power failure would count as preloaded, and be for all pods.
-func (r *Records) write(name string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
+	var rec record
+	if err := json.Unmarshal(data, &rec); err != nil {
 		return err
 	}
-	return atomicfile.WriteDurably(filepath.Join(r.dir, name), data)
+	if rec.Image == "" || name != fileOf(rec.Image) {
+		return errors.New("a record of another image")
+	}
+	r.byID[rec.Image] = &rec
+	return nil
 }
 
-func (r *Records) begin(ref string) error {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.going[ref]++; r.going[ref] > 1 {
-		return nil
-	}
-	return r.write(fileOf(intentPrefix, ref), intent{ref})
+func fileOf(id string) string { return recordPrefix + keyring.Sum(id) + recordSuffix }
+
+// transfer is a pull in progress. Its images have records from before they are in the store, so that at no time, also
+// not after a crash, a pulled image counts as preloaded.
+type transfer struct {
+	r   *Records
+	ids map[string]bool
 }
 
-// end is called after a pull. with is nil for a pull without a credential, id is empty for a failed pull.
-func (r *Records) end(ref, id string, with *keyring.Credential) error {
-	if r == nil {
+func (r *Records) begin() *transfer { return &transfer{r, map[string]bool{}} }
+
+// found records an image that only pods with later recorded access may use. An image that is present without a record
+// stays preloaded.
+func (t *transfer) found(id string, present bool) error {
+	if t.r == nil {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
+	if !t.ids[id] {
+		t.ids[id] = true
+		t.r.going[id]++
+	}
+	if present || t.r.byID[id] != nil {
+		return nil
+	}
+	return t.r.store(&record{Image: id, Repositories: map[string]*access{}})
+}
+
+// end is called after the pull. with is nil for a pull without a credential, id is empty for a failed pull.
+func (t *transfer) end(ref, id string, with *keyring.Credential) (err error) {
+	if t.r == nil {
+		return nil
+	}
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
 	if id != "" {
-		if err := r.allow(id, ref, with); err != nil {
-			return err // the intent remains, so the image does not count as preloaded
+		err = t.r.allow(id, ref, with)
+	}
+	for one := range t.ids {
+		if t.r.going[one]--; t.r.going[one] == 0 {
+			delete(t.r.going, one)
 		}
-	}
-	if r.going[ref]--; r.going[ref] > 0 {
-		return nil
-	}
-	delete(r.going, ref)
-	err := os.Remove(filepath.Join(r.dir, fileOf(intentPrefix, ref)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
 	}
 	return err
 }
@@ -182,9 +167,22 @@ func (r *Records) allow(id, ref string, with *keyring.Credential) error {
 	}
 	a = &next
 	rec.Repositories[repository] = a
-	r.byID[id] = rec
-	delete(r.damaged, fileOf(recordPrefix, id))
-	return r.write(fileOf(recordPrefix, id), rec)
+	return r.store(rec)
+}
+
+// store is durable: an image whose record is lost in a power failure would count as preloaded. Called with the lock
+// held.
+func (r *Records) store(rec *record) error {
+	data, err := json.Marshal(rec)
+	if err == nil {
+		err = atomicfile.WriteDurably(filepath.Join(r.dir, fileOf(rec.Image)), data)
+	}
+	if err != nil {
+		return err
+	}
+	r.byID[rec.Image] = rec
+	delete(r.damaged, fileOf(rec.Image))
+	return nil
 }
 
 // appended returns the list with one more element, without the oldest if there are more than maxSecrets.
@@ -235,14 +233,14 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 	return true, nil
 }
 
-// allowed returns who may use an image without a pull. known is false if the image was pulled from another repository
-// or by a process that was killed before it recorded the pull; then public says whether it was preloaded.
+// allowed returns who may use an image without a pull. known is false if no pull of the image from this repository
+// succeeded; then public says whether it was preloaded.
 func (r *Records) allowed(ref, id string) (public bool, may access, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.byID[id]
 	if rec == nil {
-		return r.going[ref] == 0 && !r.damaged[fileOf(recordPrefix, id)], access{}, false // preloaded images are public
+		return !r.damaged[fileOf(id)], access{}, false // preloaded images are public
 	}
 	a := rec.Repositories[repositoryOf(ref)]
 	if a == nil {
@@ -251,18 +249,21 @@ func (r *Records) allowed(ref, id string) (public bool, may access, known bool) 
 	return a.Public, *a, true
 }
 
-func (r *Records) prune(list []runtime.Image) error {
+// prune removes the records of images that are gone. It lists the images with the lock held, because the list must have
+// each image whose pull has ended.
+func (r *Records) prune(ctx context.Context, images runtime.Images) error {
 	if r == nil {
 		return nil
 	}
-	have, files := map[string]bool{}, map[string]bool{}
-	for _, img := range list {
-		have[img.ID], files[fileOf(recordPrefix, img.ID)] = true, true
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.going) > 0 { // the list may lack an image that is being pulled
-		return nil
+	list, err := images.List(ctx)
+	if err != nil {
+		return err
+	}
+	have, files := map[string]bool{}, map[string]bool{}
+	for _, img := range list {
+		have[img.ID], files[fileOf(img.ID)] = true, true
 	}
 	var errs []error
 	for file := range r.damaged {
@@ -272,44 +273,14 @@ func (r *Records) prune(list []runtime.Image) error {
 		}
 	}
 	for id := range r.byID {
-		if have[id] {
+		if have[id] || r.going[id] > 0 {
 			continue
 		}
-		if err := os.Remove(filepath.Join(r.dir, fileOf(recordPrefix, id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(r.dir, fileOf(id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 			continue
 		}
 		delete(r.byID, id)
-	}
-	return errors.Join(errs...)
-}
-
-// recover completes the records of interrupted pulls, so that only pods that can pull the images may use them.
-func (r *Records) recover(get func(ref string) (runtime.Image, error)) error {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var errs []error
-	for ref := range r.going {
-		img, err := get(ref)
-		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
-			errs = append(errs, err)
-			continue
-		}
-		if err == nil && r.byID[img.ID] == nil {
-			rec := &record{Image: img.ID, Repositories: map[string]*access{}}
-			if err := r.write(fileOf(recordPrefix, img.ID), rec); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			r.byID[img.ID] = rec
-		}
-		delete(r.going, ref)
-		if err := os.Remove(filepath.Join(r.dir, fileOf(intentPrefix, ref))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
 	}
 	return errors.Join(errs...)
 }

@@ -28,7 +28,7 @@ type private struct {
 }
 
 func (p *private) Pull(ctx context.Context, ref string, auths []runtime.Auth,
-	progress func(runtime.Progress)) (runtime.Image, error) {
+	observe runtime.PullObserver) (runtime.Image, error) {
 	p.mu.Lock()
 	p.pulls++
 	denied := p.password != "" && (len(auths) != 1 || auths[0].Password != p.password)
@@ -36,7 +36,7 @@ func (p *private) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 	if denied {
 		return runtime.Image{}, errors.New("denied")
 	}
-	return p.Images.Pull(ctx, ref, auths, progress)
+	return p.Images.Pull(ctx, ref, auths, observe)
 }
 
 func login(secret, password string) func() []keyring.Credential {
@@ -159,22 +159,57 @@ func TestRecordsGoWithTheirImages(t *testing.T) {
 	require.Empty(t, files())
 }
 
-func TestAPullThatWasCutOffMakesNoPreloadedImage(t *testing.T) {
-	dir := t.TempDir()
-	rt := fake.New(fake.Config{})
-	r, err := OpenRecords(dir)
-	require.NoError(t, err)
-	require.NoError(t, r.begin("x.io/a:1"))
-	_, err = rt.Images().Pull(t.Context(), "x.io/a:1", nil, nil) // then the process was killed
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, recordPrefix+"damaged"+recordSuffix), []byte("{"), 0o600))
-	for range 2 {
-		m := New(rt.Images(), dir)
+// unpacking is a runtime that shows a pulled image while it is still unpacking it, and fails if broken is set.
+type unpacking struct {
+	runtime.Images
+	shown  func(runtime.Image)
+	broken error
+}
+
+func (u *unpacking) Pull(ctx context.Context, ref string, auths []runtime.Auth,
+	observe runtime.PullObserver) (runtime.Image, error) {
+	img, err := u.Images.Pull(ctx, ref, auths, observe)
+	if err != nil {
+		return img, err
+	}
+	u.shown(img)
+	return img, u.broken
+}
+
+// A private image is for no other pod, by no name, while it is unpacked, if that fails, and if the process is killed.
+func TestAnImageIsPrivateBeforeItsPullEnds(t *testing.T) {
+	for _, broken := range []error{nil, errors.New("no space")} {
+		dir := t.TempDir()
+		rt := fake.New(fake.Config{})
+		hidden := func(m *Manager, img runtime.Image) {
+			for _, ref := range append([]string{"x.io/a:1", img.ID}, img.Digests...) {
+				_, err := rt.Images().Get(t.Context(), ref)
+				require.NoError(t, err)
+				_, err = m.Ensure(t.Context(), Request{Ref: ref, Policy: corev1.PullNever})
+				var e *Error
+				require.ErrorAs(t, err, &e, ref)
+				require.Equal(t, "ErrImageNeverPull", e.Reason)
+			}
+		}
+		var m *Manager
+		var seen runtime.Image
+		m = New(&unpacking{Images: rt.Images(), broken: broken, shown: func(img runtime.Image) {
+			seen = img
+			hidden(m, img)
+			killed := New(rt.Images(), dir) // a process that starts after this one was killed here
+			require.NoError(t, killed.Start(t.Context()))
+			hidden(killed, img)
+			_, err := m.Collect(t.Context(), nil, 0)
+			require.NoError(t, err)
+		}}, dir)
 		require.NoError(t, m.Start(t.Context()))
-		_, err = m.Ensure(t.Context(), Request{Ref: "x.io/a:1", Policy: corev1.PullNever})
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, "ErrImageNeverPull", e.Reason)
+		_, err := m.Ensure(t.Context(), Request{Ref: "x.io/a:1", Credentials: login("a", "p")})
+		if broken != nil {
+			require.ErrorContains(t, err, "no space")
+		} else {
+			require.NoError(t, err)
+		}
+		hidden(m, seen)
 	}
 }
 
@@ -214,9 +249,9 @@ func TestRecordsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	for i := range 3 * maxSecrets {
 		c := login(strings.Repeat("x", i+1), "p")()[0]
-		require.NoError(t, r.end("x.io/a:1", "sha256:a", &c))
+		require.NoError(t, r.begin().end("x.io/a:1", "sha256:a", &c))
 		c = plugged(strings.Repeat("x", i+1), "p")()[0]
-		require.NoError(t, r.end("x.io/a:1", "sha256:a", &c))
+		require.NoError(t, r.begin().end("x.io/a:1", "sha256:a", &c))
 	}
 	require.Len(t, r.byID["sha256:a"].Repositories["x.io/a"].Secrets, maxSecrets)
 	require.Len(t, r.byID["sha256:a"].Repositories["x.io/a"].Accounts, maxSecrets)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
@@ -30,6 +32,8 @@ type Config struct {
 	Source Source
 	// NodeName is the node's name.
 	NodeName string
+	// Sandboxes returns the addresses of the pods that an earlier process left, by UID. It may be nil.
+	Sandboxes func() map[string]netip.Addr
 	// Prefix begins the table's name.
 	Prefix string
 	// Logger is slog.Default() if nil.
@@ -80,16 +84,22 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { _ = e.kernel.close() }()
+	if e.Sandboxes != nil {
+		e.mu.Lock()
+		for uid, a := range e.Sandboxes() {
+			e.local[types.UID(uid)] = a
+		}
+		e.mu.Unlock()
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { e.guard.Loop(ctx, "rules", e.follow) })
 	e.SetReady()
-	retry := retryFirst
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for ctx.Err() == nil {
 		var again <-chan time.Time
-		var timer *time.Timer
 		var err error
 		if p := e.guard.Do("sync", func() { err = e.sync(ctx) }); p != nil {
 			e.kernel.abandon()
@@ -99,33 +109,31 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 			return nil
 		}
 		if err != nil {
-			e.Logger.Error("could not write network policy rules, retrying", "after", retry, "error", err)
-			timer = time.NewTimer(retry)
-			again, retry = timer.C, min(2*retry, retryMost)
+			pause := retry.Next()
+			e.Logger.Error("could not write network policy rules, retrying", "after", pause, "error", err)
+			again = time.After(pause)
 		} else {
-			retry = retryFirst
+			retry.Reset()
 		}
 		select {
 		case <-e.wake:
 		case <-again:
 		case <-ctx.Done():
 		}
-		if timer != nil {
-			timer.Stop()
-		}
 	}
 	return nil
 }
 
 func (e *Enforcer) follow(ctx context.Context) {
-	retry := retryFirst
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for version := ""; ; {
 		rules, err := e.Source.Next(ctx, e.NodeName, version)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			version, retry = rules.Version, retryFirst
+			version = rules.Version
+			retry.Reset()
 			e.mu.Lock()
 			rules.keep(e.rules, e.local)
 			e.rules = rules
@@ -133,15 +141,9 @@ func (e *Enforcer) follow(ctx context.Context) {
 			e.mark()
 			continue
 		}
-		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", retry, "error", err)
-		timer := time.NewTimer(retry)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
-		retry = min(2*retry, retryMost)
+		pause := retry.Next()
+		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", pause, "error", err)
+		backoff.Sleep(ctx, pause)
 	}
 }
 
@@ -199,9 +201,10 @@ func (e *Enforcer) sync(ctx context.Context) error {
 
 // keep copies the rules of pods that still run here from before: a forced deletion removes a pod from the API at once,
 // and its processes may run until its grace period ends. Such pods come first, because another pod may already have the
-// address of one that has been released since.
+// address of one that has been released since. If an earlier process had the rules, before is nil, and the pods are
+// isolated.
 func (r *Rules) keep(before *Rules, local map[types.UID]netip.Addr) {
-	if before == nil || !r.Active {
+	if !r.Active {
 		return
 	}
 	there := make(map[types.UID]bool, len(r.Pods))
@@ -209,7 +212,16 @@ func (r *Rules) keep(before *Rules, local map[types.UID]netip.Addr) {
 		there[p.UID] = true
 	}
 	var kept []Pod
-	all, old := newSets(), before.sets()
+	all := newSets()
+	if before == nil {
+		before = &Rules{}
+		for uid := range local {
+			if !there[uid] && !strings.HasPrefix(string(uid), staticPrefix) {
+				kept = append(kept, Pod{UID: uid, Ingress: all.chain("in", nil), Egress: all.chain("out", nil)})
+			}
+		}
+	}
+	old := before.sets()
 	for _, p := range before.Pods {
 		if _, here := local[p.UID]; !here || there[p.UID] {
 			continue
@@ -276,6 +288,9 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	}
 	uid := identity(p, static.IsStatic(p))
 	e.mu.Lock()
+	if uid != p.UID {
+		delete(e.local, p.UID) // from Sandboxes
+	}
 	if e.local[uid] != a {
 		e.local[uid] = a
 		e.mark()
@@ -313,6 +328,7 @@ func (e *Enforcer) Release(p *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.local, identity(p, static.IsStatic(p)))
+	delete(e.local, p.UID)
 }
 
 // Reset removes the table, including one that a killed process left. It may be repeated.

@@ -106,12 +106,14 @@ func podOf(p *corev1.Pod) *pod {
 	return out
 }
 
+const staticPrefix = "static:"
+
 // identity returns the ID that node and server use for a pod: its UID or, for a static pod, whose UID in the API
 // differs, its name. The mirror pod's annotation is not used, because anyone who may create pods could write another
 // pod's UID into it.
 func identity(p *corev1.Pod, static bool) types.UID {
 	if static {
-		return types.UID("static:" + p.Namespace + "/" + p.Name)
+		return types.UID(staticPrefix + p.Namespace + "/" + p.Name)
 	}
 	return p.UID
 }

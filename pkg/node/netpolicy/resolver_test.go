@@ -281,6 +281,47 @@ func TestPodsThatAreGoneFromTheAPI(t *testing.T) {
 	<-done
 }
 
+// TestPodsOfAnEarlierProcess checks that a pod that a forced deletion removed from the API, and whose rules an earlier
+// process had, is isolated while its processes run.
+func TestPodsOfAnEarlierProcess(t *testing.T) {
+	forced, static := netip.MustParseAddr("10.42.0.5"), netip.MustParseAddr("10.42.0.6")
+	left := map[string]netip.Addr{"forced": forced, "static": static, "known": netip.MustParseAddr("10.42.0.7")}
+	source := given(make(chan *Rules))
+	e := NewEnforcer(Config{
+		Source:    source,
+		Prefix:    "left",
+		Sandboxes: func() map[string]netip.Addr { return left },
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	<-e.Ready()
+	p := &corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "file")}
+	p.UID = "static"
+	require.NoError(t, e.Setup(ctx, p, static.String()))
+	send := func(pods ...Pod) *state {
+		source <- sealed(&Rules{Active: true, Pods: pods, Chains: map[string][]Rule{}})
+		source <- nil // the rules are known when this is read
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		s, _ := e.rules.state(e.local)
+		return s
+	}
+	for range 2 {
+		s := send(Pod{UID: "known"})
+		require.Len(t, s.egress, 1, "%v", s.egress)
+		require.Contains(t, s.chains, s.egress[forced])
+		require.Contains(t, s.chains, s.ingress[forced])
+		require.Empty(t, s.chains[s.egress[forced]])
+	}
+	e.Release(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "forced"}})
+	require.Empty(t, send(Pod{UID: "known"}).egress)
+	cancel()
+	require.NoError(t, <-done)
+	require.NoError(t, Reset("left"))
+}
+
 func sealed(r *Rules) *Rules {
 	r.encode()
 	return r

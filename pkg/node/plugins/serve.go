@@ -2,11 +2,7 @@ package plugins
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -17,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
+	hostsocket "github.com/coracle-dev/coracle/pkg/node/host/socket"
 )
 
 const (
@@ -31,10 +28,7 @@ const (
 func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register func(*grpc.Server),
 	options ...grpc.ServerOption) error {
 	path := filepath.Join(d.root, rel)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	l, err := net.Listen("unix", path)
+	l, err := hostsocket.ListenUnix(path)
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", filepath.Join(d.public, rel), err)
 	}

@@ -26,29 +26,44 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config configures a Manager. ResolvConf, Probes, SeccompDir, Sysctls, Pressures and Logger are optional.
-type Config struct {
-	Client   client.Interface
-	Runtime  runtime.Runtime
-	Network  network.Network
+// Environment is what all pods of a node share. The agent's configuration includes it.
+type Environment struct {
+	// Client has the node's identity. Its cache may only hold objects that a node may read.
+	Client  client.Interface
+	Runtime runtime.Runtime
+	Network network.Network
+	// Policies enforces network policies; may be nil.
+	Policies Policies
+	// Recorder records events.
 	Recorder Recorder
 	Logger   *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
+
+	NodeName string
+	// Pods' files are in DataDir/pods, volumes of API objects in RunDir/volumes (a tmpfs), container logs in LogDir.
+	// RunDir need not survive a reboot.
+	DataDir, RunDir, LogDir string
+	// CgroupRoot is the parent cgroup of all pods and must match the runtime's; the agent's default is "/coracle".
+	CgroupRoot string
+
+	ClusterDNS    []netip.Addr
+	ClusterDomain string // the agent's default is cluster.local
+	ResolvConf    string // default /etc/resolv.conf
+	SeccompDir    string // for localhostProfile; default DataDir/seccomp
+	// Probes restricts the hosts that probes and hooks of pods may name.
+	Probes probe.Guard
+	// UserNamespaces returns nil, or why pods cannot have user namespaces; a nil function means unsupported. The first
+	// call may take some milliseconds.
+	UserNamespaces func() error
+}
+
+// Config configures a Manager. Metrics, Sysctls and Pressures are optional.
+type Config struct {
+	Environment
 	// Metrics registers the pods' metrics; may be nil.
 	Metrics prometheus.Registerer
-
-	NodeName, HostIP string
-	// Pods' files are in DataDir/pods, volumes of API objects in RunDir/volumes (a tmpfs), container logs in LogDir.
-	DataDir, RunDir, LogDir string
-	// CgroupRoot is the parent cgroup of all pods.
-	CgroupRoot    string
-	ClusterDNS    []netip.Addr
-	ClusterDomain string
-	// ResolvConf is the path of the node's resolv.conf; default /etc/resolv.conf.
-	ResolvConf string
-	// SeccompDir contains the profiles for localhostProfile; default DataDir/seccomp.
-	SeccompDir string
-	// Probes restricts the hosts that probes and hooks may name.
-	Probes probe.Guard
+	HostIP  string
 	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
 	// MemoryCapacity is the node's memory in bytes.
@@ -83,12 +98,7 @@ type Config struct {
 	Serves func(*corev1.Pod) bool
 	// StaticPods makes Sync skip the pods that LeftStatic returns: a static.Manager starts or stops them later.
 	StaticPods bool
-	// UserNamespaces returns nil, or why pods cannot have user namespaces here; a nil function means unsupported.
-	UserNamespaces func() error
-	Parts          []part.Part
-	// Policies may be nil.
-	Policies   Policies
-	Failpoints failpoint.Hook
+	Parts      []part.Part
 }
 
 // Policies enforces network policies; netpolicy.Enforcer implements it.

@@ -87,15 +87,27 @@ func (r *rig) start() {
 		rt = r.wrapRuntime(rt)
 	}
 	r.m = New(Config{
-		Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events,
-		Logger:   slog.New(slog.DiscardHandler),
-		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"),
-		LogDir:        filepath.Join(r.dir, "log"),
+		Environment: Environment{
+			Client:         &connection{api: r.api},
+			Runtime:        rt,
+			Network:        r.network,
+			Recorder:       r.events,
+			Logger:         slog.New(slog.DiscardHandler),
+			NodeName:       "node",
+			DataDir:        filepath.Join(r.dir, "data"),
+			RunDir:         filepath.Join(r.dir, "run"),
+			LogDir:         filepath.Join(r.dir, "log"),
+			ClusterDomain:  "cluster.local",
+			Failpoints:     r.failpoints,
+			UserNamespaces: r.userNamespaces,
+		},
+		HostIP:        "192.0.2.1",
 		Parts:         []part.Part{tasklogs.Part(part.Host{LogDir: filepath.Join(r.dir, "log")})},
-		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node },
+		Node:          func() *corev1.Node { return r.node },
 		Allocatable:   func() corev1.ResourceList { return r.node.Status.Allocatable },
-		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: r.userNamespaces,
-		Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil },
+		VolumePlugins: r.volumePlugins,
+		ShuttingDown:  r.down.Load,
+		Services:      func(context.Context, string) ([]*corev1.Service, error) { return nil, nil },
 	})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {

@@ -92,7 +92,11 @@ func TestLocalSeccompProfile(t *testing.T) {
 	require.NoError(t, os.Symlink("..", filepath.Join(dir, "up")))
 	t.Chdir(dir) // the working directory must not matter
 
-	m := &Manager{c: Config{SeccompDir: dir}}
+	m := &Manager{c: Config{
+		Environment: Environment{
+			SeccompDir: dir,
+		},
+	}}
 	local := func(name string) (string, error) {
 		return m.seccomp(&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}, false)
 	}

@@ -265,8 +265,8 @@ type Auth struct{ Username, Password, Token string }
 
 // Images manages the node's images.
 type Images interface {
-	// Pull pulls an image. It tries auths in order; none means anonymous. progress may be nil.
-	Pull(ctx context.Context, ref string, auths []Auth, progress func(Progress)) (Image, error)
+	// Pull pulls an image. It tries auths in order; none means anonymous.
+	Pull(ctx context.Context, ref string, auths []Auth, observe PullObserver) (Image, error)
 	// Get returns an image by reference ("busybox" means docker.io/library/busybox:latest), digest or ID.
 	Get(ctx context.Context, ref string) (Image, error)
 	List(ctx context.Context) ([]Image, error)
@@ -286,3 +286,11 @@ type Images interface {
 
 // Progress is the progress of a pull, in bytes; Total is 0 while unknown.
 type Progress struct{ Done, Total int64 }
+
+// PullObserver has functions that a pull calls. Each may be nil.
+type PullObserver struct {
+	Progress func(Progress)
+	// Found is called with the image's ID before Get, by any reference or ID, and List can return the image. The pull
+	// fails if Found does. It may be called more than once, also for other images of an index.
+	Found func(id string) error
+}

@@ -1,5 +1,5 @@
-// Package socket finds out which ports of the machine its processes use. Rules that redirect a port apply before
-// packets reach a socket, so that they would silently take a port from the process that has it.
+// Package socket makes private Unix sockets, and finds out which ports the machine's processes use. Rules that redirect
+// a port apply before packets reach a socket, so that they would silently take a port from the process that has it.
 package socket
 
 import (

@@ -113,6 +113,7 @@ func checkManifest(m *v1.Manifest, room int64) error {
 type guard struct {
 	store content.Provider
 	room  func() int64
+	found func(id string) error // runtime.PullObserver.Found; may be nil
 
 	mu    sync.Mutex
 	seen  map[string]bool // digests of manifests and indexes
@@ -161,6 +162,11 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 		}
 		if err := checkManifest(&m, g.room()); err != nil {
 			return nil, err
+		}
+		if g.found != nil {
+			if err := g.found(m.Config.Digest.String()); err != nil {
+				return nil, err
+			}
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()

@@ -127,7 +127,7 @@ func TestHostileImages(t *testing.T) {
 		}
 		var before, after goruntime.MemStats
 		goruntime.ReadMemStats(&before)
-		_, err := r.Images().Pull(ctx, h.ref(tag), nil, nil)
+		_, err := r.Images().Pull(ctx, h.ref(tag), nil, runtime.PullObserver{})
 		goruntime.ReadMemStats(&after)
 		require.ErrorContains(t, err, want, tag)
 		// mostly garbage; half as much more with the race detector
@@ -137,13 +137,13 @@ func TestHostileImages(t *testing.T) {
 		require.LessOrEqual(t, size(t, r.config.DataDir+"/content"), blobsBefore, tag)
 		require.Zero(t, size(t, r.config.DataDir+"/"+snapshotter+"/snapshots"), tag)
 	}
-	_, err = r.Images().Pull(ctx, h.ref("good"), nil, nil)
+	_, err = r.Images().Pull(ctx, h.ref("good"), nil, runtime.PullObserver{})
 	require.NoError(t, err)
 
 	// A bad image does not replace a good one of the same name.
 	room(48 << 20)
 	h.files["/v2/test/image/manifests/good"] = h.files["/v2/test/image/manifests/bomb"]
-	_, err = r.Images().Pull(ctx, h.ref("good"), nil, nil)
+	_, err = r.Images().Pull(ctx, h.ref("good"), nil, runtime.PullObserver{})
 	require.ErrorIs(t, err, runtime.ErrRefused)
 	_, err = r.Images().Get(ctx, h.ref("good"))
 	require.NoError(t, err)
@@ -284,7 +284,7 @@ func TestHostileRegistry(t *testing.T) {
 		var before, after goruntime.MemStats
 		goruntime.ReadMemStats(&before)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		_, err := r.Images().Pull(ctx, h.ref("x"), []runtime.Auth{{Username: "u", Password: "p"}}, nil)
+		_, err := r.Images().Pull(ctx, h.ref("x"), []runtime.Auth{{Username: "u", Password: "p"}}, runtime.PullObserver{})
 		require.Error(t, err, name)
 		require.NoError(t, ctx.Err(), name)
 		cancel()
@@ -312,7 +312,7 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 		h.mu.Lock()
 		h.override = override
 		h.mu.Unlock()
-		_, err := r.Images().Pull(context.Background(), h.ref("x"), auth, nil)
+		_, err := r.Images().Pull(context.Background(), h.ref("x"), auth, runtime.PullObserver{})
 		return err
 	}
 	for name, override := range map[string]func(w http.ResponseWriter, r *http.Request) bool{

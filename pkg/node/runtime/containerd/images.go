@@ -75,7 +75,7 @@ func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
 
 // Pull implements runtime.Images. If it fails, the store is unchanged.
 func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
-	progress func(runtime.Progress)) (runtime.Image, error) {
+	observe runtime.PullObserver) (runtime.Image, error) {
 	name, err := normalise(ref)
 	if err != nil {
 		return runtime.Image{}, err
@@ -88,29 +88,32 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 		var pulled client.Image
 		g := &guard{
 			store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}, parts: map[string]bool{},
+			found: observe.Found,
 		}
 		before, had := i.runtime.engine.ImageService().Get(ctx, name)
 		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
-			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
+			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, observe.Progress)))
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
 				break
 			}
 			continue
 		}
-		if err = i.unpack(ctx, pulled.Metadata()); err != nil {
-			if had == nil {
-				_, had = i.runtime.engine.ImageService().Update(ctx, before, "target")
-			}
-			if had != nil {
-				_ = i.runtime.engine.ImageService().Delete(ctx, name)
-			}
-			break
+		if err = i.unpack(ctx, pulled.Metadata()); err == nil {
+			err = i.reload(ctx)
 		}
-		if err = i.reload(ctx); err != nil {
-			return runtime.Image{}, err
+		if err == nil {
+			return i.Get(ctx, name)
 		}
-		return i.Get(ctx, name)
+		undo := context.WithoutCancel(ctx)
+		if had == nil {
+			_, had = i.runtime.engine.ImageService().Update(undo, before, "target")
+		}
+		if had != nil {
+			err = errors.Join(err, i.runtime.engine.ImageService().Delete(undo, name))
+		}
+		err = errors.Join(err, i.reload(undo)) // another pull may have added the image to the index
+		break
 	}
 	return runtime.Image{}, errors.Join(fmt.Errorf("pull %s: %w", name, err), i.collect(context.WithoutCancel(ctx)))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -42,10 +43,25 @@ func pull(t *testing.T, r *Runtime) {
 	require.NoError(t, err)
 	require.NoError(t, remote.Write(tag, image))
 
+	refused := errors.New("not recorded")
+	_, err = r.Images().Pull(ctx, ref+":v1", nil, runtime.PullObserver{Found: func(string) error { return refused }})
+	require.ErrorIs(t, err, refused)
+	_, err = r.Images().Get(ctx, ref+":v1")
+	require.ErrorIs(t, err, runtime.ErrNotFound)
+
 	var last runtime.Progress
-	got, err := r.Images().Pull(ctx, ref+":v1", []runtime.Auth{{Username: "who", Password: "what"}},
-		func(p runtime.Progress) { last = p })
+	found := ""
+	got, err := r.Images().Pull(ctx, ref+":v1", []runtime.Auth{{Username: "who", Password: "what"}}, runtime.PullObserver{
+		Progress: func(p runtime.Progress) { last = p },
+		Found: func(id string) error {
+			_, err := r.Images().Get(ctx, id)
+			require.ErrorIs(t, err, runtime.ErrNotFound)
+			found = id
+			return nil
+		},
+	})
 	require.NoError(t, err)
+	require.Equal(t, got.ID, found)
 	require.Equal(t, []string{ref + ":v1"}, got.Names)
 	require.Positive(t, last.Done)
 	require.Equal(t, last.Total, last.Done)
@@ -57,13 +73,13 @@ func pull(t *testing.T, r *Runtime) {
 	require.Equal(t, []string{ref + "@" + digest.String()}, got.Digests)
 	_, err = r.Images().Get(ctx, ref+"@"+digest.String())
 	require.NoError(t, err)
-	byDigest, err := r.Images().Pull(ctx, ref+"@"+digest.String(), nil, nil)
+	byDigest, err := r.Images().Pull(ctx, ref+"@"+digest.String(), nil, runtime.PullObserver{})
 	require.NoError(t, err)
 	require.Equal(t, got.ID, byDigest.ID)
 
-	_, err = r.Images().Pull(ctx, ref+":none", nil, nil)
+	_, err = r.Images().Pull(ctx, ref+":none", nil, runtime.PullObserver{})
 	require.ErrorContains(t, err, "none")
-	_, err = r.Images().Pull(ctx, "UPPER//case", nil, nil)
+	_, err = r.Images().Pull(ctx, "UPPER//case", nil, runtime.PullObserver{})
 	require.ErrorContains(t, err, "UPPER//case")
 
 	require.NoError(t, r.Images().Remove(ctx, got.ID))

@@ -59,11 +59,11 @@ func TestPullWithALogin(t *testing.T) {
 				return false
 			}
 			for _, wrong := range [][]runtime.Auth{nil, {{}}, {{Username: "user", Password: "wrong"}}} {
-				_, err := r.Images().Pull(context.Background(), h.ref("x"), wrong, nil)
+				_, err := r.Images().Pull(context.Background(), h.ref("x"), wrong, runtime.PullObserver{})
 				require.Error(t, err)
 			}
 			_, err := r.Images().Pull(context.Background(), h.ref("x"),
-				[]runtime.Auth{{Username: "user", Password: "old"}, {Username: "user", Password: "secret"}}, nil)
+				[]runtime.Auth{{Username: "user", Password: "old"}, {Username: "user", Password: "secret"}}, runtime.PullObserver{})
 			require.NoError(t, err)
 			require.NotEmpty(t, store.asked)
 			for _, got := range store.asked {

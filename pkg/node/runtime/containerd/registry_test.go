@@ -32,11 +32,12 @@ func TestUnreachableRegistry(t *testing.T) {
 	r := bare(t)
 	r.images.patience.dial = time.Second
 	began := time.Now()
-	_, err = r.Images().Pull(context.Background(), address+"/x:1", []runtime.Auth{{Username: "a"}, {}}, nil)
+	auths := []runtime.Auth{{Username: "a"}, {}}
+	_, err = r.Images().Pull(context.Background(), address+"/x:1", auths, runtime.PullObserver{})
 	require.ErrorIs(t, err, runtime.ErrRefused)
 	require.ErrorContains(t, err, "the registry cannot be reached: ")
 	require.Less(t, time.Since(began), 5*time.Second, "it is tried once, not five times for each credential")
 	require.NoError(t, unix.Close(fd))
-	_, err = r.Images().Pull(context.Background(), address+"/x:1", nil, nil)
+	_, err = r.Images().Pull(context.Background(), address+"/x:1", nil, runtime.PullObserver{})
 	require.ErrorContains(t, err, "the registry cannot be reached: ")
 }

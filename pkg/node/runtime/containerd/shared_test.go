@@ -137,7 +137,7 @@ func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 		}
 		h.manifest(tag, v1.MediaTypeImageManifest,
 			manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(tag, diffs...)), descs...))
-		_, err := r.Images().Pull(t.Context(), h.ref(tag), nil, nil)
+		_, err := r.Images().Pull(t.Context(), h.ref(tag), nil, runtime.PullObserver{})
 		return err
 	}
 	file := func(size int64) func(w *tar.Writer) {

@@ -34,16 +34,23 @@ func normal(ref string) string {
 	return ref
 }
 
+func repository(ref string) string {
+	repo, _, _ := strings.Cut(normal(ref), "@")
+	if at := strings.LastIndexByte(repo, ':'); at > strings.LastIndexByte(repo, '/') {
+		repo = repo[:at]
+	}
+	return repo
+}
+
+func idOf(ref string) string { return digest("image " + repository(ref)) }
+
 func (i *images) add(ref string) runtime.Image {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	ref = normal(ref)
-	repo, _, _ := strings.Cut(ref, "@")
-	if at := strings.LastIndexByte(repo, ':'); at > strings.LastIndexByte(repo, '/') {
-		repo = repo[:at]
-	}
+	repo := repository(ref)
 	image := runtime.Image{
-		ID:      digest("image " + repo),
+		ID:      idOf(ref),
 		Names:   []string{ref},
 		Digests: []string{repo + "@" + digest(repo)},
 		Size:    1 << 20,
@@ -54,14 +61,19 @@ func (i *images) add(ref string) runtime.Image {
 }
 
 func (i *images) Pull(ctx context.Context, ref string, _ []runtime.Auth,
-	progress func(runtime.Progress)) (runtime.Image, error) {
+	observe runtime.PullObserver) (runtime.Image, error) {
+	if observe.Found != nil {
+		if err := observe.Found(idOf(ref)); err != nil {
+			return runtime.Image{}, err
+		}
+	}
 	if i.pull != nil {
 		if err := i.pull(ctx, ref); err != nil {
 			return runtime.Image{}, err
 		}
 	}
-	if progress != nil {
-		progress(runtime.Progress{Done: 1 << 20, Total: 1 << 20})
+	if observe.Progress != nil {
+		observe.Progress(runtime.Progress{Done: 1 << 20, Total: 1 << 20})
 	}
 	return i.add(ref), nil
 }
@@ -73,7 +85,7 @@ func (i *images) Get(_ context.Context, ref string) (runtime.Image, error) {
 		return image, nil
 	}
 	for _, image := range i.byName {
-		if image.ID == ref || image.ID == "sha256:"+ref {
+		if image.ID == ref || image.ID == "sha256:"+ref || slices.Contains(image.Digests, ref) {
 			return image, nil
 		}
 	}

@@ -190,8 +190,12 @@ func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod str
 		*lines = append(*lines, "its pods cannot be listed: "+err.Error())
 		return
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	own, err := metrics.Own(ctx, d.cluster.Client, p, pods.Items)
+	if err != nil {
+		*lines = append(*lines, "the workload of its pods cannot be read: "+err.Error())
+		return
+	}
+	for _, pod := range own {
 		if !podstate.Ready(pod) {
 			continue
 		}

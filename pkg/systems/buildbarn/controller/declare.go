@@ -85,7 +85,7 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 	all := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}
 	hosts := buildbarn.HostOf(k.object()) != ""
 	r := &engine.Reconciler{
-		Name: strings.ToLower(k.kind()), Workers: 2, When: k.object(),
+		Name: strings.ToLower(k.kind()), Workers: 2, When: k.object(), Reads: []client.Object{&appsv1.ReplicaSet{}},
 		Watches: []engine.Watch{
 			{Object: k.object()},
 			{Object: k.workload(), Map: mine},

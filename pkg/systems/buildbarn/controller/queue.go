@@ -26,13 +26,28 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 }
 
-func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
+// pods returns the pods of a part.
+func (r *reconciler) pods(ctx context.Context, p buildbarn.Part) ([]*corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {
+	if err := r.ByIndex(ctx, &pods, p.GetNamespace(), indexLabels, p.Component()+"/"+p.GetName()); err != nil {
 		return nil, err
 	}
-	for i := range pods.Items {
-		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && podstate.Ready(pod) {
+	return metrics.Own(ctx, r.Cache, p, pods.Items)
+}
+
+func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
+	var s buildbarn.BuildbarnScheduler
+	if ok, err := r.get(ctx, w.Namespace, w.Spec.Scale.Scheduler, &s); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, fmt.Errorf("BuildbarnScheduler %s does not exist", w.Spec.Scale.Scheduler)
+	}
+	pods, err := r.pods(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && podstate.Ready(pod) {
 			return pod, nil
 		}
 	}

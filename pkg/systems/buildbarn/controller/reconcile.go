@@ -164,15 +164,12 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 			}
 		}
 	}
-	labels := p.Component() + "/" + name
-	var pods corev1.PodList
-	if err := r.ByIndex(ctx, &pods, namespace, indexLabels, labels); err != nil {
+	if o.Pods, err = r.pods(ctx, p); err != nil {
 		return o, err
 	}
-	o.Pods = engine.Pointers(pods.Items)
 	if r.sets {
 		var claims corev1.PersistentVolumeClaimList
-		if err := r.ByIndex(ctx, &claims, namespace, indexLabels, labels); err != nil {
+		if err := r.ByIndex(ctx, &claims, namespace, indexLabels, p.Component()+"/"+name); err != nil {
 			return o, err
 		}
 		o.Claims = engine.Pointers(claims.Items)

@@ -50,7 +50,8 @@ type container struct {
 	io       *procIO
 	out      *fan
 	errs     *fan
-	done     chan struct{} // closed when it has exited
+	exited   chan struct{} // closed when the first process has exited
+	done     chan struct{} // closed when it has exited, and its output is in the log
 	sessions atomic.Int32
 
 	mu     sync.Mutex
@@ -128,14 +129,14 @@ func (c *container) run() error {
 		return err
 	}
 	stdout, stderr := c.log.Stream("stdout"), c.log.Stream("stderr")
-	c.out.add(stdout)
-	c.errs.add(stderr)
+	c.out.log, c.errs.log = stdout, stderr
 	c.io.copyOut(c.out, c.errs)
 	started := time.Now()
 	c.set(shim.Status{State: stateRunning, PID: c.pid, StartedAt: started})
 	go func() {
 		state, _ := c.first.Wait()
 		finished := time.Now()
+		close(c.exited)
 		c.server.reaper.release(c.pid)
 		s := shim.Status{State: stateExited, StartedAt: started, FinishedAt: finished}
 		s.ExitCode, s.Signal = exitOf(state)

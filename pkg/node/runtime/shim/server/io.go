@@ -110,18 +110,7 @@ func (i *procIO) copyOut(out, errs io.Writer) {
 		if from == nil {
 			continue
 		}
-		i.copies.Go(func() {
-			buf := make([]byte, 16<<10)
-			for {
-				n, err := from.Read(buf)
-				if n > 0 {
-					_, _ = to.Write(buf[:n])
-				}
-				if err != nil { // EOF, or EIO when no process has the terminal open
-					return
-				}
-			}
-		})
+		i.copies.Go(func() { copyStream(from, to) })
 	}
 }
 
@@ -176,38 +165,4 @@ func receiveFile(socket *os.File) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fds[0]), "terminal"), nil
-}
-
-// fan writes to the log and to all attached clients. A writer that fails is removed.
-type fan struct {
-	mu   sync.Mutex
-	to   map[int]io.Writer
-	next int
-}
-
-func (f *fan) add(w io.Writer) (remove func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.to == nil {
-		f.to = map[int]io.Writer{}
-	}
-	f.next++
-	n := f.next
-	f.to[n] = w
-	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.to, n)
-	}
-}
-
-func (f *fan) Write(p []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for n, w := range f.to {
-		if _, err := w.Write(p); err != nil {
-			delete(f.to, n)
-		}
-	}
-	return len(p), nil
 }

@@ -160,7 +160,8 @@ func (s *Server) start(req shim.Request) (*shim.Status, error) {
 	}
 	c, ok := s.containers[req.ID]
 	if !ok {
-		c = &container{server: s, dir: req.Bundle, id: req.ID, done: make(chan struct{}), out: &fan{}, errs: &fan{}}
+		c = &container{server: s, dir: req.Bundle, id: req.ID, exited: make(chan struct{}), done: make(chan struct{})}
+		c.out, c.errs = &fan{exited: c.exited}, &fan{exited: c.exited}
 		s.containers[req.ID] = c
 	}
 	s.mu.Unlock()

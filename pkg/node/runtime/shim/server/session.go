@@ -16,9 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// slowClient is how long an attached client may block a container's output before it is disconnected.
-const slowClient = 10 * time.Second
-
 // maxSessions limits the concurrent execs and attaches of a container.
 const maxSessions = 64
 
@@ -76,6 +73,8 @@ type sessionWriter struct {
 	limit time.Duration
 }
 
+func (w sessionWriter) Close() error { return w.conn.Close() }
+
 func (w sessionWriter) Write(p []byte) (int, error) {
 	if w.limit > 0 {
 		_ = w.conn.SetWriteDeadline(time.Now().Add(w.limit))
@@ -93,11 +92,16 @@ func (c *container) attach(conn net.Conn, req shim.Request) error {
 	if err := shim.WriteHead(conn, shim.Response{}); err != nil {
 		return nil
 	}
+	var out, errs *client
 	if req.Out {
-		defer c.out.add(sessionWriter{s, shim.FrameOut, slowClient})()
+		out = c.out.add(sessionWriter{s, shim.FrameOut, slowClient})
 	}
 	if req.Err && !c.bundle.TTY {
-		defer c.errs.add(sessionWriter{s, shim.FrameErr, slowClient})()
+		errs = c.errs.add(sessionWriter{s, shim.FrameErr, slowClient})
+	}
+	flush := func() {
+		c.out.flush(out)
+		c.errs.flush(errs)
 	}
 	gone := make(chan struct{})
 	go func() {
@@ -118,7 +122,10 @@ func (c *container) attach(conn net.Conn, req shim.Request) error {
 	}()
 	select {
 	case <-gone:
+		conn.Close()
+		flush()
 	case <-c.done:
+		flush()
 		s.exit(c.snapshot().ExitCode)
 	}
 	return nil
