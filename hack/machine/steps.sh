@@ -31,6 +31,7 @@ machine() {
   ip rule
   find /sys/fs/cgroup -maxdepth 1 -type d | sort
   cat /sys/fs/cgroup/cgroup.subtree_control
+  cat /sys/kernel/security/apparmor/profiles 2>/dev/null | sort
   sysctl -a 2>/dev/null | sort |
     grep -E '^(net\.ipv4\.(ip_forward|conf\.all)|net\.bridge|vm\.overcommit|kernel\.panic|.*inotify)'
 }
@@ -139,6 +140,37 @@ END
   resize slow 100m 64Mi
   until_true limit 10000
   ctl delete pod slow greedy --now
+  ;;
+apparmor)
+  for kind in RuntimeDefault Unconfined; do
+    ctl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: ${kind,,}}
+spec:
+  securityContext: {appArmorProfile: {type: $kind}}
+  containers:
+  - {name: c, image: busybox:1.36, command: [sleep, '36000']}
+END
+    ctl wait "pod/${kind,,}" --for=condition=Ready --timeout=60s
+  done
+  label() { ctl exec "$1" -- cat /proc/self/attr/current; }
+  label box | grep -F 'coracle-default (enforce)' # the default without a profile in the pod
+  label runtimedefault | grep -F 'coracle-default (enforce)'
+  label unconfined | grep -Fx unconfined
+  printf 'profile coracle-test { file, deny /etc/passwd r, }' | apparmor_parser -aK
+  ctl run local --image busybox:1.36 --overrides \
+    '{"spec": {"securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "coracle-test"}}}}' \
+    -- sleep 36000
+  ctl wait pod/local --for=condition=Ready --timeout=60s
+  ctl exec local -- cat /etc/group >/dev/null
+  ctl exec local -- cat /etc/passwd 2>&1 | grep 'Permission denied'
+  ctl run missing --image busybox:1.36 --overrides \
+    '{"spec": {"securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "nothing"}}}}'
+  said() { ctl describe pod missing | grep 'AppArmor profile "nothing" is not loaded on this node'; }
+  until_true said
+  ctl delete pod runtimedefault unconfined local missing --now
+  echo -n coracle-test >/sys/kernel/security/apparmor/.remove
   ;;
 kill)
   served >served.txt

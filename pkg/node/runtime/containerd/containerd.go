@@ -6,7 +6,7 @@
 // state: record.json and bundle.json, written by this package, and state.json, written by the shim.
 //
 // Its invariant: everything that it creates on the machine is below DataDir, RunDir and CgroupRoot, where a later
-// process finds it. Containers do not depend on this process.
+// process finds it, except an AppArmor profile named after CgroupRoot. Containers do not depend on this process.
 package containerd
 
 import (
@@ -101,6 +101,7 @@ type Runtime struct {
 	// Ready is closed after the containers of earlier processes were recovered.
 	run.Readiness
 	images *images
+	appArmor
 
 	// Set by Run, before ready is closed.
 	ctx     context.Context //nolint:containedctx // the life of what Run started

@@ -86,6 +86,9 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	if err := devices(s, &b.Spec); err != nil {
 		return nil, err
 	}
+	if process.ApparmorProfile, err = r.profile(s); err != nil {
+		return nil, err
+	}
 	linux.Seccomp, err = r.seccomp(s, &b.Spec)
 	return b, err
 }
