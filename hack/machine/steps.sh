@@ -50,16 +50,19 @@ ended() { # POD: the reason why its container ended
 }
 resize() { # POD CPU MEMORY
   ctl patch pod "$1" --subresource resize \
-    --patch "{spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}}"
+    --patch "spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}"
 }
 
 case $1 in
 before) machine >before.txt ;;
 install)
   dpkg -i coracle_*.deb
-  systemctl enable --now coracle-server
-  until_true coracle status
+  systemctl enable --now coracle-server # returns when the node is Ready
+  ctl get nodes | grep ' Ready '
   coracle status
+  systemctl show -p WatchdogTimestamp coracle-server | grep -q '=.'
+  ! journalctl -u coracle-server -p err -q | grep .
+  journalctl -u coracle-server -p info -q | grep 'msg=running'
   ;;
 hello)
   coracle image load images/*.tar
