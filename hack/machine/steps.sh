@@ -121,7 +121,7 @@ metadata: {name: greedy}
 spec:
   restartPolicy: Never
   containers:
-  - {name: c, image: busybox:1.36, command: [sh, -c, 'tail /dev/zero'], resources: {limits: {memory: 32Mi}}}
+  - {name: c, image: busybox:1.36, command: [sh, -c, 'tail /dev/zero; sleep 36000'], resources: {limits: {memory: 32Mi}}}
 ---
 apiVersion: v1
 kind: Pod
@@ -133,6 +133,7 @@ spec:
     command: [sleep, '36000']
     resources: {requests: {memory: 16Mi, cpu: 10m}, limits: {memory: 32Mi, cpu: 200m}}
 END
+  # A child exceeds the limit: the container ends as a whole, its shell included.
   killed() { [ "$(ended greedy)" = OOMKilled ]; }
   until_true killed
   ctl wait pod/slow --for=condition=Ready --timeout=60s

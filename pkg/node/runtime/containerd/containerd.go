@@ -58,6 +58,9 @@ type Config struct {
 	ImageReserve func(capacity int64) int64
 	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
 	PodPIDs int64
+	// SingleProcessOOMKill ends only the process that exceeds a container's memory limit. Otherwise the kernel ends the
+	// whole container, except on cgroup v1.
+	SingleProcessOOMKill bool
 	// Reserved is the part of the machine's resources that pods cannot use: CgroupRoot is limited to the rest.
 	Reserved config.Reserved
 	// patience is how long to wait for the first response of the host's containerd.
