@@ -59,6 +59,7 @@ install)
   dpkg -i coracle_*.deb
   systemctl enable --now coracle-server # returns when the node is Ready
   ctl get nodes | grep ' Ready '
+  until_true coracle status
   coracle status
   systemctl show -p WatchdogTimestamp coracle-server | grep -q '=.'
   ! journalctl -u coracle-server -p err -q | grep .
@@ -168,13 +169,38 @@ END
     -- sleep 36000
   ctl wait pod/local --for=condition=Ready --timeout=60s
   ctl exec local -- cat /etc/group >/dev/null
-  ctl exec local -- cat /etc/passwd 2>&1 | grep 'Permission denied'
+  denied() { ctl exec local -- cat /etc/passwd 2>&1 | grep 'Permission denied'; }
+  [ -n "$(denied || true)" ]
   ctl run missing --image busybox:1.36 --overrides \
     '{"spec": {"securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "nothing"}}}}'
   said() { ctl describe pod missing | grep 'AppArmor profile "nothing" is not loaded on this node'; }
   until_true said
   ctl delete pod runtimedefault unconfined local missing --now
   echo -n coracle-test >/sys/kernel/security/apparmor/.remove
+  ;;
+nested)
+  image=$(coracle image load coracle-image.tar | sed 's/^loaded //')
+  ctl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: nested}
+spec:
+  containers:
+  - name: c
+    image: $image
+    imagePullPolicy: Never
+    securityContext: {privileged: true}
+    readinessProbe: {exec: {command: [coracle, status]}, timeoutSeconds: 30, periodSeconds: 1}
+    volumeMounts: [{name: data, mountPath: /var/lib/coracle}]
+  volumes: [{name: data, emptyDir: {}}]
+END
+  ctl wait pod/nested --for=condition=Ready --timeout=180s
+  inside() { ctl exec -i nested -- coracle "$@"; }
+  inside image load - <images/hello.tar
+  inside ctl apply -f - <examples/hello.yaml
+  inside ctl rollout status deployment/hello --timeout=180s
+  inside ctl get --raw /api/v1/namespaces/default/services/hello/proxy/ | grep 'Hello from a coracle'
+  ctl delete pod nested --now
   ;;
 kill)
   served >served.txt
