@@ -13,7 +13,7 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
 fi
 deb=$(echo dist/coracle_*_amd64.deb)
 [ -e "$deb" ] || { echo "dist has no package: run make release" >&2; exit 1; }
-steps=(before install hello pods network claim systems limits kill restart upgrade reboot rebooted power rebooted purge)
+steps=(before install hello pods network claim systems limits apparmor nested kill restart upgrade reboot rebooted power rebooted purge)
 qemu=
 
 boot() { # SUITE FOLDER: returns when the machine serves
@@ -35,7 +35,7 @@ guest() {
 }
 copy() {
   tar -cf - -C "$PWD" --transform 's,^dist/,,' --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' \
-    "$deb" dist/images/*.tar manifests/examples hack/machine/steps.sh |
+    "$deb" dist/coracle-image.tar dist/images/*.tar manifests/examples hack/machine/steps.sh |
     guest 'mkdir -p coracle && tar -xf - -C coracle'
 }
 step() { # SUITE STEP

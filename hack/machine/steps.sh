@@ -31,6 +31,7 @@ machine() {
   ip rule
   find /sys/fs/cgroup -maxdepth 1 -type d | sort
   cat /sys/fs/cgroup/cgroup.subtree_control
+  cat /sys/kernel/security/apparmor/profiles 2>/dev/null | sort
   sysctl -a 2>/dev/null | sort |
     grep -E '^(net\.ipv4\.(ip_forward|conf\.all)|net\.bridge|vm\.overcommit|kernel\.panic|.*inotify)'
 }
@@ -49,16 +50,20 @@ ended() { # POD: the reason why its container ended
 }
 resize() { # POD CPU MEMORY
   ctl patch pod "$1" --subresource resize \
-    --patch "{spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}}"
+    --patch "spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}"
 }
 
 case $1 in
 before) machine >before.txt ;;
 install)
   dpkg -i coracle_*.deb
-  systemctl enable --now coracle-server
+  systemctl enable --now coracle-server # returns when the node is Ready
+  ctl get nodes | grep ' Ready '
   until_true coracle status
   coracle status
+  systemctl show -p WatchdogTimestamp coracle-server | grep -q '=.'
+  ! journalctl -u coracle-server -p err -q | grep .
+  journalctl -u coracle-server -p info -q | grep 'msg=running'
   ;;
 hello)
   coracle image load images/*.tar
@@ -117,7 +122,7 @@ metadata: {name: greedy}
 spec:
   restartPolicy: Never
   containers:
-  - {name: c, image: busybox:1.36, command: [sh, -c, 'tail /dev/zero'], resources: {limits: {memory: 32Mi}}}
+  - {name: c, image: busybox:1.36, command: [sh, -c, 'tail /dev/zero; sleep 36000'], resources: {limits: {memory: 32Mi}}}
 ---
 apiVersion: v1
 kind: Pod
@@ -129,6 +134,7 @@ spec:
     command: [sleep, '36000']
     resources: {requests: {memory: 16Mi, cpu: 10m}, limits: {memory: 32Mi, cpu: 200m}}
 END
+  # A child exceeds the limit: the container ends as a whole, its shell included.
   killed() { [ "$(ended greedy)" = OOMKilled ]; }
   until_true killed
   ctl wait pod/slow --for=condition=Ready --timeout=60s
@@ -139,6 +145,62 @@ END
   resize slow 100m 64Mi
   until_true limit 10000
   ctl delete pod slow greedy --now
+  ;;
+apparmor)
+  for kind in RuntimeDefault Unconfined; do
+    ctl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: ${kind,,}}
+spec:
+  securityContext: {appArmorProfile: {type: $kind}}
+  containers:
+  - {name: c, image: busybox:1.36, command: [sleep, '36000']}
+END
+    ctl wait "pod/${kind,,}" --for=condition=Ready --timeout=60s
+  done
+  label() { ctl exec "$1" -- cat /proc/self/attr/current; }
+  label box | grep -F 'coracle-default (enforce)' # the default without a profile in the pod
+  label runtimedefault | grep -F 'coracle-default (enforce)'
+  label unconfined | grep -Fx unconfined
+  printf 'profile coracle-test { file, deny /etc/passwd r, }' | apparmor_parser -aK
+  ctl run local --image busybox:1.36 --overrides \
+    '{"spec": {"securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "coracle-test"}}}}' \
+    -- sleep 36000
+  ctl wait pod/local --for=condition=Ready --timeout=60s
+  ctl exec local -- cat /etc/group >/dev/null
+  denied() { ctl exec local -- cat /etc/passwd 2>&1 | grep 'Permission denied'; }
+  [ -n "$(denied || true)" ]
+  ctl run missing --image busybox:1.36 --overrides \
+    '{"spec": {"securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "nothing"}}}}'
+  said() { ctl describe pod missing | grep 'AppArmor profile "nothing" is not loaded on this node'; }
+  until_true said
+  ctl delete pod runtimedefault unconfined local missing --now
+  echo -n coracle-test >/sys/kernel/security/apparmor/.remove
+  ;;
+nested)
+  image=$(coracle image load coracle-image.tar | sed 's/^loaded //')
+  ctl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: nested}
+spec:
+  containers:
+  - name: c
+    image: $image
+    imagePullPolicy: Never
+    securityContext: {privileged: true}
+    readinessProbe: {exec: {command: [coracle, status]}, timeoutSeconds: 30, periodSeconds: 1}
+    volumeMounts: [{name: data, mountPath: /var/lib/coracle}]
+  volumes: [{name: data, emptyDir: {}}]
+END
+  ctl wait pod/nested --for=condition=Ready --timeout=180s
+  inside() { ctl exec -i nested -- coracle "$@"; }
+  inside image load - <images/hello.tar
+  inside ctl apply -f - <examples/hello.yaml
+  inside ctl rollout status deployment/hello --timeout=180s
+  inside ctl get --raw /api/v1/namespaces/default/services/hello/proxy/ | grep 'Hello from a coracle'
+  ctl delete pod nested --now
   ;;
 kill)
   served >served.txt

@@ -104,7 +104,7 @@ if [ -z "$changed" ]; then
 fi
 if systemd; then
   systemctl daemon-reload
-  systemctl try-restart coracle-server coracle-agent
+  systemctl --no-block try-restart coracle-server coracle-agent
 fi
 echo "$("$bin" version): installed as $prefix/bin/coracle"
 echo "A cluster on this machine:  coracle start     or, as a service:  systemctl enable --now coracle-server"

@@ -24,15 +24,31 @@ tar -C "$work" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner
 deb=$work/deb
 install -D -m 0755 bin/coracle "$deb/usr/bin/coracle"
 for role in server agent; do
-  mkdir -p "$deb/lib/systemd/system"
-  sed 's|^ExecStart=.*/coracle |ExecStart=/usr/bin/coracle |' $here/coracle-$role.service >"$deb/lib/systemd/system/coracle-$role.service"
+  mkdir -p "$deb/usr/lib/systemd/system"
+  sed 's|^ExecStart=.*/coracle |ExecStart=/usr/bin/coracle |' $here/coracle-$role.service >"$deb/usr/lib/systemd/system/coracle-$role.service"
 done
 # Like other packages that delay shutdowns: a file below /usr/lib is removed with the package, a file in /etc is not.
 install -D -m 0644 $here/logind.conf "$deb/usr/lib/systemd/logind.conf.d/coracle.conf"
-install -D -m 0644 LICENSE "$deb/usr/share/doc/coracle/copyright"
-install -D -m 0644 README.md "$deb/usr/share/doc/coracle/README.md"
+doc=$deb/usr/share/doc/coracle
+install -D -m 0644 $here/copyright "$doc/copyright"
+install -D -m 0644 README.md "$doc/README.md"
+install -D -m 0644 $here/lintian-overrides "$deb/usr/share/lintian/overrides/coracle"
+{
+  printf 'coracle (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md of this release.\n\n' "$version"
+  printf ' -- Coracle maintainers <maintainers@coracle.dev>  %s\n' "$(date -u -R -d "@$epoch")"
+} | gzip -9n >"$doc/changelog.gz"
+mkdir -p "$deb/usr/share/man/man1"
+$here/man.sh bin/coracle "$version" "@$epoch" | gzip -9n >"$deb/usr/share/man/man1/coracle.1.gz"
+while read -r shell file; do
+  mkdir -p "$deb/usr/share/${file%/*}"
+  bin/coracle completion "$shell" >"$deb/usr/share/$file"
+done <<END
+bash bash-completion/completions/coracle
+zsh zsh/vendor-completions/_coracle
+fish fish/vendor_completions.d/coracle.fish
+END
 find "$deb" -type d -exec chmod 0755 {} +
-find "$deb/lib" -type f -exec chmod 0644 {} +
+find "$deb/usr/lib" "$deb/usr/share" -type f -exec chmod 0644 {} +
 size=$(du -k --apparent-size -s "$deb" | cut -f1)
 mkdir -m 0755 "$deb/DEBIAN"
 install -m 0755 $here/debian/* "$deb/DEBIAN"

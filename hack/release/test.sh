@@ -59,10 +59,14 @@ refused "http://127.0.0.1/$(basename "$archive")"
 # The Debian package, installed by dpkg into another root directory.
 dpkg-deb -I "$deb" >"$dir/info"
 dpkg-deb -c "$deb" | awk '{print $6}' >"$dir/contents"
-for file in ./usr/bin/coracle ./lib/systemd/system/coracle-server.service ./lib/systemd/system/coracle-agent.service ./usr/share/doc/coracle/copyright; do
+for file in ./usr/bin/coracle ./usr/lib/systemd/system/coracle-server.service ./usr/lib/systemd/system/coracle-agent.service ./usr/share/doc/coracle/copyright \
+  ./usr/share/man/man1/coracle.1.gz ./usr/share/bash-completion/completions/coracle; do
   grep -qx "$file" "$dir/contents" || fail "the package lacks $file"
 done
 dpkg-deb -c "$deb" | awk '$2 != "root/root" {exit 1}' || fail "the package has files that are not root's"
+if command -v lintian >/dev/null; then
+  lintian --allow-root --fail-on error,warning "$deb" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
+fi
 mkdir -p "$dir/deb/var/lib/dpkg"/{info,updates,triggers} "$dir/deb/bin" "$dir/deb/run/systemd/system"
 touch "$dir/deb/var/lib/dpkg/status"
 cp /bin/busybox "$dir/deb/bin/sh" # for the maintainer scripts
@@ -80,7 +84,7 @@ rereads 2
 if command -v systemd-analyze >/dev/null; then
   systemd-analyze --root="$dir/deb" cat-config systemd/logind.conf 2>/dev/null | grep -qx "InhibitDelayMaxSec=$grace" || fail "logind does not read $delay"
   for role in server agent; do # against this machine's units, with the program's temporary path
-    sed "s|/usr/bin/coracle|$dir/deb/usr/bin/coracle|" "$dir/deb/lib/systemd/system/coracle-$role.service" >"$dir/coracle-$role.service"
+    sed "s|/usr/bin/coracle|$dir/deb/usr/bin/coracle|" "$dir/deb/usr/lib/systemd/system/coracle-$role.service" >"$dir/coracle-$role.service"
   done
   systemd-analyze verify "$dir/coracle-server.service" "$dir/coracle-agent.service" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
   if grep coracle- "$dir/out"; then fail "systemd-analyze complains"; fi

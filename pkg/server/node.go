@@ -209,6 +209,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	}
 	containers := containerdConfig(p.Config)
 	containers.PodPIDs, containers.Reserved = max(p.PodMaxPIDs, 0), reserved
+	containers.SingleProcessOOMKill = p.SingleProcessOOMKill
 	containers.ImageReserve = thresholds[config.ImageFsAvailable].Of
 	if n.runtime, err = containerd.New(containers); err != nil {
 		return nil, err

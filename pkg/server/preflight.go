@@ -49,6 +49,9 @@ func preflight(c config.Config, server, node bool) error {
 	}
 	if node {
 		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), modules(), cgroups())
+		if server {
+			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -78,7 +78,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	p.plane = plane
 	p.url, p.kubeconfig, p.store = plane.url, plane.kubeconfig, plane.store
 	p.joinCommand = "coracle token create --print-join-command"
-	return p.run(ctx, report, components)
+	return p.run(ctx, report, append(components, &supervised{log: component(p.log, "systemd")}))
 }
 
 // RunAgent runs this machine as a node of the cluster with the servers c.Join, until ctx is done. Containers keep
@@ -110,7 +110,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 		return err
 	}
 	p.node = n
-	return p.run(ctx, report, append(m.remote, n.components()...))
+	return p.run(ctx, report, append(append(m.remote, n.components()...), &supervised{log: component(p.log, "systemd")}))
 }
 
 // process is the state of a server, agent or embedded control plane. accounts, authorities, store and plane are nil
@@ -167,7 +167,8 @@ func prepare(ctx context.Context, c config.Config) (*process, error) {
 	if err := claimRunDir(p.Config); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	handler, err := logHandler(boundedLog(os.Stderr, filepath.Join(c.DataDir, logFile)), c.LogLevel, c.LogFormat)
+	out := journal(boundedLog(os.Stderr, filepath.Join(c.DataDir, logFile)), os.Stderr)
+	handler, err := logHandler(out, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return nil, err
 	}

@@ -155,6 +155,9 @@ type Agent struct {
 	UserNamespaceIDs int64
 	// PodMaxPIDs is the maximum number of processes and threads in a pod. -1 means no limit.
 	PodMaxPIDs int64
+	// SingleProcessOOMKill ends only the process that exceeds a container's memory limit, not the whole container, as
+	// the kubelet's setting does. On cgroup v1 this is always so.
+	SingleProcessOOMKill bool
 	// KubeReserved are resources that pods cannot use, such as "memory=512Mi". See ParseReserved.
 	KubeReserved []string
 	// Join are the URLs of servers for `coracle agent`. Token is a join token for them, and TokenFile a file with

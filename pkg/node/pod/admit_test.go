@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
@@ -161,30 +162,46 @@ func TestSysctls(t *testing.T) {
 }
 
 func TestAppArmor(t *testing.T) {
-	profile := func(kind corev1.AppArmorProfileType) *corev1.AppArmorProfile {
-		return &corev1.AppArmorProfile{Type: kind}
+	profile := func(kind corev1.AppArmorProfileType, name *string) *corev1.AppArmorProfile {
+		return &corev1.AppArmorProfile{Type: kind, LocalhostProfile: name}
 	}
-	for i, tt := range []struct {
-		pod       *corev1.PodSecurityContext
-		container *corev1.SecurityContext
-		refused   bool
+	unconfined := profile(corev1.AppArmorProfileTypeUnconfined, nil)
+	def := profile(corev1.AppArmorProfileTypeRuntimeDefault, nil)
+	local := profile(corev1.AppArmorProfileTypeLocalhost, ptr.To("web"))
+	for name, tt := range map[string]struct {
+		pod, container *corev1.AppArmorProfile
+		annotation     string
+		want           string
+		needs          bool // the pod is refused where the node has no AppArmor
+		refused        bool // everywhere
 	}{
-		{},
-		{pod: &corev1.PodSecurityContext{AppArmorProfile: profile(corev1.AppArmorProfileTypeUnconfined)}},
-		{pod: &corev1.PodSecurityContext{AppArmorProfile: profile(corev1.AppArmorProfileTypeRuntimeDefault)}, refused: true},
-		{container: &corev1.SecurityContext{AppArmorProfile: profile(corev1.AppArmorProfileTypeLocalhost)}, refused: true},
-		{container: &corev1.SecurityContext{AppArmorProfile: profile(corev1.AppArmorProfileTypeUnconfined)}},
+		"none":                    {},
+		"pod unconfined":          {pod: unconfined, want: "unconfined"},
+		"pod default":             {pod: def, needs: true},
+		"container's over pod's":  {pod: def, container: unconfined, want: "unconfined"},
+		"local":                   {container: local, want: "localhost/web", needs: true},
+		"local without a name":    {container: profile(local.Type, nil), want: "localhost/", needs: true, refused: true},
+		"annotation":              {annotation: "localhost/web", pod: unconfined, want: "localhost/web", needs: true},
+		"annotation default":      {annotation: "runtime/default", pod: unconfined, needs: true},
+		"annotation unconfined":   {annotation: "unconfined", pod: def, want: "unconfined"},
+		"container over its note": {annotation: "unconfined", container: local, want: "localhost/web", needs: true},
 	} {
-		for _, loaded := range []bool{false, true} {
-			p := spec(corev1.RestartPolicyAlways, []string{"i"}, []string{"a"})
-			p.Spec.SecurityContext, p.Spec.InitContainers[0].SecurityContext = tt.pod, tt.container
-			v := modules{appArmor: loaded}.refuseAppArmor(p)
-			require.Equal(t, tt.refused, v != nil, fmt.Sprint(i, loaded))
-			if v != nil {
-				require.Equal(t, "AppArmor", v.Reason)
-				require.Contains(t, v.Message, "Cannot enforce AppArmor: ")
+		t.Run(name, func(t *testing.T) {
+			p := spec(corev1.RestartPolicyAlways, []string{"i"}, nil)
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: tt.pod}
+			c := &p.Spec.InitContainers[0]
+			c.SecurityContext = &corev1.SecurityContext{AppArmorProfile: tt.container}
+			if tt.annotation != "" {
+				p.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "i": tt.annotation}
 			}
-		}
+			require.Equal(t, tt.want, appArmorName(appArmor(p, c)))
+			require.Equal(t, tt.refused, modules{}.refuseAppArmor(p) != nil)
+			v := modules{noAppArmor: "it is off"}.refuseAppArmor(p)
+			require.Equal(t, tt.needs, v != nil)
+			if v != nil {
+				require.Equal(t, Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: it is off"}, *v)
+			}
+		})
 	}
 }
 

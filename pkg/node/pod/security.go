@@ -15,59 +15,6 @@ import (
 // maxSeccompProfile is the maximum size of a seccomp profile, in bytes.
 const maxSeccompProfile = 1 << 20
 
-// modules are the Linux security modules enabled in the node's kernel.
-type modules struct{ appArmor, seLinux bool }
-
-func readModules() modules {
-	var m modules
-	if text, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil {
-		m.appArmor = strings.HasPrefix(string(text), "Y")
-	}
-	_, err := os.Stat("/sys/fs/selinux/enforce")
-	m.seLinux = err == nil
-	return m
-}
-
-// refuseAppArmor rejects pods that request an AppArmor profile, since the runtime cannot apply one.
-func (m modules) refuseAppArmor(p *corev1.Pod) *Verdict {
-	asked := func(a *corev1.AppArmorProfile) bool {
-		return a != nil && a.Type != corev1.AppArmorProfileTypeUnconfined
-	}
-	wants := p.Spec.SecurityContext != nil && asked(p.Spec.SecurityContext.AppArmorProfile)
-	eachContext(p, func(sc *corev1.SecurityContext) { wants = wants || asked(sc.AppArmorProfile) })
-	for key, value := range p.Annotations {
-		if strings.HasPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) {
-			wants = wants || value != corev1.DeprecatedAppArmorBetaProfileNameUnconfined
-		}
-	}
-	switch {
-	case !wants:
-		return nil
-	case m.appArmor:
-		return &Verdict{
-			Reason: "AppArmor", Message: "Cannot enforce AppArmor: the node's runtime does not apply AppArmor profiles",
-		}
-	}
-	return &Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
-}
-
-func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
-	see := func(sc *corev1.SecurityContext) {
-		if sc != nil {
-			f(sc)
-		}
-	}
-	for i := range p.Spec.InitContainers {
-		see(p.Spec.InitContainers[i].SecurityContext)
-	}
-	for i := range p.Spec.Containers {
-		see(p.Spec.Containers[i].SecurityContext)
-	}
-	for i := range p.Spec.EphemeralContainers {
-		see(p.Spec.EphemeralContainers[i].SecurityContext)
-	}
-}
-
 // security applies the security contexts of pod and container to s. It returns an error for unsupported settings.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
@@ -111,6 +58,7 @@ func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, 
 		profile = cs.SeccompProfile
 	}
 	var err error
+	s.AppArmor = appArmorName(appArmor(p, c))
 	s.Seccomp, err = m.seccomp(profile, s.Privileged)
 	return err
 }

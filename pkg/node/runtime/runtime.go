@@ -82,6 +82,12 @@ type PodLimits struct {
 	MemoryBytes int64
 }
 
+// Values of Spec.AppArmor.
+const (
+	Unconfined   = "unconfined"
+	LocalProfile = "localhost/" // followed by the name of a profile that the host has loaded
+)
+
 // Spec is the complete specification of a container, except for what the image provides.
 type Spec struct {
 	// ID is unique on the node and chosen by the caller; [a-z0-9-]{1,76}.
@@ -123,7 +129,10 @@ type Spec struct {
 	// UnmaskedProc disables the masks over parts of /proc and /sys that unprivileged containers have.
 	UnmaskedProc bool
 	// Seccomp is "runtime/default", "unconfined" or the path of a profile.
-	Seccomp   string
+	Seccomp string
+	// AppArmor is Unconfined, LocalProfile with a name, or empty for the runtime's default profile, which applies where
+	// the host has AppArmor.
+	AppArmor  string
 	Sysctls   map[string]string
 	Resources Resources
 	// CgroupParent is a path below the cgroup root ("/coracle/podUID"), which RemovePod removes.

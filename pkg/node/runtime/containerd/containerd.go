@@ -6,7 +6,7 @@
 // state: record.json and bundle.json, written by this package, and state.json, written by the shim.
 //
 // Its invariant: everything that it creates on the machine is below DataDir, RunDir and CgroupRoot, where a later
-// process finds it. Containers do not depend on this process.
+// process finds it, except an AppArmor profile named after CgroupRoot. Containers do not depend on this process.
 package containerd
 
 import (
@@ -58,6 +58,9 @@ type Config struct {
 	ImageReserve func(capacity int64) int64
 	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
 	PodPIDs int64
+	// SingleProcessOOMKill ends only the process that exceeds a container's memory limit. Otherwise the kernel ends the
+	// whole container, except on cgroup v1.
+	SingleProcessOOMKill bool
 	// Reserved is the part of the machine's resources that pods cannot use: CgroupRoot is limited to the rest.
 	Reserved config.Reserved
 	// patience is how long to wait for the first response of the host's containerd.
@@ -101,6 +104,7 @@ type Runtime struct {
 	// Ready is closed after the containers of earlier processes were recovered.
 	run.Readiness
 	images *images
+	appArmor
 
 	// Set by Run, before ready is closed.
 	ctx     context.Context //nolint:containedctx // the life of what Run started

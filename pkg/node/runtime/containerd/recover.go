@@ -111,7 +111,7 @@ func (r *Runtime) Purge(ctx context.Context) error {
 	for _, uid := range uids {
 		errs = append(errs, r.RemovePod(ctx, uid, ""))
 	}
-	errs = append(errs, killCgroup(r.config.CgroupRoot))
+	errs = append(errs, killCgroup(r.config.CgroupRoot), unloadProfile(securityFS, r.config.defaultProfile()))
 	if cgroup2() {
 		var keep []string
 		if _, err := os.Stat("/run/systemd/system"); err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
@@ -42,6 +43,20 @@ func oomKilled(c *libcontainer.Container) bool {
 		}
 	}
 	return false
+}
+
+// killCgroup kills the container's processes through their cgroup (v2, Linux 5.14). Unlike kill(2), an AppArmor profile
+// that does not allow to receive signals cannot prevent it.
+func killCgroup(c *libcontainer.Container) error {
+	state, err := c.State()
+	if err != nil {
+		return err
+	}
+	dir, v2 := state.CgroupPaths[""]
+	if !v2 {
+		return unix.EACCES
+	}
+	return cgroups.WriteFile(dir, "cgroup.kill", "1")
 }
 
 // unlimit removes the CPU limit from the cgroup of an exited container. On cgroup v1 a removed cgroup exists for some

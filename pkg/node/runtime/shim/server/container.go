@@ -236,7 +236,8 @@ func (c *container) remove() error {
 	select {
 	case <-c.done:
 	default:
-		if err := c.c.Signal(unix.SIGKILL); err != nil && !ended(err) && c.snapshot().State == stateRunning {
+		err := c.signal(unix.SIGKILL, false)
+		if err != nil && !errors.Is(err, shim.ErrNotRunning) && c.snapshot().State == stateRunning {
 			return fmt.Errorf("kill: %w", err)
 		}
 		<-c.done
@@ -251,11 +252,17 @@ func (c *container) signal(sig syscall.Signal, all bool) error {
 			return err
 		}
 		for _, pid := range pids {
-			_ = unix.Kill(pid, sig)
+			err = errors.Join(err, unix.Kill(pid, sig))
 		}
-		return nil
+		if sig == unix.SIGKILL && errors.Is(err, unix.EACCES) {
+			return killCgroup(c.c)
+		}
+		return nil // processes may have ended meanwhile
 	}
 	err := c.c.Signal(sig)
+	if sig == unix.SIGKILL && errors.Is(err, unix.EACCES) {
+		err = killCgroup(c.c)
+	}
 	if err == nil {
 		return nil
 	}
