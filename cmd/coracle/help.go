@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
@@ -168,24 +167,38 @@ const (
 	plainWidth = 100
 )
 
+// excerptIndent is the number of columns before an excerpt of a page.
+const excerptIndent = 23
+
 // search lists the pages and commands that contain all words.
 func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(words) == 0 {
 		return errors.New("name the words to find: coracle help -k ingress tls")
 	}
-	found, out := m.Search(words...), cmd.OutOrStdout()
+	width := cmp.Or(min(terminalWidth(), pageWidth), plainWidth)
+	found, out := m.Search(max(width-excerptIndent, 20), words...), cmd.OutOrStdout()
 	commands := matching(cmd.Root(), words)
 	if len(found)+len(commands) == 0 {
-		return fmt.Errorf("no page and no command has %q; `coracle help topics` lists the pages", strings.Join(words, " "))
+		return fmt.Errorf("no page and no command has %q: use fewer or other words, or see `coracle help topics`",
+			strings.Join(words, " "))
 	}
-	for _, f := range found {
-		fmt.Fprintf(out, "%-24s %s\n", f.Name, f.Title)
-		if f.Line != "" {
-			fmt.Fprintf(out, "%-24s   %s\n", "", bounded.Text(f.Line, 90))
-		}
+	if len(commands) > 0 {
+		fmt.Fprintln(out, "Commands:")
 	}
 	for _, c := range commands {
-		fmt.Fprintf(out, "%-24s %s\n", c.CommandPath(), c.Short)
+		fmt.Fprintf(out, "  %-28s  %s\n", c.CommandPath(), c.Short)
+	}
+	if len(commands) > 0 && len(found) > 0 {
+		fmt.Fprintln(out)
+	}
+	if len(found) > 0 {
+		fmt.Fprintln(out, "Pages, which `coracle help PAGE` shows:")
+	}
+	for _, f := range found {
+		fmt.Fprintf(out, "  %-17s  %s\n", f.Name, f.Title)
+		if f.Line != "" {
+			fmt.Fprintf(out, "%*s%s\n", excerptIndent, "", f.Line)
+		}
 	}
 	return nil
 }
@@ -196,8 +209,8 @@ func matching(c *cobra.Command, words []string) (found []*cobra.Command) {
 		if !sub.IsAvailableCommand() || sub.Name() == ctlName {
 			continue
 		}
-		text := strings.ToLower(sub.CommandPath() + " " + sub.Short + " " + sub.Long + " " + sub.LocalFlags().FlagUsages())
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, strings.ToLower(w)) }) {
+		text := sub.CommandPath() + " " + sub.Short + " " + sub.Long + " " + sub.LocalFlags().FlagUsages()
+		if !slices.ContainsFunc(words, func(w string) bool { return manual.Find(text, w) < 0 }) {
 			found = append(found, sub)
 		}
 		found = append(found, matching(sub, words)...)

@@ -15,6 +15,8 @@ type Style struct {
 	Width int
 	// Colour enables bold and colours.
 	Colour bool
+	// bare omits the quotes around code.
+	bare bool
 }
 
 const extensions = blackfriday.Tables | blackfriday.FencedCode | blackfriday.NoIntraEmphasis |
@@ -86,7 +88,8 @@ func (r *renderer) table(n *blackfriday.Node) {
 		case n.Type == blackfriday.TableRow && entering:
 			rows = append(rows, nil)
 		case n.Type == blackfriday.TableCell && entering:
-			rows[len(rows)-1] = append(rows[len(rows)-1], r.inline(n))
+			// Blackfriday keeps the backslash of an escaped bar in code.
+			rows[len(rows)-1] = append(rows[len(rows)-1], strings.ReplaceAll(r.inline(n), `\|`, "|"))
 			return blackfriday.SkipChildren
 		}
 		return blackfriday.GoToNext
@@ -168,8 +171,11 @@ func (r *renderer) inline(n *blackfriday.Node) string {
 }
 
 func (r *renderer) code(text string) string {
-	if r.Colour {
+	switch {
+	case r.Colour:
 		return r.paint(cyan, text)
+	case r.bare:
+		return text
 	}
 	return "`" + text + "`"
 }

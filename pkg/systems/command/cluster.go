@@ -59,34 +59,25 @@ func NoCluster() error {
 	return ErrNoCluster
 }
 
-// hasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
-func hasCluster() bool {
-	UseCluster(DataDir())
-	config, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
-	return err != nil || len(config.Clusters) > 0 || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-}
-
 // errStopped means that nothing listens at the address in this machine's kubeconfig.
-var errStopped = errors.New("the cluster of this machine does not run: start it with `coracle start`")
+var errStopped = errors.New("no cluster runs on this machine now: start it with `coracle start`")
 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second
 
-// Check returns an error with a remedy if no cluster is configured, or if the default cluster belongs to this machine
-// and does not run.
-func Check() error {
-	if !hasCluster() {
-		return NoCluster()
+// Check returns an error with a remedy if config leads nowhere: if it is client-go's default because no cluster is
+// configured, or if it leads to this machine's cluster and nothing listens there.
+func Check(config *rest.Config) error {
+	if config.Host == clientcmd.ClusterDefaults.Server {
+		if all, err := clientcmd.NewDefaultClientConfigLoadingRules().Load(); err == nil && len(all.Clusters) == 0 {
+			return NoCluster()
+		}
 	}
-	own := filepath.Join(DataDir(), Kubeconfig)
-	if os.Getenv("KUBECONFIG") != own {
+	own, err := clientcmd.BuildConfigFromFlags("", filepath.Join(DataDir(), Kubeconfig))
+	if err != nil || own.Host != config.Host {
 		return nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", own)
-	if err != nil {
-		return nil // the command itself reports it
-	}
-	server, err := url.Parse(config.Host)
+	server, err := url.Parse(own.Host)
 	if err != nil {
 		return nil
 	}
@@ -103,11 +94,7 @@ func Check() error {
 // Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of
 // this machine unless KUBECONFIG names another.
 func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
-	if kubeconfig == "" {
-		if err := Check(); err != nil {
-			return nil, err
-		}
-	}
+	UseCluster(DataDir())
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}
@@ -116,6 +103,9 @@ func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, NoCluster()
+	}
+	if err == nil {
+		err = Check(config)
 	}
 	if err != nil {
 		return nil, err
