@@ -15,8 +15,10 @@ const ctlName = "ctl"
 
 // kubectlVerbs are the kubectl commands that `coracle` accepts without ctl. None is a command of coracle.
 var kubectlVerbs = []string{
-	"api-resources", "apply", "attach", "cluster-info", "cordon", "cp", "describe", "drain", "edit", "exec", "explain",
-	"get", "patch", "port-forward", "rollout", "scale", "top", "uncordon", "wait",
+	"annotate", "api-resources", "api-versions", "apply", "attach", "auth", "autoscale", "certificate", "cluster-info",
+	"cordon", "cp", "create", "debug", "describe", "diff", "drain", "edit", "events", "exec", "explain", "expose", "get",
+	"kustomize", "label", "patch", "port-forward", "proxy", "replace", "rollout", "scale", "set", "taint", "top",
+	"uncordon", "wait",
 }
 
 // withCtl inserts ctl before a kubectl command: if the program is called as kubectl, before one of kubectlVerbs,

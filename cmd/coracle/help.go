@@ -77,7 +77,7 @@ func helpCommand(sources []fs.FS) *cobra.Command {
 	var words bool
 	cmd := &cobra.Command{
 		Use:   "help [COMMAND | TOPIC | -k WORD ...]",
-		Short: "Help for a command, or a page of the manual (coracle help topics)",
+		Short: "Help for a command, or a page of the manual",
 		Long: `Shows the help of a command, or a page of the manual that this binary carries.
 
   coracle help topics            the table of contents
@@ -125,6 +125,9 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 		return c.Help()
 	}
 	like := m.Like(topic)
+	if _, ok := m.Page(args[0]); ok {
+		like = append(like, args[0])
+	}
 	for _, name := range cmd.Root().SuggestionsFor(args[0]) {
 		if !slices.Contains(like, name) {
 			like = append(like, name)

@@ -67,10 +67,11 @@ It has no container images, logs or volumes. Images are pulled again, or loaded:
 		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
 	list := &cobra.Command{
-		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, ""),
+		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, "[-o json|yaml]"),
 	}
+	output := list.Flags().StringP("output", "o", "", "json or yaml, for programs")
 	onMachine(list, func(_ context.Context, c config.Config, _ []string) error {
-		return server.ListSnapshots(c.DataDir, os.Stdout)
+		return server.ListSnapshots(c.DataDir, *output, os.Stdout)
 	})
 	restore := &cobra.Command{
 		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",

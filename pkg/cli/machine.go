@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -66,10 +67,6 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 	for _, p := range s.Processes {
 		total += p.PSS
 	}
-	processes := "1 process"
-	if n := len(s.Processes); n != 1 {
-		processes = fmt.Sprintf("%d processes", n)
-	}
 	disk := ""
 	if s.DiskSize > 0 {
 		disk = socket.Bytes(s.DiskFree) + " of " + socket.Bytes(s.DiskSize) + " are free"
@@ -78,7 +75,7 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 		{
 			"Running",
 			fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), socket.Bytes(total),
-				processes),
+				count.Of(len(s.Processes), "process")),
 		},
 		{"Server", s.Server},
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
@@ -208,7 +205,7 @@ func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer)
 			fmt.Fprintf(progress, "\r%s of %s", socket.Bytes(e.Bytes), socket.Bytes(e.Total))
 		}
 	})
-	fmt.Fprint(progress, "\r\x1b[K")
+	fmt.Fprint(progress, command.ClearLine)
 	if err != nil {
 		return err
 	}

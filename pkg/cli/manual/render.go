@@ -154,12 +154,15 @@ func (r *renderer) inline(n *blackfriday.Node) string {
 			b.WriteString(r.paint(bold, r.inline(c)))
 		case blackfriday.Link:
 			text, target := r.inline(c), string(c.Destination)
-			b.WriteString(text)
 			switch name, isPage := strings.CutSuffix(path.Base(target), ".md"); {
+			case isPage && text == name:
+				b.WriteString(r.code("coracle help " + name))
 			case isPage:
-				b.WriteString(" (" + r.code("coracle help "+name) + ")")
+				b.WriteString(text + " (" + r.code("coracle help "+name) + ")")
 			case text != target:
-				b.WriteString(" (" + target + ")")
+				b.WriteString(text + " (" + target + ")")
+			default:
+				b.WriteString(text)
 			}
 		case blackfriday.Softbreak, blackfriday.Hardbreak:
 			b.WriteByte(' ')

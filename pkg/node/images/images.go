@@ -6,6 +6,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,12 +204,40 @@ func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credential
 	if ctx.Err() != nil {
 		return runtime.Image{}, ctx.Err()
 	}
-	why := bounded.Text(err.Error(), maxError) + m.hint(ref)
+	why := bounded.Text(err.Error(), maxError) + cmp.Or(m.loaded(ctx, ref), m.hint(ref))
 	b := m.failed(backOffKey, why)
 	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, why)
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return runtime.Image{}, &Error{Reason: "ErrImagePull", Message: msg, Until: b.until}
+}
+
+// loaded returns what to do about an image that cannot be pulled, if it, or the image with another tag, was loaded
+// into this node from a file: then every pod may use it.
+func (m *Manager) loaded(ctx context.Context, ref string) string {
+	all, err := m.images.List(ctx)
+	want, wantErr := reference.ParseDockerRef(ref)
+	if err != nil || wantErr != nil {
+		return ""
+	}
+	other := ""
+	for _, image := range all {
+		for _, name := range image.Names {
+			have, err := reference.ParseDockerRef(name)
+			switch {
+			case !image.Pinned || err != nil || have.Name() != want.Name():
+			case have.String() == want.String():
+				return ". This node has the image, but imagePullPolicy Always, which is the default for the tag latest, asks " +
+					"the registry for it: set imagePullPolicy: IfNotPresent"
+			default:
+				other = reference.FamiliarString(have)
+			}
+		}
+	}
+	if other == "" {
+		return ""
+	}
+	return fmt.Sprintf(". This node has %s: name that tag", bounded.Text(other, maxError))
 }
 
 // maxNamed is the number of nodes that a hint names.

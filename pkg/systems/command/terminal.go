@@ -29,6 +29,15 @@ func (t Terminal) Interactive() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// ClearLine clears the current line of a terminal.
+const ClearLine = "\r\x1b[K"
+
+// Live reports whether Err is a terminal, so that a line of progress can replace the one before.
+func (t Terminal) Live() bool {
+	f, ok := t.Err.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
 // Standard returns the terminal of this process.
 func Standard() Terminal { return Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
 

@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/coracle-dev/coracle/pkg/base/count"
 )
 
 // maxText bounds how much of an action's output is read, in bytes.
@@ -125,7 +127,7 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 		printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
 		short(t.result.Ran), short(t.result.Outputs))
 	if t.result.Repeats > 0 {
-		detail += fmt.Sprintf("; retried %d times", t.result.Repeats)
+		detail += "; retried " + count.Of(t.result.Repeats, "time")
 	}
 	switch {
 	case t.result.ExitCode != 0:

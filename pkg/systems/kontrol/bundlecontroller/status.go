@@ -8,6 +8,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
 )
 
@@ -53,7 +54,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 		s.Phase, s.Message = kontrol.BundleWaiting, first[kontrol.TargetWaiting]
 	}
 	s.Message = cut(s.Message)
-	condition(s, kontrol.ConditionContentReady, true, "Read", fmt.Sprintf("%d objects", s.Objects))
+	condition(s, kontrol.ConditionContentReady, true, "Read", count.Of(s.Objects, "object"))
 	condition(s, kontrol.ConditionReady, s.Phase == kontrol.BundleSynced, string(s.Phase), s.Message)
 }
 

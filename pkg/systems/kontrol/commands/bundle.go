@@ -14,11 +14,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // bundlePrefix marks the names of Bundles in commands that also accept Resources.
-const bundlePrefix = "bundle/"
+const bundlePrefix = bundleKind + "/"
 
 func splitBundles(names []string) (resources, bundles []string) {
 	for _, n := range names {
@@ -215,8 +216,8 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 			if last = b; b.Phase() != known {
 				return false, nil
 			}
-			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%d objects on %d of %d clusters)\n", name, known, b.Status.Objects,
-				b.Status.Clusters.Synced, b.Status.Clusters.Total)
+			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%s on %d of %s)\n", name, known, count.Of(b.Status.Objects, "object"),
+				b.Status.Clusters.Synced, count.Of(b.Status.Clusters.Total, "cluster"))
 			return true, err
 		}); over {
 			break

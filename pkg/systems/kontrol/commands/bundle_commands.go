@@ -51,6 +51,10 @@ func (k commands) approve() *cobra.Command {
 	cluster := k.hub(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be approved")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err

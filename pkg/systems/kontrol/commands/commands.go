@@ -24,6 +24,13 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.kontrol()}
 }
 
+// The singular names of Kontrol's kinds.
+const (
+	resourceKind = "resource"
+	bundleKind   = "bundle"
+	clusterKind  = "cluster"
+)
+
 func resourceList() ctrl.ObjectList { return &kontrol.ResourceList{} }
 
 func clusterList() ctrl.ObjectList { return &kontrol.ClusterList{} }
@@ -105,6 +112,10 @@ func (k commands) get() *cobra.Command {
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	outputFlag(cmd, &o.Output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		switch {
@@ -127,6 +138,10 @@ func (k commands) describe() *cobra.Command {
 	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err
@@ -152,6 +167,10 @@ The exit code is 0 if nothing would change, 1 if something would, and 2 after an
 	cmd.Flags().StringVar(&o.Cluster, "cluster", "", "only on this cluster (default all that should have it)")
 	cmd.Flags().Int64Var(&o.Revision, "revision", 0, "show what has changed since this revision instead")
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Name = args[0]
 		c, err := cluster()
 		if err != nil {
@@ -173,6 +192,10 @@ func (k commands) history() *cobra.Command {
 	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err
@@ -195,6 +218,10 @@ func (k commands) rollback() *cobra.Command {
 	cmd.Flags().Int64Var(&o.Generation, "to-generation", 0, "the generation, if several revisions have the same number")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Name = args[0]
 		c, err := cluster()
 		if err != nil {
@@ -220,6 +247,10 @@ error, such as a resource that is deleted.`,
 	state := cmd.Flags().String("for", "Synced", "the state, or Deleted")
 	timeout := cmd.Flags().Duration("timeout", time.Minute, "how long to wait")
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		if err != nil {
@@ -243,6 +274,10 @@ The exit code is 0 if there are none, 1 if there are some, and 2 after an error.
 	cluster := k.selecting(cmd, &o)
 	outputFlag(cmd, &o.Output)
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		if err != nil {
@@ -349,6 +384,10 @@ func (k commands) clusterRemove() *cobra.Command {
 	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, clusterKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err

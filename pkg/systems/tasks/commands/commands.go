@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -25,6 +26,8 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
 }
+
+const taskKind = "task"
 
 func taskList() ctrl.ObjectList { return &tasks.TaskList{} }
 
@@ -111,9 +114,12 @@ func (k commands) ps() *cobra.Command {
 	all := cmd.Flags().BoolP("all", "a", false, "also list ended tasks")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
+		names, err := k.Names([]string{*task}, taskKind)
 		switch {
+		case err != nil:
+			return err
 		case *task != "":
-			return c.Task(ctx, *task, os.Stdout)
+			return c.Task(ctx, names[0], os.Stdout)
 		case *watch:
 			return c.WatchTasks(ctx, *all, command.Standard())
 		}
@@ -139,7 +145,11 @@ func (k commands) logs() *cobra.Command {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
 			return errors.New("--tail and --attempt must be positive")
 		}
-		return c.Logs(ctx, args[0], o, os.Stdout)
+		names, err := k.Names(args, taskKind)
+		if err != nil {
+			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, args[0])
+		}
+		return c.Logs(ctx, names[0], o, os.Stdout)
 	})
 	k.Complete(cmd, 1, taskList)
 	return cmd
@@ -153,7 +163,11 @@ func (k commands) cancel() *cobra.Command {
 		return nil
 	}}
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
-		return c.Cancel(ctx, args, func(format string, args ...any) { fmt.Printf(format, args...) })
+		names, err := k.Names(args, taskKind)
+		if err != nil {
+			return err
+		}
+		return c.Cancel(ctx, names, func(format string, args ...any) { fmt.Printf(format, args...) })
 	})
 	k.Complete(cmd, 0, taskList)
 	return cmd
@@ -168,7 +182,7 @@ func (k commands) prune() *cobra.Command {
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
 		n, err := c.Prune(ctx)
 		if err == nil {
-			fmt.Printf("%d tasks deleted\n", n)
+			fmt.Printf("%s deleted\n", count.Of(n, "task"))
 		}
 		return err
 	})

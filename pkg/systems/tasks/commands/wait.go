@@ -40,7 +40,7 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 	only := &ctrl.ListOptions{
 		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
 	}
-	f := &follower{c: c, t: t, out: closed()}
+	f := &follower{c: c, t: t, out: closed(), tenth: -2}
 	defer f.stop()
 	var since time.Time // when the server became unreachable; zero while it is reachable
 	for {
@@ -74,6 +74,9 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 			if now.Status.Phase.Ended() {
 				w.Stop()
 				f.finish(ctx)
+				if t.Live() {
+					fmt.Fprint(t.Err, command.ClearLine)
+				}
 				if now.Status.Phase == tasks.TaskCompleted { // the command returns a failure as its error
 					fmt.Fprintln(t.Err, describePhase(now))
 				}
@@ -91,6 +94,7 @@ type follower struct {
 	c      cluster
 	t      command.Terminal
 	last   string
+	tenth  int32         // of an array's indexes, that was printed last
 	logged int32         // the number of the last attempt whose output is copied
 	out    chan struct{} // closed when the output of that attempt has been copied
 	pull   context.CancelFunc
@@ -114,7 +118,10 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 	if !t.Status.Phase.Ended() {
 		if line := describePhase(t); line != f.last {
 			f.last = line
-			if t.Status.Phase != tasks.TaskRunning || t.Spec.Array != nil || f.logged == 0 {
+			switch {
+			case t.Spec.Array != nil:
+				f.progress(t, line)
+			case t.Status.Phase != tasks.TaskRunning || f.logged == 0:
 				fmt.Fprintln(f.t.Err, line)
 			}
 		}
@@ -146,6 +153,22 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 				fmt.Fprintf(f.t.Err, "the output of attempt %d cannot be shown: %v\n", a.Number, err)
 			}
 		}()
+	}
+}
+
+// progress prints the state of an array: on a terminal as a line that the next one overwrites, elsewhere as a line for
+// each tenth of the indexes.
+func (f *follower) progress(t *tasks.Task, line string) {
+	tenth := int32(-1)
+	if a := t.Status.Array; a != nil {
+		tenth = (a.Completed + a.Failed) * 10 / max(t.Spec.Array.Size, 1)
+	}
+	switch {
+	case f.t.Live():
+		fmt.Fprint(f.t.Err, command.ClearLine, line)
+	case tenth != f.tenth:
+		f.tenth = tenth
+		fmt.Fprintln(f.t.Err, line)
 	}
 }
 
