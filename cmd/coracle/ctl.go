@@ -17,8 +17,8 @@ const ctlName = "ctl"
 var kubectlVerbs = []string{
 	"annotate", "api-resources", "api-versions", "apply", "attach", "auth", "autoscale", "certificate", "cluster-info",
 	"cordon", "cp", "create", "debug", "describe", "diff", "drain", "edit", "events", "exec", "explain", "expose", "get",
-	"kustomize", "label", "patch", "port-forward", "proxy", "replace", "rollout", "scale", "set", "taint", "top",
-	"uncordon", "wait",
+	"inspect", "kustomize", "label", "patch", "port-forward", "proxy", "replace", "rollout", "scale", "set", "taint",
+	"top", "uncordon", "wait",
 }
 
 // withCtl inserts ctl before a kubectl command: if the program is called as kubectl, before one of kubectlVerbs,

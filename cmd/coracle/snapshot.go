@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -86,7 +88,10 @@ It has no container images, logs or volumes. Images are pulled again, or loaded:
 		}
 		in := os.Stdin
 		if file != "-" {
-			if in, err = os.Open(file); err != nil {
+			if in, err = os.Open(file); errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("there is no snapshot %s: `coracle snapshot list` names the automatic ones", file)
+			}
+			if err != nil {
 				return err
 			}
 			defer in.Close()

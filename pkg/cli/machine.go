@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -155,6 +156,10 @@ func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader
 func loadImage(ctx context.Context, runDir, file string, in io.Reader, out io.Writer) error {
 	if file != "-" {
 		f, err := os.Open(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("there is no file %s: load takes archives of images, such as `docker save -o FILE IMAGE` writes",
+				file)
+		}
 		if err != nil {
 			return err
 		}

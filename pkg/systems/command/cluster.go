@@ -60,7 +60,7 @@ func NoCluster() error {
 }
 
 // errStopped means that nothing listens at the address in this machine's kubeconfig.
-var errStopped = errors.New("no cluster runs on this machine now: start it with `coracle start`")
+var errStopped = errors.New("coracle is not running here: start it with `coracle start`")
 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second

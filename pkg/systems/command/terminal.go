@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -60,25 +61,30 @@ func (e *Exit) Unwrap() error { return e.Err }
 
 // Exactly is cobra.ExactArgs with a usage message. It also requires the named flags.
 func Exactly(n int, usage string, flags ...string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args == n }, usage, flags)
+	return expect(n, n, usage, flags)
 }
 
 // AtLeast is cobra.MinimumNArgs with a usage message.
-func AtLeast(n int, usage string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args >= n }, usage, nil)
-}
+func AtLeast(n int, usage string) cobra.PositionalArgs { return expect(n, math.MaxInt, usage, nil) }
 
 // AtMost is cobra.MaximumNArgs with a usage message.
-func AtMost(n int, usage string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args <= n }, usage, nil)
-}
+func AtMost(n int, usage string) cobra.PositionalArgs { return expect(0, n, usage, nil) }
 
-func expect(right func(args int) bool, usage string, flags []string) cobra.PositionalArgs {
+func expect(least, most int, usage string, flags []string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if !right(len(args)) || slices.ContainsFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) }) {
-			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
+		wrong := ""
+		absent := slices.IndexFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) })
+		switch {
+		case len(args) < least:
+			wrong = "an argument is missing"
+		case len(args) > most:
+			wrong = fmt.Sprintf("unexpected argument %q", args[most])
+		case absent >= 0:
+			wrong = "--" + flags[absent] + " is missing"
+		default:
+			return nil
 		}
-		return nil
+		return fmt.Errorf("%s; usage: %s", wrong, strings.TrimSpace(cmd.CommandPath()+" "+usage))
 	}
 }
 

@@ -2,6 +2,7 @@ package bundlecontroller
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,7 +25,8 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 			kontrol.TargetSynced: &s.Clusters.Synced, kontrol.TargetProgressing: &s.Clusters.Progressing,
 			kontrol.TargetWaiting: &s.Clusters.Waiting, kontrol.TargetFailed: &s.Clusters.Failed,
 		}[t.Phase]++
-		if first[t.Phase] == "" {
+		// What holds up a cluster says more than that others wait for it.
+		if was := first[t.Phase]; was == "" || strings.HasSuffix(was, waitsForOthers) && t.Message != waitsForOthers {
 			first[t.Phase] = "on " + t.Name + ": " + t.Message
 		}
 	}

@@ -208,8 +208,9 @@ func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer)
 		return err
 	}
 	if len(list) > 0 {
-		return fmt.Errorf("cluster %s has %s, such as %s: delete all of them first, so that their objects are "+
-			"deleted or left as they say", name, count.Of(len(list), "resource"), list[0].Name)
+		return fmt.Errorf("cluster %s has %s, such as %s: first delete them, or remove the label by which a bundle selects "+
+			"the cluster; `coracle help clusters` says how to remove a cluster that is gone",
+			name, count.Of(len(list), "resource"), list[0].Name)
 	}
 	if err := c.Client.Delete(ctx, k); err != nil {
 		return err

@@ -301,8 +301,8 @@ reported, unless --mode says otherwise.`,
   coracle kontrol adopt deployment.apps/web -n shop --cluster edge --mode correct --yes`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || o.Cluster == "" {
-				return errors.New("usage: coracle kontrol adopt KIND/NAME --cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode " +
-					"MODE] [--yes]")
+				return errors.New("name one object, and its cluster with --cluster; usage: coracle kontrol adopt KIND/NAME " +
+					"--cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode MODE] [--yes]")
 			}
 			return nil
 		},

@@ -56,8 +56,12 @@ func (k commands) run() *cobra.Command {
 				named = dash
 			}
 			switch {
-			case o.Image == "", named > 1, named == 0 && o.Key == "":
-				return errors.New("usage: " + runUsage)
+			case named > 1:
+				return fmt.Errorf("unexpected argument %q: put the container's command after --; usage: %s", args[1], runUsage)
+			case named == 0 && o.Key == "":
+				return errors.New("the task's name is missing; usage: " + runUsage)
+			case o.Image == "":
+				return errors.New("--image is missing; usage: " + runUsage)
 			case o.Array < 0, o.Parallelism < 0:
 				return errors.New("--array and --parallelism must be positive")
 			case cmd.Flags().Changed("ttl") && o.TTL < 0, cmd.Flags().Changed("backoff") && o.Backoff < 0:
@@ -156,12 +160,7 @@ func (k commands) logs() *cobra.Command {
 }
 
 func (k commands) cancel() *cobra.Command {
-	cmd := &cobra.Command{Use: "cancel TASK...", Short: "Cancel tasks", Args: func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return errors.New("usage: coracle cancel TASK...")
-		}
-		return nil
-	}}
+	cmd := &cobra.Command{Use: "cancel TASK...", Short: "Cancel tasks", Args: command.AtLeast(1, "TASK...")}
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
 		names, err := k.Names(args, taskKind)
 		if err != nil {
