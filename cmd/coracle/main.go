@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -26,6 +27,9 @@ func main() {
 	if err := execute(); err != nil {
 		exit := &command.Exit{Code: 1, Err: err}
 		errors.As(err, &exit)
+		if errors.Is(exit.Err, fs.ErrPermission) && os.Geteuid() != 0 {
+			exit.Err = fmt.Errorf("%w: only root may do this: use sudo", exit.Err)
+		}
 		if exit.Err != nil {
 			report(exit.Err, os.Stderr, kernelLog)
 		}

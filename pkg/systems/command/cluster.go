@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -51,8 +52,16 @@ type Connector struct {
 // ErrNoCluster means that neither this machine nor a kubeconfig names a cluster.
 var ErrNoCluster = errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
 
-// NoCluster returns ErrNoCluster. If KUBECONFIG is set it says so, since this machine's cluster is not used then.
+// NoCluster returns ErrNoCluster. If KUBECONFIG is set it says so, since this machine's cluster is not used then. If
+// this machine has a cluster that the user may not use, it says that instead.
 func NoCluster() error {
+	own := filepath.Join(DataDir(), Kubeconfig)
+	if f, err := os.Open(own); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("only root may read %s, the kubeconfig of this machine's cluster: use sudo, or copy the file to "+
+			"~/.kube/config", own)
+	} else if err == nil {
+		_ = f.Close()
+	}
 	if files := os.Getenv("KUBECONFIG"); files != "" {
 		return fmt.Errorf("%w; KUBECONFIG=%s names none: unset it to use the cluster of this machine", ErrNoCluster, files)
 	}

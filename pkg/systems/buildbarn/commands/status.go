@@ -55,8 +55,12 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		})
 	}
 	if len(farms.Items)+len(parts) == 0 {
-		_, err := fmt.Fprintln(out,
-			"There is no farm here: make one with a manifest of kind Buildbarn, or see other namespaces with -A.")
+		where := "namespace " + c.Namespace
+		if all {
+			where = "any namespace"
+		}
+		_, err := fmt.Fprintf(out, "There is no farm in %s: `coracle help build-farm` makes one, -A lists all namespaces.\n",
+			where)
 		return err
 	}
 	client, err := rest.HTTPClientFor(c.REST)

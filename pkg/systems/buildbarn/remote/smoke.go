@@ -199,8 +199,8 @@ func advised(err error, s Smoke) error {
 		next = fmt.Sprintf("No worker serves this instance and platform %s: give a BuildbarnWorker's instance and platform "+
 			"with --instance and --platform, and check that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
-		next = "A part of the farm cannot be reached: check which pods are not ready, and whether the addresses in the " +
-			"configuration name its Services"
+		next = "A part of the farm cannot be reached: `coracle buildbarn status` shows which parts are not ready and why; " +
+			"also check that the addresses in the configuration name its Services"
 		switch text := err.Error(); {
 		case strings.Contains(text, "tls:"):
 			next = "The frontend does not use TLS as requested: leave out --tls, or give its authority with --ca"
