@@ -33,7 +33,7 @@ func statusCommand() *cobra.Command {
 func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the pods of this machine gracefully, then Coracle; state is preserved",
+		Short: "Stop the pods, then Coracle; the state is kept",
 		Args:  command.Exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
@@ -53,7 +53,7 @@ func stopCommand() *cobra.Command {
 func deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Delete the cluster and restore the machine to its original state",
+		Short: "Delete the cluster, and restore the machine as it was",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("coracle delete deletes the whole cluster and takes no names: to delete an object, use "+

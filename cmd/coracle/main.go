@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/manual"
 	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
@@ -114,6 +115,14 @@ the node agent and the command line.
 		Version:       versionText(),
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
+	// Each command's options are wrapped at the width of the terminal.
+	cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), "Flags.FlagUsages",
+		fmt.Sprintf("Flags.FlagUsagesWrapped %d", terminalWidth())))
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Long = manual.Wrap(c.Long, terminalWidth())
+		help(c, args)
+	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())
 	})

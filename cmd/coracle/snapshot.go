@@ -42,7 +42,7 @@ are not let in.`
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Save a cluster to a file, and restore it here or on another machine",
+		Short: "Save a cluster to a file, and restore it on any machine",
 		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it,
 here or on another machine.
 
@@ -62,7 +62,7 @@ It has no container images, logs or volumes. Images are pulled again, or loaded:
 	}
 	save := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save the cluster of the server on this machine; - writes to standard output",
+		Short: "Save the cluster; - writes to standard output",
 		Args:  command.Exactly(1, "FILE"),
 	}
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {

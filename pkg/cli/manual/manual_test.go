@@ -107,7 +107,8 @@ Name   What
 // TestSearchShowsTextWithoutMarkup checks that words match from their beginning, and that an excerpt has no Markdown.
 func TestSearchShowsTextWithoutMarkup(t *testing.T) {
 	m, err := Load(fstest.MapFS{"howto/fly.md": {Data: []byte("# Fly a kite\n\nSupport. A **line** of `zeppelin` and a " +
-		"[link](../howto/tls.md), which is long enough to be cut at both of its zinnias.\n\n| A | B |\n|---|---|\n| `x\\|y` | gasbag |\n")}})
+		"[link](../howto/tls.md), which is long enough to be cut at both of its zinnias.\n\n" +
+		"| A | B |\n|---|---|\n| `x\\|y` | gasbag |\n")}})
 	require.NoError(t, err)
 	require.Empty(t, slices.DeleteFunc(m.Search(90, "zeppelin", "port"), func(f Found) bool { return f.Name != "fly" }))
 	require.Equal(t, "Support. A line of zeppelin and a link (corac...", m.Search(48, "zeppelin")[0].Line)
@@ -117,6 +118,13 @@ func TestSearchShowsTextWithoutMarkup(t *testing.T) {
 	require.Equal(t, 9, Find("support, PORTS", "port"))
 	require.Equal(t, 6, Find("with a--port", "--port"))
 	require.Equal(t, -1, Find("support", ""))
+}
+
+func TestWrap(t *testing.T) {
+	const text = "One two\nthree four.\n\n  indented lines stay as they are\n\nFive."
+	require.Equal(t, text, Wrap(text, 0))
+	require.Equal(t, "One two three\nfour.\n\n  indented lines stay as they are\n\nFive.", Wrap(text, 13))
+	require.Empty(t, Wrap("", 80))
 }
 
 // FuzzRender checks that no Markdown makes the renderer fail or emit control characters from its input.

@@ -214,6 +214,26 @@ func (r *renderer) line(text string) {
 	r.out.WriteByte('\n')
 }
 
+// Wrap breaks the paragraphs of plain text anew into lines of at most width columns. Indented lines stay as they are,
+// and so does all text if width is 0.
+func Wrap(text string, width int) string {
+	if width == 0 {
+		return text
+	}
+	var lines, paragraph []string
+	for _, line := range append(strings.Split(text, "\n"), "") {
+		if line != "" && line[0] != ' ' {
+			paragraph = append(paragraph, line)
+			continue
+		}
+		if len(paragraph) > 0 {
+			lines, paragraph = append(lines, split(strings.Join(paragraph, " "), width)...), nil
+		}
+		lines = append(lines, line)
+	}
+	return strings.TrimSuffix(strings.Join(lines, "\n"), "\n")
+}
+
 // split breaks text between words into lines of at most width columns. A longer word gets a line of its own.
 func split(text string, width int) (lines []string) {
 	line := ""

@@ -109,7 +109,9 @@ func TestImageOnAnotherNode(t *testing.T) {
 // The message about an image that cannot be pulled names the image that was loaded into the node.
 func TestImageWithAnotherTag(t *testing.T) {
 	denied := func(context.Context, string) error { return errors.New("denied") }
-	loaded := fake.New(fake.Config{Images: []string{"docker.io/library/shop:1", "docker.io/library/web:latest"}, Pull: denied})
+	loaded := fake.New(fake.Config{
+		Images: []string{"docker.io/library/shop:1", "docker.io/library/web:latest"}, Pull: denied,
+	})
 	m := New(pinned{loaded.Images()}, "")
 	message := func(m *Manager, ref string) string {
 		_, err := m.Ensure(t.Context(), Request{Ref: ref})

@@ -57,8 +57,9 @@ func TestNames(t *testing.T) {
 		{Name: "resources", SingularName: "resource", ShortNames: []string{"kre"}, Group: "kontrol.coracle.dev"},
 		{Name: "bundles", SingularName: "bundle", Group: "kontrol.coracle.dev"},
 	}}
-	names, err := c.Names([]string{"a", "resource/b", "resources/c", "kre/d", "resource.kontrol.coracle.dev/e", "bundles/f"},
-		"resource", "bundle")
+	names, err := c.Names([]string{
+		"a", "resource/b", "resources/c", "kre/d", "resource.kontrol.coracle.dev/e", "bundles/f",
+	}, "resource", "bundle")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c", "d", "e", "bundle/f"}, names)
 	for _, arg := range []string{"bundle/f", "pod/x", "resource/", "resource.example.com/a", "/"} {

@@ -33,6 +33,13 @@ func (t Terminal) Interactive() bool {
 // ClearLine clears the current line of a terminal.
 const ClearLine = "\r\x1b[K"
 
+// Progress replaces the current line of Err, if Err is a terminal, with a text that is cut to one line.
+func (t Terminal) Progress(text string) {
+	if t.Live() {
+		fmt.Fprint(t.Err, ClearLine, Shorten(text))
+	}
+}
+
 // Live reports whether Err is a terminal, so that a line of progress can replace the one before.
 func (t Terminal) Live() bool {
 	f, ok := t.Err.(*os.File)

@@ -153,14 +153,14 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 			had, asked = had+h, asked+a
 		}, &lines)
 		if asked > 0 {
-			lines = append(lines, fmt.Sprintf("hit rate %d%%: %d of %s in the cache", 100*had/asked, had, count.Of(int64(asked), "action")))
+			lines = append(lines, fmt.Sprintf("hit rate %d%%: %d of %s in the cache", 100*had/asked, had,
+				count.Of(int64(asked), "action")))
 		}
 	case *buildbarn.BuildbarnWorker:
 		if q := p.Status.Queue; q != nil && p.Spec.Scale != nil {
 			lines = append(lines,
 				fmt.Sprintf("follows %s: %s wanted, %d to %d allowed", p.Spec.Scale.Scheduler,
-					count.Of(q.DesiredReplicas, "pod"), p.Spec.Scale.Min,
-					p.Spec.Scale.Max))
+					count.Of(q.DesiredReplicas, "pod"), p.Spec.Scale.Min, p.Spec.Scale.Max))
 		}
 	}
 	return lines

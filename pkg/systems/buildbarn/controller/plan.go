@@ -174,7 +174,8 @@ func (p *plan) finalize() {
 		}
 	}
 	if p.o.Draining > 0 { // without this part, workers could neither end their actions nor store the results
-		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %s with workers of this farm", count.Of(p.o.Draining, "object")))
+		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %s with workers of this farm",
+			count.Of(p.o.Draining, "object")))
 		return
 	}
 	next := p.o.Part.DeepCopyObject().(buildbarn.Part)

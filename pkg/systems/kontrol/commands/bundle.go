@@ -214,8 +214,11 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 				return true, fmt.Errorf("bundle %s was deleted", name)
 			}
 			if last = b; b.Phase() != known {
+				t.Progress(fmt.Sprintf("%s on %d of %s: %s", b.Phase(), b.Status.Clusters.Synced,
+					count.Of(b.Status.Clusters.Total, "cluster"), b.Status.Message))
 				return false, nil
 			}
+			t.Progress("")
 			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%s on %d of %s)\n", name, known, count.Of(b.Status.Objects, "object"),
 				b.Status.Clusters.Synced, count.Of(b.Status.Clusters.Total, "cluster"))
 			return true, err
@@ -223,6 +226,7 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 			break
 		}
 		if limited.Err() != nil && ctx.Err() == nil {
+			t.Progress("")
 			fmt.Fprintf(t.Err, "bundle %s is %s, not %s: %s\n", name, last.Phase(), known, last.Status.Message)
 			return answered(false, nil)
 		}

@@ -45,7 +45,7 @@ func (k commands) approve() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "approve NAME|bundle/NAME",
-		Short: "Approve a resource or a bundle as it is now, if it waits for approval",
+		Short: "Approve a resource or a bundle as it is now",
 		Args:  command.Exactly(1, "NAME|bundle/NAME [--dry-run]"),
 	}
 	cluster := k.hub(cmd)

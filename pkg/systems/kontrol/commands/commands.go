@@ -105,7 +105,7 @@ func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Com
 func (k commands) get() *cobra.Command {
 	var o KontrolOptions
 	cmd := &cobra.Command{
-		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say",
+		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether they are in sync",
 	}
 	cluster := k.selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
@@ -133,7 +133,7 @@ func (k commands) get() *cobra.Command {
 func (k commands) describe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe NAME|bundle/NAME",
-		Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it",
+		Short: "Show a resource or a bundle on each of its clusters, and its drift",
 		Args:  command.Exactly(1, "NAME|bundle/NAME"),
 	}
 	cluster := k.hub(cmd)

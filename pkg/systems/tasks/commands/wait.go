@@ -74,9 +74,7 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 			if now.Status.Phase.Ended() {
 				w.Stop()
 				f.finish(ctx)
-				if t.Live() {
-					fmt.Fprint(t.Err, command.ClearLine)
-				}
+				t.Progress("")
 				if now.Status.Phase == tasks.TaskCompleted { // the command returns a failure as its error
 					fmt.Fprintln(t.Err, describePhase(now))
 				}
@@ -165,7 +163,7 @@ func (f *follower) progress(t *tasks.Task, line string) {
 	}
 	switch {
 	case f.t.Live():
-		fmt.Fprint(f.t.Err, command.ClearLine, line)
+		f.t.Progress(line)
 	case tenth != f.tenth:
 		f.tenth = tenth
 		fmt.Fprintln(f.t.Err, line)
