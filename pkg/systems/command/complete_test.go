@@ -64,6 +64,6 @@ func TestNames(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c", "d", "e", "bundle/f"}, names)
 	for _, arg := range []string{"bundle/f", "pod/x", "resource/", "resource.example.com/a", "/"} {
 		_, err = c.Names([]string{arg}, "resource")
-		require.EqualError(t, err, `"`+arg+`" is not the name of a resource: use NAME or resource/NAME`)
+		require.EqualError(t, err, `"`+arg+`" does not name a resource, which this command takes: use NAME or resource/NAME`)
 	}
 }

@@ -78,8 +78,8 @@ func (c Connector) Names(args []string, kinds ...string) ([]string, error) {
 		})
 		switch {
 		case at < 0 || name == "":
-			return nil, fmt.Errorf("%q is not the name of a %s: use NAME or %s/NAME", arg, strings.Join(kinds, " or a "),
-				strings.Join(kinds, "/NAME or "))
+			return nil, fmt.Errorf("%q does not name a %s, which this command takes: use NAME or %s/NAME", arg,
+				strings.Join(kinds, " or a "), strings.Join(kinds, "/NAME or "))
 		case c.Kinds[at].SingularName == kinds[0]:
 			names[i] = name
 		default:

@@ -35,9 +35,14 @@ const ClearLine = "\r\x1b[K"
 
 // Progress replaces the current line of Err, if Err is a terminal, with a text that is cut to one line.
 func (t Terminal) Progress(text string) {
-	if t.Live() {
-		fmt.Fprint(t.Err, ClearLine, Shorten(text))
+	if !t.Live() {
+		return
 	}
+	width, _, err := term.GetSize(int(t.Err.(*os.File).Fd()))
+	if err != nil || width < longestCell {
+		width = longestCell
+	}
+	fmt.Fprint(t.Err, ClearLine, bounded.Text(strings.ReplaceAll(text, "\n", " "), width-1))
 }
 
 // Live reports whether Err is a terminal, so that a line of progress can replace the one before.

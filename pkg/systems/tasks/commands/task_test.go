@@ -30,7 +30,6 @@ func TestProgressOfAnArray(t *testing.T) {
 	var out strings.Builder
 	f := &follower{t: command.Terminal{Err: &out}, tenth: -2}
 	task := &tasks.Task{Spec: tasks.TaskSpec{Array: &tasks.TaskArray{Size: 100}}}
-	f.show(t.Context(), task)
 	task.Status.Phase, task.Status.Array = tasks.TaskRunning, &tasks.TaskArrayStatus{}
 	for i := range int32(100) {
 		task.Status.Array.Completed = i

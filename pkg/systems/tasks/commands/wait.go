@@ -93,6 +93,7 @@ type follower struct {
 	t      command.Terminal
 	last   string
 	tenth  int32         // of an array's indexes, that was printed last
+	warned bool          // the line that was printed last has an error
 	logged int32         // the number of the last attempt whose output is copied
 	out    chan struct{} // closed when the output of that attempt has been copied
 	pull   context.CancelFunc
@@ -155,7 +156,7 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 }
 
 // progress prints the state of an array: on a terminal as a line that the next one overwrites, elsewhere as a line for
-// each tenth of the indexes.
+// each tenth of the indexes, and for the first error.
 func (f *follower) progress(t *tasks.Task, line string) {
 	tenth := int32(-1)
 	if a := t.Status.Array; a != nil {
@@ -164,8 +165,8 @@ func (f *follower) progress(t *tasks.Task, line string) {
 	switch {
 	case f.t.Live():
 		f.t.Progress(line)
-	case tenth != f.tenth:
-		f.tenth = tenth
+	case tenth != f.tenth, t.Status.Error != "" && !f.warned:
+		f.tenth, f.warned = tenth, t.Status.Error != ""
 		fmt.Fprintln(f.t.Err, line)
 	}
 }
@@ -245,7 +246,11 @@ func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer
 func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
-		return fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		if s.Error != "" {
+			line += "; " + s.Error
+		}
+		return line
 	}
 	switch s.Phase {
 	case tasks.TaskScheduled, tasks.TaskRunning:
