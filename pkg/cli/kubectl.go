@@ -18,6 +18,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth plugins that a kubeconfig may use
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	component "k8s.io/component-base/version"
@@ -75,6 +76,7 @@ func kubectl(args []string, streams genericiooptions.IOStreams, check *checked) 
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
 		WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(check.configure)
+	check.server = flags.APIServer
 	root := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
 		PluginHandler: newPlugins(started),
 		Arguments:     os.Args,
@@ -90,8 +92,10 @@ type checked struct {
 	// fatal, unless it is nil, ends the process with an error. Otherwise the request fails: then most commands retry
 	// several times, log each attempt, and guess at the cause.
 	fatal func(error)
-	once  sync.Once
-	err   error
+	// server is the value of --server. If the user chose the address that client-go has by default, nothing is checked.
+	server *string
+	once   sync.Once
+	err    error
 }
 
 // configure adds the check to a client. It disables client-side rate limiting, which makes deleting 300 objects take a
@@ -100,7 +104,11 @@ func (c *checked) configure(config *rest.Config) *rest.Config {
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			c.once.Do(func() { c.err = command.Check(config) })
+			c.once.Do(func() {
+				if *c.server != clientcmd.ClusterDefaults.Server {
+					c.err = command.Check(config)
+				}
+			})
 			if c.err != nil && c.fatal != nil {
 				c.fatal(c.err)
 			}
