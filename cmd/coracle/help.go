@@ -188,8 +188,12 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(commands) > 0 {
 		fmt.Fprintln(out, "Commands:")
 	}
+	longest := 0
 	for _, c := range commands {
-		fmt.Fprintf(out, "  %-28s  %s\n", c.CommandPath(), c.Short)
+		longest = max(longest, len(c.CommandPath()))
+	}
+	for _, c := range commands {
+		fmt.Fprintf(out, "  %-*s  %s\n", longest, c.CommandPath(), c.Short)
 	}
 	if len(commands) > 0 && len(found) > 0 {
 		fmt.Fprintln(out)

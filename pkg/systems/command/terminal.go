@@ -89,6 +89,8 @@ func expect(least, most int, usage string, flags []string) cobra.PositionalArgs 
 		switch {
 		case len(args) < least:
 			wrong = "an argument is missing"
+		case len(args) > most && cmd.HasAvailableSubCommands():
+			return fmt.Errorf("%s has no command %q: see `%s --help`", cmd.CommandPath(), args[most], cmd.CommandPath())
 		case len(args) > most:
 			wrong = fmt.Sprintf("unexpected argument %q", args[most])
 		case absent >= 0:
