@@ -22,7 +22,7 @@ func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
 	check := &cobra.Command{
 		Use:   "check",
-		Short: "List keys and certificates with their age and expiry, and the progress of a rotation",
+		Short: "List keys and certificates with their age and expiry",
 		Args:  command.Exactly(0, ""),
 	}
 	onMachine(check, func(ctx context.Context, c config.Config, _ []string) error {

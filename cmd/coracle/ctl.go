@@ -13,11 +13,12 @@ import (
 
 const ctlName = "ctl"
 
-// kubectlVerbs are the kubectl commands that `coracle` accepts without ctl. All need a cluster, and none is a
-// command of coracle.
+// kubectlVerbs are the kubectl commands that `coracle` accepts without ctl. None is a command of coracle.
 var kubectlVerbs = []string{
-	"api-resources", "apply", "attach", "cluster-info", "cordon", "cp", "describe", "drain", "edit", "exec", "explain",
-	"get", "patch", "port-forward", "rollout", "scale", "top", "uncordon", "wait",
+	"annotate", "api-resources", "api-versions", "apply", "attach", "auth", "autoscale", "certificate", "cluster-info",
+	"cordon", "cp", "create", "debug", "describe", "diff", "drain", "edit", "events", "exec", "explain", "expose", "get",
+	"inspect", "kustomize", "label", "patch", "port-forward", "proxy", "replace", "rollout", "scale", "set", "taint",
+	"top", "uncordon", "wait",
 }
 
 // withCtl inserts ctl before a kubectl command: if the program is called as kubectl, before one of kubectlVerbs,
@@ -32,18 +33,6 @@ func withCtl(args []string) []string {
 	return args
 }
 
-// needsCluster reports whether args are a kubectl command that needs a cluster and do not name the cluster.
-func needsCluster(args []string) bool {
-	return slices.Contains(kubectlVerbs, args[0]) && !slices.ContainsFunc(args, func(arg string) bool {
-		for _, flag := range []string{"--server", "-s", "--kubeconfig", "--help", "-h"} {
-			if arg == flag || strings.HasPrefix(arg, flag+"=") {
-				return true
-			}
-		}
-		return false
-	})
-}
-
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   ctlName,
@@ -51,11 +40,6 @@ func ctlCommand() *cobra.Command {
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 && needsCluster(args) {
-				if err := command.Check(); err != nil {
-					return err
-				}
-			}
 			command.UseCluster(command.DataDir())
 			cli.Kubectl(args)
 			return nil

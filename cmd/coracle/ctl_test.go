@@ -173,15 +173,27 @@ func TestCtlSpeaksTheUsersLanguage(t *testing.T) {
 	require.Contains(t, help("de_DE.UTF-8"), "Zeige eine oder mehrere Resourcen")
 }
 
-// TestWithoutACluster checks that, without a cluster, kubectl's common commands say how to start one.
+// TestWithoutACluster checks that, without a cluster, each command of kubectl says how to start one.
 func TestWithoutACluster(t *testing.T) {
-	for _, args := range [][]string{{"ctl", "get", "pods"}, {"get", "pods"}, {"apply", "-f", "x.yaml"}, {"ps"}} {
+	file := filepath.Join(t.TempDir(), "x.yaml")
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`
+	require.NoError(t, os.WriteFile(file, []byte(object), 0o600))
+	for _, line := range []string{
+		"ctl get pods", "get pods", "apply -f " + file, "ps", "ctl create -f " + file, "ctl delete pod a",
+		"ctl -n b get pods",
+		"ctl logs a", "ctl run a --image=b", "ctl expose pod a --port=1", "create ns a", "ctl --request-timeout=9s top node",
+	} {
+		args := strings.Fields(line)
 		out, err := coracle(t, args...).CombinedOutput()
 		require.Error(t, err)
 		require.Equal(t, "Error: there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG\n",
 			string(out), args)
 	}
-	out, err := coracle(t, "ctl", "create", "namespace", "n", "--dry-run=client", "-o", "name").Output()
+	out, err := coracle(t, "ctl", "version").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "Client Version: ")
+	require.Contains(t, string(out), "Unable to connect to the server: there is no cluster to talk to: start one with")
+	out, err = coracle(t, "ctl", "create", "namespace", "n", "--dry-run=client", "-o", "name").Output()
 	require.NoError(t, err)
 	require.Equal(t, "namespace/n\n", string(out))
 	out, err = coracle(t, "get", "--help").CombinedOutput()

@@ -27,7 +27,7 @@ it separately.`,
 	}
 	status := &cobra.Command{
 		Use:   "status",
-		Short: "Show which key is in use, and how many objects are stored with it and with others",
+		Short: "Show the key in use, and how many objects each key encrypts",
 		Args:  command.Exactly(0, "[-o json]"),
 	}
 	output := status.Flags().StringP("output", "o", "", "json, for programs")
@@ -51,6 +51,6 @@ resume.`)
 is the first provider it decrypts them. Clients see a new resourceVersion of these objects, and no
 other change.`)
 	change(socket.EncryptionEnable, "Encrypt Secrets on write again, after disable", "")
-	change(socket.EncryptionDisable, "Stop encrypting Secrets on write; reencrypt then decrypts existing ones", "")
+	change(socket.EncryptionDisable, "Stop encrypting Secrets; reencrypt decrypts existing ones", "")
 	return cmd
 }

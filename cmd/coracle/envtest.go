@@ -96,7 +96,7 @@ func accessOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 // envtestCommand creates the directory for KUBEBUILDER_ASSETS.
 func envtestCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "envtest DIRECTORY", Short: "Make a folder with the programs of controller-runtime's envtest",
+		Use: "envtest DIRECTORY", Short: "Make a folder for controller-runtime's envtest",
 		Long: `Make a folder with the programs that controller-runtime's envtest starts: links named
 kube-apiserver, etcd and kubectl to this binary. A suite runs with them unchanged:
 

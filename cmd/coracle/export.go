@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/export"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -74,7 +75,7 @@ custom resources, which kubectl does not know the first time.`,
 			return err
 		}
 		if *dir != "" || *file != "-" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d objects exported\n", result.Objects)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s exported\n", count.Of(result.Objects, "object"))
 		}
 		if !o.Secrets {
 			fmt.Fprintln(cmd.ErrOrStderr(), "Secrets are left out: --include-secrets exports them, in clear text")

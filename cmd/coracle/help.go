@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
@@ -78,7 +77,7 @@ func helpCommand(sources []fs.FS) *cobra.Command {
 	var words bool
 	cmd := &cobra.Command{
 		Use:   "help [COMMAND | TOPIC | -k WORD ...]",
-		Short: "Help for a command, or a page of the manual (coracle help topics)",
+		Short: "Help for a command, or a page of the manual",
 		Long: `Shows the help of a command, or a page of the manual that this binary carries.
 
   coracle help topics            the table of contents
@@ -126,6 +125,9 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 		return c.Help()
 	}
 	like := m.Like(topic)
+	if _, ok := m.Page(args[0]); ok {
+		like = append(like, args[0])
+	}
 	for _, name := range cmd.Root().SuggestionsFor(args[0]) {
 		if !slices.Contains(like, name) {
 			like = append(like, name)
@@ -168,24 +170,42 @@ const (
 	plainWidth = 100
 )
 
+// excerptIndent is the number of columns before an excerpt of a page.
+const excerptIndent = 23
+
 // search lists the pages and commands that contain all words.
 func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(words) == 0 {
 		return errors.New("name the words to find: coracle help -k ingress tls")
 	}
-	found, out := m.Search(words...), cmd.OutOrStdout()
+	width := cmp.Or(min(terminalWidth(), pageWidth), plainWidth)
+	found, out := m.Search(max(width-excerptIndent, 20), words...), cmd.OutOrStdout()
 	commands := matching(cmd.Root(), words)
 	if len(found)+len(commands) == 0 {
-		return fmt.Errorf("no page and no command has %q; `coracle help topics` lists the pages", strings.Join(words, " "))
+		return fmt.Errorf("no page and no command has %q: use fewer or other words, or see `coracle help topics`",
+			strings.Join(words, " "))
 	}
-	for _, f := range found {
-		fmt.Fprintf(out, "%-24s %s\n", f.Name, f.Title)
-		if f.Line != "" {
-			fmt.Fprintf(out, "%-24s   %s\n", "", bounded.Text(f.Line, 90))
-		}
+	if len(commands) > 0 {
+		fmt.Fprintln(out, "Commands:")
+	}
+	longest := 0
+	for _, c := range commands {
+		longest = max(longest, len(c.CommandPath()))
 	}
 	for _, c := range commands {
-		fmt.Fprintf(out, "%-24s %s\n", c.CommandPath(), c.Short)
+		fmt.Fprintf(out, "  %-*s  %s\n", longest, c.CommandPath(), c.Short)
+	}
+	if len(commands) > 0 && len(found) > 0 {
+		fmt.Fprintln(out)
+	}
+	if len(found) > 0 {
+		fmt.Fprintln(out, "Pages, which `coracle help PAGE` shows:")
+	}
+	for _, f := range found {
+		fmt.Fprintf(out, "  %-17s  %s\n", f.Name, f.Title)
+		if f.Line != "" {
+			fmt.Fprintf(out, "%*s%s\n", excerptIndent, "", f.Line)
+		}
 	}
 	return nil
 }
@@ -196,8 +216,8 @@ func matching(c *cobra.Command, words []string) (found []*cobra.Command) {
 		if !sub.IsAvailableCommand() || sub.Name() == ctlName {
 			continue
 		}
-		text := strings.ToLower(sub.CommandPath() + " " + sub.Short + " " + sub.Long + " " + sub.LocalFlags().FlagUsages())
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, strings.ToLower(w)) }) {
+		text := sub.CommandPath() + " " + sub.Short + " " + sub.Long + " " + sub.LocalFlags().FlagUsages()
+		if !slices.ContainsFunc(words, func(w string) bool { return manual.Find(text, w) < 0 }) {
 			found = append(found, sub)
 		}
 		found = append(found, matching(sub, words)...)

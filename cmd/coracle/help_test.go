@@ -77,6 +77,25 @@ func helped(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// TestHelpFitsTheTerminal checks that no line of a list of commands has more than 80 columns.
+func TestHelpFitsTheTerminal(t *testing.T) {
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if !sub.IsAvailableCommand() || sub.Name() == "convert" || sub.Name() == "apply-legacy" {
+				continue
+			}
+			if n := len("   ") + sub.NamePadding() + len(sub.Short); n > 80 {
+				t.Errorf("%s takes %d columns: %s", sub.CommandPath(), n, sub.Short)
+			}
+			visit(sub)
+		}
+	}
+	all := root()
+	all.InitDefaultHelpCmd()
+	visit(all)
+}
+
 func TestHelpFindsPagesCommandsAndMistakes(t *testing.T) {
 	out, err := helped(t, "topics")
 	require.NoError(t, err)

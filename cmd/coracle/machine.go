@@ -33,7 +33,7 @@ func statusCommand() *cobra.Command {
 func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the pods of this machine gracefully, then Coracle; state is preserved",
+		Short: "Stop the pods, then Coracle; the state is kept",
 		Args:  command.Exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
@@ -53,8 +53,14 @@ func stopCommand() *cobra.Command {
 func deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Delete the cluster and restore the machine to its original state",
-		Args:  command.Exactly(0, ""),
+		Short: "Delete the cluster, and restore the machine as it was",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("coracle delete deletes the whole cluster and takes no names: to delete an object, use "+
+					"`coracle ctl delete %s`", strings.Join(args, " "))
+			}
+			return nil
+		},
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		if err := server.Delete(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) }); err != nil {
@@ -69,8 +75,8 @@ func deleteCommand() *cobra.Command {
 func imageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images on this machine's node"}
 	sub := func(use, short string, args cobra.PositionalArgs,
-		run func(ctx context.Context, runDir string, args []string) error) {
-		c := &cobra.Command{Use: use, Short: short, Args: args}
+		run func(ctx context.Context, runDir string, args []string) error, aliases ...string) {
+		c := &cobra.Command{Use: use, Short: short, Args: args, Aliases: aliases}
 		onMachine(c, func(ctx context.Context, c config.Config, args []string) error { return run(ctx, c.RunDir, args) })
 		cmd.AddCommand(c)
 	}
@@ -80,7 +86,7 @@ func imageCommand() *cobra.Command {
 		})
 	sub("ls", "List images", command.Exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
 		return cli.Images(ctx, dir, os.Stdout)
-	})
+	}, "list")
 	sub("pull IMAGE", "Pull an image from its registry", command.Exactly(1, "IMAGE"),
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
@@ -88,7 +94,7 @@ func imageCommand() *cobra.Command {
 	sub("rm IMAGE...", "Remove images by name or ID", command.AtLeast(1, "IMAGE..."),
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.RemoveImages(ctx, dir, args, os.Stdout)
-		})
+		}, "remove")
 	return cmd
 }
 

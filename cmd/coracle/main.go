@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/manual"
 	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
@@ -26,6 +28,9 @@ func main() {
 	if err := execute(); err != nil {
 		exit := &command.Exit{Code: 1, Err: err}
 		errors.As(err, &exit)
+		if errors.Is(exit.Err, fs.ErrPermission) && os.Geteuid() != 0 {
+			exit.Err = fmt.Errorf("%w: only root may do this: use sudo", exit.Err)
+		}
 		if exit.Err != nil {
 			report(exit.Err, os.Stderr, kernelLog)
 		}
@@ -67,6 +72,10 @@ func run(ctx context.Context, root *cobra.Command, args []string) error {
 		!slices.Contains(cobraCommands, rest[name]) {
 		return unknownCommand(c, rest[name])
 	}
+	if len(args) == 0 {
+		_, err := fmt.Fprintf(root.OutOrStdout(), "%s\n\n`coracle --help` lists all commands.\n", root.Long)
+		return err
+	}
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
@@ -87,19 +96,33 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "coracle",
 		Short: "Kubernetes small enough to carry",
-		Long: `Coracle is Kubernetes small enough to carry: one binary is the control plane, the
-node agent and the command line.
+		Long: `Coracle is Kubernetes small enough to carry: one binary is the control plane,
+the node agent and the command line.
 
-  coracle start                  start a cluster on this machine, in about a second
-  coracle ctl get pods -A        run kubectl
-  coracle run hi --image busybox --wait -- echo hello
-  coracle delete                 delete the cluster and clean up the machine
-  coracle help topics            the manual: tutorials, how-to, reference`,
+  coracle start              start a cluster on this machine, in about a second
+  coracle status             what runs here, and whether it is healthy
+  coracle get pods -A        kubectl; all of it is "coracle ctl"
+  coracle run hi --image busybox:1.36 --wait -- echo hello
+                             run a container to its end, as a task
+  coracle stop               stop the cluster, and keep its state
+  coracle delete             delete the cluster, and clean up the machine
+
+  coracle help expose        a page of the manual, here: how to serve a web page
+  coracle help topics        all pages: tutorials, how-to, reference
+  coracle help -k ingress    pages and commands with a word`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       versionText(),
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
+	// Each command's options are wrapped at the width of the terminal.
+	cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), "Flags.FlagUsages",
+		fmt.Sprintf("Flags.FlagUsagesWrapped %d", terminalWidth())))
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Long = manual.Wrap(c.Long, terminalWidth())
+		help(c, args)
+	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())
 	})

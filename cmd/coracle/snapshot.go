@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -40,7 +42,7 @@ are not let in.`
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Save a cluster to a file, and restore it here or on another machine",
+		Short: "Save a cluster to a file, and restore it on any machine",
 		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it,
 here or on another machine.
 
@@ -60,17 +62,18 @@ It has no container images, logs or volumes. Images are pulled again, or loaded:
 	}
 	save := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save the cluster of the server on this machine; - writes to standard output",
+		Short: "Save the cluster; - writes to standard output",
 		Args:  command.Exactly(1, "FILE"),
 	}
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
 		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
 	list := &cobra.Command{
-		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, ""),
+		Use: "list", Short: "List the automatic snapshots on this machine", Args: command.Exactly(0, "[-o json|yaml]"),
 	}
+	output := list.Flags().StringP("output", "o", "", "json or yaml, for programs")
 	onMachine(list, func(_ context.Context, c config.Config, _ []string) error {
-		return server.ListSnapshots(c.DataDir, os.Stdout)
+		return server.ListSnapshots(c.DataDir, *output, os.Stdout)
 	})
 	restore := &cobra.Command{
 		Use: "restore [FILE]", Short: "Restore a cluster that is not running; - reads standard input",
@@ -85,7 +88,10 @@ It has no container images, logs or volumes. Images are pulled again, or loaded:
 		}
 		in := os.Stdin
 		if file != "-" {
-			if in, err = os.Open(file); err != nil {
+			if in, err = os.Open(file); errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("there is no snapshot %s: `coracle snapshot list` names the automatic ones", file)
+			}
+			if err != nil {
 				return err
 			}
 			defer in.Close()

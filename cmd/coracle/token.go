@@ -49,7 +49,7 @@ func tokenCommand() *cobra.Command {
 	revoke := &cobra.Command{
 		Use:     "revoke ID...",
 		Aliases: []string{"delete", "rm"},
-		Short:   "Revoke join tokens; machines that joined with them stay in the cluster",
+		Short:   "Revoke join tokens; machines that joined with one stay",
 		Args:    command.AtLeast(1, "ID..."),
 	}
 	command.Connector{}.OnCluster(revoke, func(ctx context.Context, c *command.Cluster, args []string) error {

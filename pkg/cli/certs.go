@@ -2,12 +2,9 @@ package cli
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,8 +12,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -29,7 +26,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	admin, err := adminCertificate(filepath.Join(dataDir, command.Kubeconfig))
+	admin, err := command.AdminCertificate(dataDir)
 	if err != nil {
 		return err
 	}
@@ -38,7 +35,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 			filepath.Join(dataDir, "pki"))
 	}
 	now := time.Now()
-	err = command.Table(out, "NAME\tAGE\tENDS\tFILE", func(line func(...any)) {
+	err = command.Table(out, "NAME\tAGE\tENDS\tRENEWED\tFILE", func(line func(...any)) {
 		for _, i := range all {
 			age, ends := "", ""
 			if !i.Since.IsZero() {
@@ -51,7 +48,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 			default:
 				ends = "in " + duration.HumanDuration(i.Until.Sub(now))
 			}
-			line(i.Name, age, ends, i.File)
+			line(i.Name, age, ends, i.Renewal, i.File)
 		}
 	})
 	if err == nil {
@@ -97,9 +94,10 @@ func printReplacement(s socket.Authorities, out io.Writer) error {
 	}
 	if s.Pods > 0 {
 		fmt.Fprintf(out,
-			"  %d running pods began before: if their programs read the API's authority only once, restart them first\n", s.Pods)
+			"  Started before: %s. If their programs read the API's authority only once, restart them first.\n",
+			count.Of(s.Pods, "running pod"))
 	}
-	end := "Nobody is known to depend on the old ones."
+	end := "No client is known to depend on the old ones."
 	if slices.ContainsFunc(s.Behind, func(b socket.Behind) bool { return b.Node != "" }) {
 		end = "Nodes follow within seconds if they run."
 	} else if len(s.Behind) > 0 {
@@ -131,39 +129,13 @@ func FinishAuthorities(ctx context.Context, runDir string, names []string, force
 		"The old authorities are no longer trusted, and neither are certificates, kubeconfigs and join tokens of theirs.")
 	if state.Pods > 0 {
 		fmt.Fprintf(out,
-			"%d running pods began before the API's authority was replaced: those whose programs cannot reach the API now "+
-				"must be restarted.\n", state.Pods)
+			"Started before the API's authority was replaced: %s. Restart those whose programs cannot reach the API now.\n",
+			count.Of(state.Pods, "running pod"))
 	}
 	if state.Replacing {
 		return printReplacement(state, out)
 	}
 	return nil
-}
-
-func adminCertificate(path string) ([]pki.Item, error) {
-	c, err := clientcmd.LoadFromFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, info := range c.AuthInfos {
-		if block, _ := pem.Decode(info.ClientCertificateData); block != nil {
-			cert, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-			written, err := os.Stat(path)
-			if err != nil {
-				return nil, err
-			}
-			return []pki.Item{
-				{Name: "certificate of the administrator", File: path, Since: written.ModTime(), Until: cert.NotAfter},
-			}, nil
-		}
-	}
-	return nil, nil
 }
 
 // RotateServiceAccountKey asks the server on this machine to sign service account tokens with a new key.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -63,8 +64,8 @@ func printEncryption(e socket.Encryption, out io.Writer) error {
 		fmt.Fprintln(out, "No such objects are stored.")
 	}
 	if stale > 0 {
-		fmt.Fprintf(out, "\n%d objects are not stored as new ones are: `coracle secrets-encrypt reencrypt` rewrites them.\n",
-			stale)
+		fmt.Fprintf(out, "\nNot stored as new objects are: %s. `coracle secrets-encrypt reencrypt` rewrites old ones.\n",
+			count.Of(stale, "object"))
 	}
 	for _, w := range e.Warnings {
 		fmt.Fprintf(out, "\nWarning: %s\n", w)

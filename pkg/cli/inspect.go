@@ -17,6 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -114,8 +115,8 @@ func printCache(r socket.CacheReport, out io.Writer) error {
 					fmt.Sprintf("%d/%d", k.Ring, k.RingLimit), k.Changes, k.Expired+k.Refused)
 			}
 		})
-	fmt.Fprintf(out, "\n%d objects of %d kinds, %s as stored and %s of encodings, at revision %d.\n", objects,
-		len(r.Kinds), socket.Bytes(bytes), socket.Bytes(encodings), r.Revision)
+	fmt.Fprintf(out, "\n%s of %s, %s as stored and %s of encodings, at revision %d.\n",
+		count.Of(objects, "object"), count.Of(len(r.Kinds), "kind"), socket.Bytes(bytes), socket.Bytes(encodings), r.Revision)
 	return err
 }
 
@@ -148,8 +149,8 @@ func printReconcilers(r socket.ReconcilersReport, out io.Writer) error {
 		list("reads", joined(c.Reads))
 		list("writes", c.Writes)
 		for _, f := range c.Failures {
-			fmt.Fprintf(out, "  %-8s  %s for %s, %d attempts: %s\n", "failing", f.Object,
-				duration.HumanDuration(now.Sub(f.Since)), f.Attempts, f.Error)
+			fmt.Fprintf(out, "  %-8s  %s for %s, %s: %s\n", "failing", f.Object,
+				duration.HumanDuration(now.Sub(f.Since)), count.Of(f.Attempts, "attempt"), f.Error)
 		}
 		if more := c.BackingOff - len(c.Failures); more > 0 {
 			fmt.Fprintf(out, "  %-8s  %d more\n", "failing", more)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -107,7 +108,7 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		err = printScores(r, out)
 	}
 	if more := r.NodeCount - len(r.Nodes); more > 0 && len(r.Nodes) == socket.MostScheduleNodes {
-		fmt.Fprintf(out, "\n%d more nodes are not listed: name those that you want to see.\n", more)
+		fmt.Fprintf(out, "\nNot listed: %s. Name the nodes that you want to see.\n", count.Of(more, "more node"))
 	}
 	return err
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -66,10 +68,6 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 	for _, p := range s.Processes {
 		total += p.PSS
 	}
-	processes := "1 process"
-	if n := len(s.Processes); n != 1 {
-		processes = fmt.Sprintf("%d processes", n)
-	}
 	disk := ""
 	if s.DiskSize > 0 {
 		disk = socket.Bytes(s.DiskFree) + " of " + socket.Bytes(s.DiskSize) + " are free"
@@ -78,7 +76,7 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 		{
 			"Running",
 			fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), socket.Bytes(total),
-				processes),
+				count.Of(len(s.Processes), "process")),
 		},
 		{"Server", s.Server},
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
@@ -158,6 +156,10 @@ func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader
 func loadImage(ctx context.Context, runDir, file string, in io.Reader, out io.Writer) error {
 	if file != "-" {
 		f, err := os.Open(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("there is no file %s: load takes archives of images, such as `docker save -o FILE IMAGE` writes",
+				file)
+		}
 		if err != nil {
 			return err
 		}
@@ -208,7 +210,7 @@ func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer)
 			fmt.Fprintf(progress, "\r%s of %s", socket.Bytes(e.Bytes), socket.Bytes(e.Total))
 		}
 	})
-	fmt.Fprint(progress, "\r\x1b[K")
+	fmt.Fprint(progress, command.ClearLine)
 	if err != nil {
 		return err
 	}

@@ -188,7 +188,8 @@ registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
 		return LoadImages(t.Context(), dir, []string{"-"}, strings.NewReader("piped"), out, io.Discard)
 	})
 	require.Equal(t, "piped", m.loaded)
-	require.ErrorIs(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard, io.Discard), os.ErrNotExist)
+	require.ErrorContains(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard, io.Discard),
+		"there is no file nowhere.tar")
 
 	var progress strings.Builder
 	pulled := commandtest.Output(t, func(out io.Writer) error {
@@ -221,7 +222,7 @@ Join tokens made before work until the replacement is finished.
 Being replaced: client. Both old and new are trusted.
   node a uses the old certificate
   user jane logs in with the old one, last 2026-01-02 03:04:05
-  2 running pods began before: if their programs read the API's authority only once, restart them first
+  Started before: 2 running pods. If their programs read the API's authority only once, restart them first.
 Nodes follow within seconds if they run. `+"`coracle certs rotate --ca --finish`"+` ends the trust in the old ones.
 `,
 		commandtest.Output(t, func(out io.Writer) error {
@@ -233,7 +234,7 @@ Nodes follow within seconds if they run. `+"`coracle certs rotate --ca --finish`
 	finished := commandtest.Output(t, func(out io.Writer) error {
 		return FinishAuthorities(t.Context(), dir, []string{"client"}, true, out)
 	})
-	require.Contains(t, finished, "1 running pods began before the API's authority was replaced")
+	require.Contains(t, finished, "Started before the API's authority was replaced: 1 running pod. Restart")
 
 	require.Equal(t,
 		"Service account tokens are signed with a new key. Those of the earlier one remain valid for another 60m.\n",
@@ -276,7 +277,7 @@ RESOURCE   STORED WITH     KEY    OBJECTS   NOTE
 secrets    secretbox       key2   3         -
 secrets    no encryption   -      5         1 cannot be read
 
-4 objects are not stored as new ones are: `+"`coracle secrets-encrypt reencrypt`"+` rewrites them.
+Not stored as new objects are: 4 objects. `+"`coracle secrets-encrypt reencrypt`"+` rewrites old ones.
 `, status())
 	require.EqualError(t, Encryption(t.Context(), dir, "yaml", io.Discard),
 		`output "yaml" is not known: leave it out, or use json`)

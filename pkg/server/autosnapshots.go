@@ -144,12 +144,24 @@ func newestSnapshot(dataDir string) string {
 	return path
 }
 
-// ListSnapshots lists the automatic snapshots in a data directory, the newest first.
-func ListSnapshots(dataDir string, out io.Writer) error {
+// ListSnapshots lists the automatic snapshots in a data directory, the newest first, as a table or as json or yaml.
+func ListSnapshots(dataDir, format string, out io.Writer) error {
 	dir, now := snapshotDir(dataDir), time.Now()
 	list, err := snapshot.List(dir, now)
 	if err != nil {
 		return err
+	}
+	if format != "" {
+		type row struct {
+			File  string    `json:"file"`
+			Taken time.Time `json:"taken"`
+			Bytes int64     `json:"bytes"`
+		}
+		rows := make([]row, len(list))
+		for i, s := range list {
+			rows[i] = row{filepath.Join(dir, s.Name), s.Taken, s.Size}
+		}
+		return command.PrintAs(out, format, rows)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(out, "No automatic snapshots in %s.\n", dir)

@@ -16,12 +16,14 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/node/dns"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 const (
@@ -64,7 +66,8 @@ func (p *process) Health(ctx context.Context) []socket.Health {
 	}
 	checks = append(checks, func() socket.Health {
 		items, err := pki.Inspect(pkiDir(p.DataDir))
-		return certificateHealth(items, err, now)
+		admin, adminErr := command.AdminCertificate(p.DataDir)
+		return certificateHealth(append(items, admin...), errors.Join(err, adminErr), now)
 	})
 	if n := p.node; n != nil {
 		checks = append(checks,
@@ -154,7 +157,7 @@ func (l *plane) cacheHealth(ctx context.Context) socket.Health {
 	for _, s := range l.cache.Stats() {
 		objects += s.Objects
 	}
-	return newHealth("cache", "%s, revision %d", plural(objects, "object"), l.cache.Revision()).Health
+	return newHealth("cache", "%s, revision %d", count.Of(objects, "object"), l.cache.Revision()).Health
 }
 
 func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
@@ -162,7 +165,7 @@ func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 	for _, r := range all {
 		failing, queued = failing+r.Failing, queued+r.Queued
 	}
-	h := newHealth("reconcilers", "%d running, %s queued, %d in back-off", len(all), plural(queued, "object"), failing)
+	h := newHealth("reconcilers", "%d running, %s queued, %d in back-off", len(all), count.Of(queued, "object"), failing)
 	for _, r := range all {
 		if !r.Synced {
 			why := ""
@@ -177,8 +180,8 @@ func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 				if f.Refused {
 					state = socket.Warning
 				}
-				h.add(state, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object,
-					duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
+				h.add(state, "%s: %s failing for %s, %s: %s", r.Name, f.Object,
+					duration.HumanDuration(now.Sub(f.Since)), count.Of(f.Attempts, "attempt"), firstLine(f.Error))
 			}
 		}
 	}
@@ -186,7 +189,7 @@ func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 }
 
 func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) socket.Health {
-	h := newHealth("scheduler", "%s pending", plural(all, "pod"))
+	h := newHealth("scheduler", "%s pending", count.Of(all, "pod"))
 	for _, p := range pods {
 		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
 			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait),
@@ -245,13 +248,14 @@ func certificateHealth(items []pki.Item, err error, now time.Time) socket.Health
 		h.add(socket.Unhealthy, "%v", err)
 		return h.Health
 	}
-	items = slices.DeleteFunc(slices.Clone(items), func(i pki.Item) bool { return i.Until.IsZero() })
+	// What has no successor, such as a retired key, may expire.
+	items = slices.DeleteFunc(slices.Clone(items), func(i pki.Item) bool { return i.Until.IsZero() || i.Renewal == "" })
 	if len(items) == 0 {
 		return newHealth("certificates", "none on disk").Health
 	}
 	slices.SortFunc(items, func(a, b pki.Item) int { return a.Until.Compare(b.Until) })
-	h := newHealth("certificates", "first to expire: %s, in %s", items[0].Name,
-		duration.HumanDuration(max(0, items[0].Until.Sub(now))))
+	h := newHealth("certificates", "%s: %s left, renewed %s", items[0].Name,
+		duration.HumanDuration(max(0, items[0].Until.Sub(now))), items[0].Renewal)
 	for _, i := range items {
 		switch left := i.Until.Sub(now); {
 		case left <= 0:
@@ -272,7 +276,7 @@ func (n *node) proxyHealth() socket.Health {
 		h.State = socket.Unhealthy
 		return h.Health
 	}
-	h := newHealth("proxy", "%s", plural(s.Services, "service"))
+	h := newHealth("proxy", "%s", count.Of(s.Services, "service"))
 	if s.Error != "" {
 		h.add(socket.Unhealthy, "could not sync service rules: %s", firstLine(s.Error))
 	}
@@ -300,7 +304,7 @@ func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 }
 
 func (n *node) agentHealth() socket.Health {
-	h := newHealth("node", "%s", plural(len(n.agent.Pods()), "pod"))
+	h := newHealth("node", "%s", count.Of(len(n.agent.Pods()), "pod"))
 	select {
 	case <-n.agent.Ready():
 	default:
@@ -310,13 +314,6 @@ func (n *node) agentHealth() socket.Health {
 		h.add(socket.Warning, "%s", p)
 	}
 	return h.Health
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // mostLine is the maximum length of a detail line, in bytes.

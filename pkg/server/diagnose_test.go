@@ -111,17 +111,19 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 		},
 
 		{
-			"certificates", socket.OK, "first to expire: client, in 40d",
-			certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil,
-				now),
+			"certificates", socket.OK, "client: 40d left, renewed by itself",
+			certificateHealth([]pki.Item{
+				{Name: "key"}, {Name: "retired key, which may end", Until: now.Add(time.Hour)},
+				{Name: "client", Until: now.Add(40*24*time.Hour + time.Hour), Renewal: pki.RenewedAlone},
+			}, nil, now),
 		},
 		{
 			"a certificate that ends soon", socket.Warning, "client expires in 20d",
-			certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now),
+			certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour), Renewal: "x"}}, nil, now),
 		},
 		{
 			"a certificate that has ended", socket.Unhealthy, "client expired at",
-			certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now),
+			certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour), Renewal: "x"}}, nil, now),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

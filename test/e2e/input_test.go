@@ -20,14 +20,14 @@ func TestBadOptions(t *testing.T) {
 		return []string{"start", "--config", file}
 	}
 	for want, args := range map[string][]string{
-		"unknown flag: --dta-dir":        {"start", "--dta-dir", "/x"},
-		`unknown option "data_dir"`:      write("data_dir: /x\n"),
-		"cluster-cidr":                   {"start", "--cluster-cidr", "10.0.0.0"},
-		"no such file":                   {"start", "--config", "/nowhere"},
-		"is not a URL of the form":       {"agent", "--join", "server:6443", "--token", "x"},
-		"usage: coracle run NAME":        {"run", "--image", "busybox"},
-		"coracle is not running here":    {"image", "ls"},
-		"there is no cluster to talk to": {"ps"},
+		"unknown flag: --dta-dir":           {"start", "--dta-dir", "/x"},
+		`unknown option "data_dir"`:         write("data_dir: /x\n"),
+		"cluster-cidr":                      {"start", "--cluster-cidr", "10.0.0.0"},
+		"no such file":                      {"start", "--config", "/nowhere"},
+		"is not a URL of the form":          {"agent", "--join", "server:6443", "--token", "x"},
+		"the task's name is missing; usage": {"run", "--image", "busybox"},
+		"coracle is not running here":       {"image", "ls"},
+		"there is no cluster to talk to":    {"ps"},
 	} {
 		out := h.Fails(args...)
 		require.Contains(t, out, want)

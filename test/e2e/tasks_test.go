@@ -141,7 +141,7 @@ spec:
 	t.Run("ttl and prune", func(t *testing.T) {
 		h.Run("run", "brief", "--image", "busybox:1.36", "--ttl", "1s", "--", "true")
 		h.Ctl("wait task/brief --for=delete --timeout=120s")
-		require.Regexp(t, `^[1-9]\d* tasks deleted\n$`, h.Run("prune"))
+		require.Regexp(t, `^[1-9]\d* tasks? deleted\n$`, h.Run("prune"))
 		require.Empty(t, h.Ctl("get tasks -o name --field-selector=status.phase=Completed"))
 	})
 }

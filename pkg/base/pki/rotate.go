@@ -118,7 +118,12 @@ type Item struct {
 	Since time.Time
 	// Until is when it expires; zero for a key that is used until it is rotated.
 	Until time.Time
+	// Renewal says how the next one is made: RenewedAlone, a command, or empty for one that has no successor.
+	Renewal string
 }
+
+// RenewedAlone is the Renewal of a certificate that the server or the agent renews long before it expires.
+const RenewedAlone = "by itself"
 
 const replacedSuffix = ", being replaced"
 
@@ -128,7 +133,7 @@ func (i Item) Replaced() bool { return strings.HasSuffix(i.Name, replacedSuffix)
 const machineCertificate = "machine.crt"
 
 // inspect lists the certificates in a file, or its key. The file need not exist.
-func inspect(path, name string) ([]Item, error) {
+func inspect(path, name, renewal string) ([]Item, error) {
 	data, err := bounded.File(path, maxRetiredFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -154,35 +159,40 @@ func inspect(path, name string) ([]Item, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		all = append(all, Item{Name: name, File: path, Since: Issued(cert), Until: cert.NotAfter})
+		all = append(all, Item{Name: name, File: path, Since: Issued(cert), Until: cert.NotAfter, Renewal: renewal})
 	}
 	if len(all) == 0 {
-		all = append(all, Item{Name: name, File: path, Since: info.ModTime()})
+		all = append(all, Item{Name: name, File: path, Since: info.ModTime(), Renewal: renewal})
 	}
 	return all, nil
 }
 
-// items are the files in a directory of keys, with their names for users.
-var items = []struct{ file, name string }{
-	{"server-ca.crt", "authority of the API"},
-	{"client-ca.crt", "authority of clients"},
-	{"node-ca.crt", "authority of nodes"},
-	{accountKeyFile, "service account key"},
-	{"cluster-ca.crt", "authority of the API, as joined"},
-	{"machine.key", "key of this machine"},
-	{machineCertificate, "certificate of this machine"},
+const (
+	rotateCA      = "coracle certs rotate --ca"
+	rotateAccount = "coracle certs rotate --service-account"
+)
+
+// items are the files in a directory of keys, with their names and renewals for users.
+var items = []struct{ file, name, renewal string }{
+	{"server-ca.crt", "authority of the API", rotateCA},
+	{"client-ca.crt", "authority of clients", rotateCA},
+	{"node-ca.crt", "authority of nodes", rotateCA},
+	{accountKeyFile, "service account key", rotateAccount},
+	{"cluster-ca.crt", "authority of the API, as joined", "the server's " + rotateCA},
+	{"machine.key", "key of this machine", ""},
+	{machineCertificate, "certificate of this machine", RenewedAlone},
 }
 
 // Inspect lists the keys and certificates in dir, the directory of a server or of a joined machine.
 func Inspect(dir string) ([]Item, error) {
 	var all []Item
 	for _, i := range items {
-		found, err := inspect(filepath.Join(dir, i.file), i.name)
+		found, err := inspect(filepath.Join(dir, i.file), i.name, i.renewal)
 		if err != nil {
 			return nil, err
 		}
 		if file, is := strings.CutSuffix(i.file, ".crt"); is && len(found) > 0 {
-			next, err := inspect(filepath.Join(dir, file+nextSuffix), i.name)
+			next, err := inspect(filepath.Join(dir, file+nextSuffix), i.name, i.renewal)
 			if err != nil {
 				return nil, err
 			}
@@ -194,6 +204,7 @@ func Inspect(dir string) ([]Item, error) {
 			}
 			for n := range found[1:] {
 				found[n+1].Name += replacedSuffix
+				found[n+1].Renewal = ""
 			}
 		}
 		all = append(all, found...)

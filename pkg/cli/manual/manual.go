@@ -120,43 +120,6 @@ func (m *Manual) Like(name string) []string {
 	return names.SuggestionsFor(name)
 }
 
-// Found is a page found by Search, with its first line that contains one of the words.
-type Found struct {
-	Page
-	Line string
-}
-
-// Search returns the pages that contain all words, ignoring case. Pages with a word in their name or title come first.
-func (m *Manual) Search(words ...string) (found []Found) {
-	for i := range words {
-		words[i] = strings.ToLower(words[i])
-	}
-	contains := func(text string) func(string) bool {
-		text = strings.ToLower(text)
-		return func(word string) bool { return strings.Contains(text, word) }
-	}
-	var first []Found
-	for _, p := range m.pages {
-		if slices.ContainsFunc(words, func(word string) bool { return !contains(p.Text + p.Name)(word) }) {
-			continue
-		}
-		f := Found{Page: p}
-		for line := range strings.Lines(p.Text) {
-			line = strings.TrimSpace(line)
-			if !strings.HasPrefix(line, "#") && slices.ContainsFunc(words, contains(line)) {
-				f.Line = line
-				break
-			}
-		}
-		if slices.ContainsFunc(words, contains(p.Name+" "+p.Title)) {
-			first = append(first, f)
-		} else {
-			found = append(found, f)
-		}
-	}
-	return append(first, found...)
-}
-
 // Index returns the table of contents as Markdown.
 func (m *Manual) Index() string {
 	var b strings.Builder

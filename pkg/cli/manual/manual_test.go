@@ -6,6 +6,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -61,8 +62,8 @@ func TestPagesOfSourcesAreChecked(t *testing.T) {
 	require.Contains(t, m.Index(), "| fly | Fly a kite |")
 	require.Equal(t, []string{"fly"}, m.Like("fyl"))
 	require.Empty(t, m.Like("something-else"))
-	require.Equal(t, "fly", m.Search("KITE", "up")[0].Name)
-	require.Empty(t, m.Search("kite", "down"))
+	require.Equal(t, "fly", m.Search(90, "KITE", "up")[0].Name)
+	require.Empty(t, m.Search(90, "kite", "down"))
 
 	_, err = Load(source("howto/a.md", "no title\n"))
 	require.ErrorContains(t, err, "instead of a title")
@@ -75,7 +76,7 @@ func TestPagesOfSourcesAreChecked(t *testing.T) {
 func TestRenderFitsTheTerminal(t *testing.T) {
 	const page = "# Title\n\nA *paragraph* with `code` and a [link](../howto/tls.md) that is longer than forty " +
 		"columns.\n\n- an item that is also longer than forty columns are wide\n- two\n\n```sh\necho '<&>'\n```\n\n" +
-		"| Name | What |\n|---|---|\n| `a` | a cell with many words in it, so that it has to be wrapped |\n"
+		"| Name | What |\n|---|---|\n| `a\\|b` | a cell with many words in it, so that it has to be wrapped |\n"
 	var b strings.Builder
 	require.NoError(t, Render(&b, page, Style{Width: 40}))
 	require.Equal(t, `Title
@@ -90,9 +91,9 @@ forty columns.
 
     echo '<&>'
 
-Name  What
-`+"`a`"+`   a cell with many words in it, so
-      that it has to be wrapped
+Name   What
+`+"`a|b`"+`  a cell with many words in it, so
+       that it has to be wrapped
 `, b.String())
 	for _, line := range strings.Split(b.String(), "\n") {
 		require.LessOrEqual(t, len(line), 40)
@@ -101,6 +102,29 @@ Name  What
 	require.NoError(t, Render(&coloured, page, Style{Width: 40, Colour: true}))
 	require.Contains(t, coloured.String(), "\x1b[1mTitle\x1b[0m")
 	require.NotContains(t, coloured.String(), "`")
+}
+
+// TestSearchShowsTextWithoutMarkup checks that words match from their beginning, and that an excerpt has no Markdown.
+func TestSearchShowsTextWithoutMarkup(t *testing.T) {
+	m, err := Load(fstest.MapFS{"howto/fly.md": {Data: []byte("# Fly a kite\n\nSupport. A **line** of `zeppelin` and a " +
+		"[link](../howto/tls.md), which is long enough to be cut at both of its zinnias.\n\n" +
+		"| A | B |\n|---|---|\n| `x\\|y` | gasbag |\n")}})
+	require.NoError(t, err)
+	require.Empty(t, slices.DeleteFunc(m.Search(90, "zeppelin", "port"), func(f Found) bool { return f.Name != "fly" }))
+	require.Equal(t, "Support. A line of zeppelin and a link (corac...", m.Search(48, "zeppelin")[0].Line)
+	require.Equal(t, "... cut at both of its zinnias.", m.Search(48, "zinnias")[0].Line)
+	require.Equal(t, "x|y gasbag", m.Search(90, "gas")[0].Line)
+	require.Equal(t, -1, Find("support", "port"))
+	require.Equal(t, 9, Find("support, PORTS", "port"))
+	require.Equal(t, 6, Find("with a--port", "--port"))
+	require.Equal(t, -1, Find("support", ""))
+}
+
+func TestWrap(t *testing.T) {
+	const text = "One two\nthree four.\n\n  indented lines stay as they are\n\nFive."
+	require.Equal(t, text, Wrap(text, 0))
+	require.Equal(t, "One two three\nfour.\n\n  indented lines stay as they are\n\nFive.", Wrap(text, 13))
+	require.Empty(t, Wrap("", 80))
 }
 
 // FuzzRender checks that no Markdown makes the renderer fail or emit control characters from its input.

@@ -15,6 +15,8 @@ type Style struct {
 	Width int
 	// Colour enables bold and colours.
 	Colour bool
+	// bare omits the quotes around code.
+	bare bool
 }
 
 const extensions = blackfriday.Tables | blackfriday.FencedCode | blackfriday.NoIntraEmphasis |
@@ -86,7 +88,8 @@ func (r *renderer) table(n *blackfriday.Node) {
 		case n.Type == blackfriday.TableRow && entering:
 			rows = append(rows, nil)
 		case n.Type == blackfriday.TableCell && entering:
-			rows[len(rows)-1] = append(rows[len(rows)-1], r.inline(n))
+			// Blackfriday keeps the backslash of an escaped bar in code.
+			rows[len(rows)-1] = append(rows[len(rows)-1], strings.ReplaceAll(r.inline(n), `\|`, "|"))
 			return blackfriday.SkipChildren
 		}
 		return blackfriday.GoToNext
@@ -151,12 +154,15 @@ func (r *renderer) inline(n *blackfriday.Node) string {
 			b.WriteString(r.paint(bold, r.inline(c)))
 		case blackfriday.Link:
 			text, target := r.inline(c), string(c.Destination)
-			b.WriteString(text)
 			switch name, isPage := strings.CutSuffix(path.Base(target), ".md"); {
+			case isPage && text == name:
+				b.WriteString(r.code("coracle help " + name))
 			case isPage:
-				b.WriteString(" (" + r.code("coracle help "+name) + ")")
+				b.WriteString(text + " (" + r.code("coracle help "+name) + ")")
 			case text != target:
-				b.WriteString(" (" + target + ")")
+				b.WriteString(text + " (" + target + ")")
+			default:
+				b.WriteString(text)
 			}
 		case blackfriday.Softbreak, blackfriday.Hardbreak:
 			b.WriteByte(' ')
@@ -168,8 +174,11 @@ func (r *renderer) inline(n *blackfriday.Node) string {
 }
 
 func (r *renderer) code(text string) string {
-	if r.Colour {
+	switch {
+	case r.Colour:
 		return r.paint(cyan, text)
+	case r.bare:
+		return text
 	}
 	return "`" + text + "`"
 }
@@ -203,6 +212,26 @@ func (r *renderer) wrap(text, first, rest string) {
 func (r *renderer) line(text string) {
 	r.out.WriteString(text)
 	r.out.WriteByte('\n')
+}
+
+// Wrap breaks the paragraphs of plain text anew into lines of at most width columns. Indented lines stay as they are,
+// and so does all text if width is 0.
+func Wrap(text string, width int) string {
+	if width == 0 {
+		return text
+	}
+	var lines, paragraph []string
+	for _, line := range append(strings.Split(text, "\n"), "") {
+		if line != "" && line[0] != ' ' {
+			paragraph = append(paragraph, line)
+			continue
+		}
+		if len(paragraph) > 0 {
+			lines, paragraph = append(lines, split(strings.Join(paragraph, " "), width)...), nil
+		}
+		lines = append(lines, line)
+	}
+	return strings.TrimSuffix(strings.Join(lines, "\n"), "\n")
 }
 
 // split breaks text between words into lines of at most width columns. A longer word gets a line of its own.

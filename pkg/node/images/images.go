@@ -6,12 +6,12 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
@@ -198,32 +198,12 @@ func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credential
 	if ctx.Err() != nil {
 		return runtime.Image{}, ctx.Err()
 	}
-	why := bounded.Text(err.Error(), maxError) + m.hint(ref)
+	why := bounded.Text(err.Error(), maxError) + cmp.Or(m.loaded(ctx, ref), m.hint(ref))
 	b := m.failed(backOffKey, why)
 	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, why)
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return runtime.Image{}, &Error{Reason: "ErrImagePull", Message: msg, Until: b.until}
-}
-
-// maxNamed is the number of nodes that a hint names.
-const maxNamed = 3
-
-// hint returns what to do about an image that only other nodes have.
-func (m *Manager) hint(ref string) string {
-	if m.Elsewhere == nil {
-		return ""
-	}
-	nodes := m.Elsewhere(ref)
-	if len(nodes) == 0 {
-		return ""
-	}
-	names := strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
-	if more := len(nodes) - maxNamed; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf(". It is on node %s: \"coracle image load\" loads an image on one machine only, so run it on this "+
-		"node's machine too, or push the image to a registry", names)
 }
 
 func (m *Manager) touch(id string) {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -103,6 +104,34 @@ func TestImageOnAnotherNode(t *testing.T) {
 	require.Contains(t, back, "Back-off")
 	require.Contains(t, back, want)
 	require.NotContains(t, message("shop:2", corev1.PullIfNotPresent), "It is on")
+}
+
+// The message about an image that cannot be pulled names the image that was loaded into the node.
+func TestImageWithAnotherTag(t *testing.T) {
+	denied := func(context.Context, string) error { return errors.New("denied") }
+	loaded := fake.New(fake.Config{
+		Images: []string{"docker.io/library/shop:1", "docker.io/library/web:latest"}, Pull: denied,
+	})
+	m := New(pinned{loaded.Images()}, "")
+	message := func(m *Manager, ref string) string {
+		_, err := m.Ensure(t.Context(), Request{Ref: ref})
+		return err.Error()
+	}
+	require.Contains(t, message(m, "shop"), "denied. This node has shop:1: name that tag")
+	require.Contains(t, message(m, "web"), "set imagePullPolicy: IfNotPresent")
+	require.NotContains(t, message(m, "other"), "This node")
+	require.NotContains(t, message(New(loaded.Images(), ""), "shop"), "This node", "the image may need credentials")
+}
+
+// pinned are images that were loaded from a file.
+type pinned struct{ runtime.Images }
+
+func (p pinned) List(ctx context.Context) ([]runtime.Image, error) {
+	all, err := p.Images.List(ctx)
+	for i := range all {
+		all[i].Pinned = true
+	}
+	return all, err
 }
 
 // A failing pull of one namespace does not delay pulls of another.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -51,42 +52,41 @@ type Connector struct {
 // ErrNoCluster means that neither this machine nor a kubeconfig names a cluster.
 var ErrNoCluster = errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
 
-// NoCluster returns ErrNoCluster. If KUBECONFIG is set it says so, since this machine's cluster is not used then.
+// NoCluster returns ErrNoCluster. If KUBECONFIG is set it says so, since this machine's cluster is not used then. If
+// this machine has a cluster that the user may not use, it says that instead.
 func NoCluster() error {
+	own := filepath.Join(DataDir(), Kubeconfig)
+	if f, err := os.Open(own); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("only root may read %s, the kubeconfig of this machine's cluster: use sudo, or copy the file to "+
+			"~/.kube/config", own)
+	} else if err == nil {
+		_ = f.Close()
+	}
 	if files := os.Getenv("KUBECONFIG"); files != "" {
 		return fmt.Errorf("%w; KUBECONFIG=%s names none: unset it to use the cluster of this machine", ErrNoCluster, files)
 	}
 	return ErrNoCluster
 }
 
-// hasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
-func hasCluster() bool {
-	UseCluster(DataDir())
-	config, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
-	return err != nil || len(config.Clusters) > 0 || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-}
-
 // errStopped means that nothing listens at the address in this machine's kubeconfig.
-var errStopped = errors.New("the cluster of this machine does not run: start it with `coracle start`")
+var errStopped = errors.New("coracle is not running here: start it with `coracle start`")
 
 // dialTimeout bounds the connection attempt of Check.
 const dialTimeout = time.Second
 
-// Check returns an error with a remedy if no cluster is configured, or if the default cluster belongs to this machine
-// and does not run.
-func Check() error {
-	if !hasCluster() {
-		return NoCluster()
+// Check returns an error with a remedy if config leads nowhere: if it is client-go's default because no cluster is
+// configured, or if it leads to this machine's cluster and nothing listens there.
+func Check(config *rest.Config) error {
+	if config.Host == clientcmd.ClusterDefaults.Server {
+		if all, err := clientcmd.NewDefaultClientConfigLoadingRules().Load(); err == nil && len(all.Clusters) == 0 {
+			return NoCluster()
+		}
 	}
-	own := filepath.Join(DataDir(), Kubeconfig)
-	if os.Getenv("KUBECONFIG") != own {
+	own, err := clientcmd.BuildConfigFromFlags("", filepath.Join(DataDir(), Kubeconfig))
+	if err != nil || own.Host != config.Host {
 		return nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", own)
-	if err != nil {
-		return nil // the command itself reports it
-	}
-	server, err := url.Parse(config.Host)
+	server, err := url.Parse(own.Host)
 	if err != nil {
 		return nil
 	}
@@ -103,11 +103,7 @@ func Check() error {
 // Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of
 // this machine unless KUBECONFIG names another.
 func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
-	if kubeconfig == "" {
-		if err := Check(); err != nil {
-			return nil, err
-		}
-	}
+	UseCluster(DataDir())
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}
@@ -116,6 +112,9 @@ func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, NoCluster()
+	}
+	if err == nil {
+		err = Check(config)
 	}
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -47,8 +48,8 @@ func TestUseCluster(t *testing.T) {
 	require.Equal(t, "/mine", os.Getenv("KUBECONFIG"), "the user's choice stands")
 }
 
-// TestCheck checks that a command on this machine's stopped cluster says how to start it, and that other kubeconfigs
-// are not checked.
+// TestCheck checks that a command on this machine's stopped cluster says how to start it, and that other clusters are
+// not checked.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)
@@ -64,15 +65,20 @@ func TestCheck(t *testing.T) {
 	text := `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "https://` +
 		listener.Addr().String() + `"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}]}`
 	t.Setenv("KUBECONFIG", "")
-	require.ErrorIs(t, Check(), ErrNoCluster)
-	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	require.NoError(t, Check())
-	require.NoError(t, listener.Close())
-	require.ErrorIs(t, Check(), errStopped)
 	_, err = Connector{}.Connect("", "")
-	require.ErrorIs(t, err, errStopped)
+	require.ErrorIs(t, err, ErrNoCluster)
+	require.ErrorIs(t, Check(&rest.Config{Host: "http://localhost:8080"}), ErrNoCluster)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	_, err = Connector{}.Connect("", "")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	own := &rest.Config{Host: "https://" + listener.Addr().String()}
+	require.ErrorIs(t, Check(own), errStopped)
 	other := filepath.Join(dir, "other")
 	require.NoError(t, os.WriteFile(other, []byte(text), 0o600))
-	t.Setenv("KUBECONFIG", other)
-	require.NoError(t, Check())
+	for _, path := range []string{"", file, other} {
+		_, err = Connector{}.Connect(path, "")
+		require.ErrorIs(t, err, errStopped, "the kubeconfig %q leads to this machine's cluster", path)
+	}
+	require.NoError(t, Check(&rest.Config{Host: "https://127.0.0.1:1"}), "not this machine's cluster")
 }

@@ -50,3 +50,20 @@ func TestComplete(t *testing.T) {
 	server.Close()
 	require.Empty(t, complete(nil, ""), "the API server does not answer")
 }
+
+// TestNames checks that a command accepts the names of objects in kubectl's forms.
+func TestNames(t *testing.T) {
+	c := Connector{Kinds: []metav1.APIResource{
+		{Name: "resources", SingularName: "resource", ShortNames: []string{"kre"}, Group: "kontrol.coracle.dev"},
+		{Name: "bundles", SingularName: "bundle", Group: "kontrol.coracle.dev"},
+	}}
+	names, err := c.Names([]string{
+		"a", "resource/b", "resources/c", "kre/d", "resource.kontrol.coracle.dev/e", "bundles/f",
+	}, "resource", "bundle")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c", "d", "e", "bundle/f"}, names)
+	for _, arg := range []string{"bundle/f", "pod/x", "resource/", "resource.example.com/a", "/"} {
+		_, err = c.Names([]string{arg}, "resource")
+		require.EqualError(t, err, `"`+arg+`" does not name a resource, which this command takes: use NAME or resource/NAME`)
+	}
+}

@@ -2,10 +2,14 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
@@ -54,4 +58,33 @@ func (c Connector) OnCluster(cmd *cobra.Command, f func(ctx context.Context, c *
 		}
 		return f(cmd.Context(), c, args)
 	}
+}
+
+// Names reads arguments that name objects as kubectl does: NAME, or KIND/NAME, where KIND is a kind's singular, plural
+// or short name, with or without its group. kinds are the singular names that the command accepts. The result has the
+// bare name for the first of them, and SINGULAR/NAME for the others.
+func (c Connector) Names(args []string, kinds ...string) ([]string, error) {
+	names := make([]string, len(args))
+	for i, arg := range args {
+		kind, name, both := strings.Cut(arg, "/")
+		if !both {
+			names[i] = arg
+			continue
+		}
+		at := slices.IndexFunc(c.Kinds, func(r metav1.APIResource) bool {
+			short, group, grouped := strings.Cut(kind, ".")
+			all := append([]string{r.SingularName, r.Name}, r.ShortNames...)
+			return slices.Contains(all, short) && (!grouped || group == r.Group) && slices.Contains(kinds, r.SingularName)
+		})
+		switch {
+		case at < 0 || name == "":
+			return nil, fmt.Errorf("%q does not name a %s, which this command takes: use NAME or %s/NAME", arg,
+				strings.Join(kinds, " or a "), strings.Join(kinds, "/NAME or "))
+		case c.Kinds[at].SingularName == kinds[0]:
+			names[i] = name
+		default:
+			names[i] = c.Kinds[at].SingularName + "/" + name
+		}
+	}
+	return names, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,27 @@ func (t Terminal) Interactive() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// ClearLine clears the current line of a terminal.
+const ClearLine = "\r\x1b[K"
+
+// Progress replaces the current line of Err, if Err is a terminal, with a text that is cut to one line.
+func (t Terminal) Progress(text string) {
+	if !t.Live() {
+		return
+	}
+	width, _, err := term.GetSize(int(t.Err.(*os.File).Fd()))
+	if err != nil || width < longestCell {
+		width = longestCell
+	}
+	fmt.Fprint(t.Err, ClearLine, bounded.Text(strings.ReplaceAll(text, "\n", " "), width-1))
+}
+
+// Live reports whether Err is a terminal, so that a line of progress can replace the one before.
+func (t Terminal) Live() bool {
+	f, ok := t.Err.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
 // Standard returns the terminal of this process.
 func Standard() Terminal { return Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
 
@@ -51,25 +73,32 @@ func (e *Exit) Unwrap() error { return e.Err }
 
 // Exactly is cobra.ExactArgs with a usage message. It also requires the named flags.
 func Exactly(n int, usage string, flags ...string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args == n }, usage, flags)
+	return expect(n, n, usage, flags)
 }
 
 // AtLeast is cobra.MinimumNArgs with a usage message.
-func AtLeast(n int, usage string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args >= n }, usage, nil)
-}
+func AtLeast(n int, usage string) cobra.PositionalArgs { return expect(n, math.MaxInt, usage, nil) }
 
 // AtMost is cobra.MaximumNArgs with a usage message.
-func AtMost(n int, usage string) cobra.PositionalArgs {
-	return expect(func(args int) bool { return args <= n }, usage, nil)
-}
+func AtMost(n int, usage string) cobra.PositionalArgs { return expect(0, n, usage, nil) }
 
-func expect(right func(args int) bool, usage string, flags []string) cobra.PositionalArgs {
+func expect(least, most int, usage string, flags []string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if !right(len(args)) || slices.ContainsFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) }) {
-			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
+		wrong := ""
+		absent := slices.IndexFunc(flags, func(f string) bool { return !cmd.Flags().Changed(f) })
+		switch {
+		case len(args) < least:
+			wrong = "an argument is missing"
+		case len(args) > most && cmd.HasAvailableSubCommands():
+			return fmt.Errorf("%s has no command %q: see `%s --help`", cmd.CommandPath(), args[most], cmd.CommandPath())
+		case len(args) > most:
+			wrong = fmt.Sprintf("unexpected argument %q", args[most])
+		case absent >= 0:
+			wrong = "--" + flags[absent] + " is missing"
+		default:
+			return nil
 		}
-		return nil
+		return fmt.Errorf("%s; usage: %s", wrong, strings.TrimSpace(cmd.CommandPath()+" "+usage))
 	}
 }
 

@@ -34,7 +34,7 @@ func Resources(kinds []Kind) []metav1.APIResource {
 		r := k.Row
 		list[i] = metav1.APIResource{
 			Group: r.GroupVersionKind.Group, Version: r.GroupVersionKind.Version, Kind: r.GroupVersionKind.Kind,
-			Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced,
+			Name: r.Plural, SingularName: r.Singular, ShortNames: r.ShortNames, Namespaced: r.Namespaced,
 		}
 	}
 	return list

@@ -20,7 +20,7 @@ type cluster struct{ *command.Cluster }
 func (k commands) buildbarn() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "buildbarn",
-		Short: "Look at farms that execute build actions remotely, and try them out",
+		Short: "Look at build farms for Bazel, and try them out",
 		Example: `  coracle ctl apply -f farm.yaml
   coracle buildbarn status
   coracle buildbarn smoke`,
@@ -31,7 +31,7 @@ func (k commands) buildbarn() *cobra.Command {
 
 func (k commands) status() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Draw farms: states, queues, workers busy and idle, how full storage is, hit rate",
+		Use: "status", Short: "Draw farms: states, queues, workers, storage, hit rate",
 		Args: command.Exactly(0, "[-A]"),
 		Long: `Draws the farms of a namespace, or of all, and the parts that belong to no farm. Queues, storage and
 hit rates are read from the metrics of the programs, on port 9980 of their pods, through the API

@@ -14,7 +14,7 @@ func (k commands) smoke() *cobra.Command {
 	var o BuildbarnSmokeOptions
 	cmd := &cobra.Command{
 		Use:   "smoke",
-		Short: "Execute one action on a farm and report each step with its time",
+		Short: "Execute one action on a farm, and time each step",
 		Long: `Uploads an action that copies a file, executes it through the frontend, checks its output, and looks
 whether the farm would execute it again. It uses the Remote Execution API (version 2), so it works
 with any farm. The action is /bin/sh with mkdir and cat, and differs each time. For a farm of this

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
@@ -54,8 +55,12 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		})
 	}
 	if len(farms.Items)+len(parts) == 0 {
-		_, err := fmt.Fprintln(out,
-			"There is no farm here: make one with a manifest of kind Buildbarn, or see other namespaces with -A.")
+		where := "namespace " + c.Namespace
+		if all {
+			where = "any namespace"
+		}
+		_, err := fmt.Fprintf(out, "There is no farm in %s: `coracle help build-farm` makes one, -A lists all namespaces.\n",
+			where)
 		return err
 	}
 	client, err := rest.HTTPClientFor(c.REST)
@@ -65,8 +70,8 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 	d := drawing{cluster: c, client: client, out: out}
 	for i := range farms.Items {
 		b := &farms.Items[i]
-		fmt.Fprintf(out, "%s/%s  %s, %d of %d pods are ready\n", b.Namespace, b.Name, cmp.Or(string(b.Status.State), "new"),
-			b.Status.ReadyReplicas, b.Status.Replicas)
+		fmt.Fprintf(out, "%s/%s  %s, %d of %s ready\n", b.Namespace, b.Name, cmp.Or(string(b.Status.State), "new"),
+			b.Status.ReadyReplicas, count.Of(b.Status.Replicas, "pod"))
 		var own []buildbarn.Part
 		parts = slices.DeleteFunc(parts, func(p buildbarn.Part) bool {
 			mine := metav1.IsControlledBy(p, b)
@@ -86,7 +91,7 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 			}
 			return p.GetNamespace() == namespace
 		})
-		fmt.Fprintf(out, "%s  %d parts\n", namespace, len(own))
+		fmt.Fprintf(out, "%s  %s\n", namespace, count.Of(len(own), "part"))
 		d.parts(ctx, own)
 	}
 	return nil
@@ -148,13 +153,14 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 			had, asked = had+h, asked+a
 		}, &lines)
 		if asked > 0 {
-			lines = append(lines, fmt.Sprintf("hit rate %d%%: %d of %d actions were in the cache", 100*had/asked, had, asked))
+			lines = append(lines, fmt.Sprintf("hit rate %d%%: %d of %s in the cache", 100*had/asked, had,
+				count.Of(int64(asked), "action")))
 		}
 	case *buildbarn.BuildbarnWorker:
 		if q := p.Status.Queue; q != nil && p.Spec.Scale != nil {
 			lines = append(lines,
-				fmt.Sprintf("follows %s: %d pods wanted, of %d to %d", p.Spec.Scale.Scheduler, q.DesiredReplicas, p.Spec.Scale.Min,
-					p.Spec.Scale.Max))
+				fmt.Sprintf("follows %s: %s wanted, %d to %d allowed", p.Spec.Scale.Scheduler,
+					count.Of(q.DesiredReplicas, "pod"), p.Spec.Scale.Min, p.Spec.Scale.Max))
 		}
 	}
 	return lines

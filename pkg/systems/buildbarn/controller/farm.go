@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
@@ -218,7 +219,7 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[str
 	default:
 		s.State = buildbarn.Ready
 		condition(buildbarn.ConditionReady, true, "PartsReady",
-			fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.Replicas))
+			fmt.Sprintf("%d of %s ready", s.ReadyReplicas, count.Of(s.Replicas, "pod")))
 	}
 }
 

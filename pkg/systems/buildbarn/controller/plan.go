@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
@@ -162,7 +163,7 @@ func (p *plan) finalize() {
 			p.Update = append(p.Update, next)
 		}
 		if len(p.o.Pods) > 0 {
-			p.ready("Draining", fmt.Sprintf("waiting for %d pods to end their actions", len(p.o.Pods)))
+			p.ready("Draining", fmt.Sprintf("waiting for %s to end their actions", count.Of(len(p.o.Pods), "pod")))
 			return
 		}
 	case *buildbarn.BuildbarnStorage:
@@ -173,7 +174,8 @@ func (p *plan) finalize() {
 		}
 	}
 	if p.o.Draining > 0 { // without this part, workers could neither end their actions nor store the results
-		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %d objects with workers of this farm", p.o.Draining))
+		p.ready("Draining", fmt.Sprintf("waiting for the deletion of %s with workers of this farm",
+			count.Of(p.o.Draining, "object")))
 		return
 	}
 	next := p.o.Part.DeepCopyObject().(buildbarn.Part)

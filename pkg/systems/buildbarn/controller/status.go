@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 )
 
 func (p *plan) condition(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -71,11 +72,11 @@ func (p *plan) summary(replicas int32) {
 	case c != nil && c.Type != buildbarn.ConditionSharding:
 		p.ready(c.Reason, c.Message)
 	case !p.settled || !p.current(replicas) || s.ReadyReplicas != replicas:
-		p.ready("PodsNotReady", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, replicas))
+		p.ready("PodsNotReady", fmt.Sprintf("%d of %s ready", s.ReadyReplicas, count.Of(replicas, "pod")))
 	default:
 		s.State = buildbarn.Ready
 		p.condition(buildbarn.ConditionReady, metav1.ConditionTrue, "PodsReady",
-			fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, replicas))
+			fmt.Sprintf("%d of %s ready", s.ReadyReplicas, count.Of(replicas, "pod")))
 		if c := meta.FindStatusCondition(s.Conditions, buildbarn.ConditionSharding); c != nil && c.Reason == "Resharding" {
 			p.condition(buildbarn.ConditionSharding, metav1.ConditionTrue, "Resharded", c.Message)
 		}

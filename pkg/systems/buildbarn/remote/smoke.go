@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/coracle-dev/coracle/pkg/base/count"
 )
 
 // maxText bounds how much of an action's output is read, in bytes.
@@ -125,7 +127,7 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 		printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
 		short(t.result.Ran), short(t.result.Outputs))
 	if t.result.Repeats > 0 {
-		detail += fmt.Sprintf("; retried %d times", t.result.Repeats)
+		detail += "; retried " + count.Of(t.result.Repeats, "time")
 	}
 	switch {
 	case t.result.ExitCode != 0:
@@ -197,8 +199,8 @@ func advised(err error, s Smoke) error {
 		next = fmt.Sprintf("No worker serves this instance and platform %s: give a BuildbarnWorker's instance and platform "+
 			"with --instance and --platform, and check that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
-		next = "A part of the farm cannot be reached: check which pods are not ready, and whether the addresses in the " +
-			"configuration name its Services"
+		next = "A part of the farm cannot be reached: `coracle buildbarn status` shows which parts are not ready and why; " +
+			"also check that the addresses in the configuration name its Services"
 		switch text := err.Error(); {
 		case strings.Contains(text, "tls:"):
 			next = "The frontend does not use TLS as requested: leave out --tls, or give its authority with --ca"

@@ -173,12 +173,15 @@ func (t *target) judge(o Observed, now time.Time) {
 	}
 }
 
+// waitsForOthers is the message of a cluster whose turn has not come.
+const waitsForOthers = "waiting for other clusters"
+
 func (t *target) report(rec *kontrol.BundleTarget, content string, stopped bool) {
 	switch {
 	case t.failure != "":
 		rec.Phase, rec.Message = kontrol.TargetFailed, t.failure
 	case rec.Content != content:
-		rec.Phase, rec.Message = kontrol.TargetWaiting, "waiting for other clusters"
+		rec.Phase, rec.Message = kontrol.TargetWaiting, waitsForOthers
 		if stopped {
 			rec.Message = "another cluster has failed"
 		}

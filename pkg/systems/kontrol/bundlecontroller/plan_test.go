@@ -133,12 +133,12 @@ func TestPausedApprovedAndUnreachable(t *testing.T) {
 	require.Equal(t, kontrol.BundleWaiting, s.Phase)
 	require.Contains(t, s.Message, "coracle kontrol approve bundle/web")
 	w.o.Bundle.Status.Approved = w.o.Content
-	w.reach("a", false)
+	w.reach("b", false)
 	s = w.finish()
 	require.Empty(t, w.wrote(), "one cluster is unavailable already")
 	require.Equal(t, kontrol.BundleWaiting, s.Phase)
-	require.Contains(t, s.Message, "does not answer")
-	w.reach("a", true)
+	require.Contains(t, s.Message, "on b: cluster b: does not answer", "rather than that a waits for it")
+	w.reach("b", true)
 	require.Equal(t, kontrol.BundleSynced, w.finish().Phase)
 
 	// Edits of a Resource are reverted, except suspend.

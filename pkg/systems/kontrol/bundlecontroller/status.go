@@ -2,12 +2,14 @@ package bundlecontroller
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
 )
 
@@ -23,7 +25,8 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 			kontrol.TargetSynced: &s.Clusters.Synced, kontrol.TargetProgressing: &s.Clusters.Progressing,
 			kontrol.TargetWaiting: &s.Clusters.Waiting, kontrol.TargetFailed: &s.Clusters.Failed,
 		}[t.Phase]++
-		if first[t.Phase] == "" {
+		// What holds up a cluster says more than that others wait for it.
+		if was := first[t.Phase]; was == "" || strings.HasSuffix(was, waitsForOthers) && t.Message != waitsForOthers {
 			first[t.Phase] = "on " + t.Name + ": " + t.Message
 		}
 	}
@@ -53,7 +56,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 		s.Phase, s.Message = kontrol.BundleWaiting, first[kontrol.TargetWaiting]
 	}
 	s.Message = cut(s.Message)
-	condition(s, kontrol.ConditionContentReady, true, "Read", fmt.Sprintf("%d objects", s.Objects))
+	condition(s, kontrol.ConditionContentReady, true, "Read", count.Of(s.Objects, "object"))
 	condition(s, kontrol.ConditionReady, s.Phase == kontrol.BundleSynced, string(s.Phase), s.Message)
 }
 

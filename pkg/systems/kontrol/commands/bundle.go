@@ -14,11 +14,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // bundlePrefix marks the names of Bundles in commands that also accept Resources.
-const bundlePrefix = "bundle/"
+const bundlePrefix = bundleKind + "/"
 
 func splitBundles(names []string) (resources, bundles []string) {
 	for _, n := range names {
@@ -213,15 +214,19 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 				return true, fmt.Errorf("bundle %s was deleted", name)
 			}
 			if last = b; b.Phase() != known {
+				t.Progress(fmt.Sprintf("%s on %d of %s: %s", b.Phase(), b.Status.Clusters.Synced,
+					count.Of(b.Status.Clusters.Total, "cluster"), b.Status.Message))
 				return false, nil
 			}
-			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%d objects on %d of %d clusters)\n", name, known, b.Status.Objects,
-				b.Status.Clusters.Synced, b.Status.Clusters.Total)
+			t.Progress("")
+			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%s on %d of %s)\n", name, known, count.Of(b.Status.Objects, "object"),
+				b.Status.Clusters.Synced, count.Of(b.Status.Clusters.Total, "cluster"))
 			return true, err
 		}); over {
 			break
 		}
 		if limited.Err() != nil && ctx.Err() == nil {
+			t.Progress("")
 			fmt.Fprintf(t.Err, "bundle %s is %s, not %s: %s\n", name, last.Phase(), known, last.Status.Message)
 			return answered(false, nil)
 		}

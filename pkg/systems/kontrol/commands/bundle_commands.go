@@ -45,12 +45,16 @@ func (k commands) approve() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "approve NAME|bundle/NAME",
-		Short: "Approve a resource or a bundle as it is now, if it waits for approval",
+		Short: "Approve a resource or a bundle as it is now",
 		Args:  command.Exactly(1, "NAME|bundle/NAME [--dry-run]"),
 	}
 	cluster := k.hub(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be approved")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
@@ -207,8 +208,9 @@ func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer)
 		return err
 	}
 	if len(list) > 0 {
-		return fmt.Errorf("%d resources are for cluster %s, the first is %s: delete them first, so that their objects are "+
-			"deleted or left as they say", len(list), name, list[0].Name)
+		return fmt.Errorf("cluster %s has %s, such as %s: first delete them, or remove the label by which a bundle selects "+
+			"the cluster; `coracle help clusters` says how to remove a cluster that is gone",
+			name, count.Of(len(list), "resource"), list[0].Name)
 	}
 	if err := c.Client.Delete(ctx, k); err != nil {
 		return err

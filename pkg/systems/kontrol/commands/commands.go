@@ -24,6 +24,13 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.kontrol()}
 }
 
+// The singular names of Kontrol's kinds.
+const (
+	resourceKind = "resource"
+	bundleKind   = "bundle"
+	clusterKind  = "cluster"
+)
+
 func resourceList() ctrl.ObjectList { return &kontrol.ResourceList{} }
 
 func clusterList() ctrl.ObjectList { return &kontrol.ClusterList{} }
@@ -98,13 +105,17 @@ func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Com
 func (k commands) get() *cobra.Command {
 	var o KontrolOptions
 	cmd := &cobra.Command{
-		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say",
+		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether they are in sync",
 	}
 	cluster := k.selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	outputFlag(cmd, &o.Output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		switch {
@@ -122,11 +133,15 @@ func (k commands) get() *cobra.Command {
 func (k commands) describe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe NAME|bundle/NAME",
-		Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it",
+		Short: "Show a resource or a bundle on each of its clusters, and its drift",
 		Args:  command.Exactly(1, "NAME|bundle/NAME"),
 	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err
@@ -152,6 +167,10 @@ The exit code is 0 if nothing would change, 1 if something would, and 2 after an
 	cmd.Flags().StringVar(&o.Cluster, "cluster", "", "only on this cluster (default all that should have it)")
 	cmd.Flags().Int64Var(&o.Revision, "revision", 0, "show what has changed since this revision instead")
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Name = args[0]
 		c, err := cluster()
 		if err != nil {
@@ -173,6 +192,10 @@ func (k commands) history() *cobra.Command {
 	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err
@@ -195,6 +218,10 @@ func (k commands) rollback() *cobra.Command {
 	cmd.Flags().Int64Var(&o.Generation, "to-generation", 0, "the generation, if several revisions have the same number")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Name = args[0]
 		c, err := cluster()
 		if err != nil {
@@ -220,6 +247,10 @@ error, such as a resource that is deleted.`,
 	state := cmd.Flags().String("for", "Synced", "the state, or Deleted")
 	timeout := cmd.Flags().Duration("timeout", time.Minute, "how long to wait")
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind, bundleKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		if err != nil {
@@ -243,6 +274,10 @@ The exit code is 0 if there are none, 1 if there are some, and 2 after an error.
 	cluster := k.selecting(cmd, &o)
 	outputFlag(cmd, &o.Output)
 	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, resourceKind)
+		if err != nil {
+			return err
+		}
 		o.Names = args
 		c, err := cluster()
 		if err != nil {
@@ -266,8 +301,8 @@ reported, unless --mode says otherwise.`,
   coracle kontrol adopt deployment.apps/web -n shop --cluster edge --mode correct --yes`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || o.Cluster == "" {
-				return errors.New("usage: coracle kontrol adopt KIND/NAME --cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode " +
-					"MODE] [--yes]")
+				return errors.New("name one object, and its cluster with --cluster; usage: coracle kontrol adopt KIND/NAME " +
+					"--cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode MODE] [--yes]")
 			}
 			return nil
 		},
@@ -349,6 +384,10 @@ func (k commands) clusterRemove() *cobra.Command {
 	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := k.Names(args, clusterKind)
+		if err != nil {
+			return err
+		}
 		c, err := cluster()
 		if err != nil {
 			return err

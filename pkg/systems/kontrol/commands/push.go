@@ -15,6 +15,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/artifact"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
@@ -62,7 +63,7 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 	for i := range objects {
 		waves[objects[i].Wave] = true
 	}
-	what := fmt.Sprintf("%d objects in %d waves", len(objects), len(waves))
+	what := count.Of(len(objects), "object") + " in " + count.Of(len(waves), "wave")
 	if o.DryRun {
 		return c.previewPush(ctx, b, objects, what, t)
 	}

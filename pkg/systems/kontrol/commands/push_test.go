@@ -42,11 +42,11 @@ func TestKontrolPush(t *testing.T) {
 	out, text, code := push(PushOptions{Selector: "env=prod", DryRun: true})
 	require.Zero(t, code, text)
 	require.Contains(t, out, "+  tea: \"2\"")
-	require.Contains(t, text, "bundle shop: 1 objects in 1 waves (dry run)")
+	require.Contains(t, text, "bundle shop: 1 object in 1 wave (dry run)")
 	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Name: "shop"}, &kontrol.Bundle{}))
 
 	out, _, _ = push(PushOptions{Selector: "env=prod"})
-	require.Equal(t, "bundle shop created: 1 objects in 1 waves\n", out)
+	require.Equal(t, "bundle shop created: 1 object in 1 wave\n", out)
 	b, err := c.getBundle(t.Context(), "shop")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels)

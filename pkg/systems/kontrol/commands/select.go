@@ -56,6 +56,9 @@ func (c *cluster) getResource(ctx context.Context, name string) (*kontrol.Resour
 	r := &kontrol.Resource{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, r)
 	if apierrors.IsNotFound(err) {
+		if c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, &kontrol.Bundle{}) == nil {
+			return nil, fmt.Errorf("there is no resource %s, but a bundle: its name is bundle/%s", name, name)
+		}
 		return nil, fmt.Errorf("there is no resource %s: `coracle kontrol get` lists them", name)
 	}
 	return r, err

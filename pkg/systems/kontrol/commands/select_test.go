@@ -439,7 +439,8 @@ func TestKontrolClusters(t *testing.T) {
 	require.Regexp(t, `(?m)^this +Unknown +- +\(this one\)`, out)
 
 	require.NoError(t, c.Client.Create(t.Context(), settings(kontrol.StateSynced)))
-	require.ErrorContains(t, c.RemoveCluster(t.Context(), "edge", io.Discard), "1 resources are for cluster edge")
+	require.ErrorContains(t, c.RemoveCluster(t.Context(), "edge", io.Discard),
+		"cluster edge has 1 resource, such as settings")
 	require.NoError(t, c.Client.Delete(t.Context(), settings(kontrol.StateSynced)))
 	require.NoError(t, c.RemoveCluster(t.Context(), "edge", io.Discard))
 	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKeyFromObject(&secret), &secret))

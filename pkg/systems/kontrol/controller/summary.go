@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
@@ -158,7 +158,7 @@ func leaving(states []kontrol.AppliedState) string {
 			return bounded.Text("on "+s.Cluster+": "+s.Error, kontrol.MaxError)
 		}
 	}
-	return fmt.Sprintf("the object is being removed from %d clusters", len(states))
+	return "the object is being removed from " + count.Of(len(states), "cluster")
 }
 
 func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state.Input, err error) {

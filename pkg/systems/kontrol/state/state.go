@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 )
 
@@ -81,7 +82,7 @@ func older(a, b string) bool {
 // Describe says what drifted: the first field, who changed it, and how many more.
 func Describe(c *kontrol.Current) string {
 	if len(c.Drift) == 0 {
-		return fmt.Sprintf("%d fields were changed", c.DriftCount)
+		return count.Of(c.DriftCount, "field") + " changed"
 	}
 	d := c.Drift[0]
 	text := d.Path + " was " +

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -25,6 +26,8 @@ func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
 	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
 }
+
+const taskKind = "task"
 
 func taskList() ctrl.ObjectList { return &tasks.TaskList{} }
 
@@ -53,8 +56,12 @@ func (k commands) run() *cobra.Command {
 				named = dash
 			}
 			switch {
-			case o.Image == "", named > 1, named == 0 && o.Key == "":
-				return errors.New("usage: " + runUsage)
+			case named > 1:
+				return fmt.Errorf("unexpected argument %q: put the container's command after --; usage: %s", args[1], runUsage)
+			case named == 0 && o.Key == "":
+				return errors.New("the task's name is missing; usage: " + runUsage)
+			case o.Image == "":
+				return errors.New("--image is missing; usage: " + runUsage)
 			case o.Array < 0, o.Parallelism < 0:
 				return errors.New("--array and --parallelism must be positive")
 			case cmd.Flags().Changed("ttl") && o.TTL < 0, cmd.Flags().Changed("backoff") && o.Backoff < 0:
@@ -111,9 +118,12 @@ func (k commands) ps() *cobra.Command {
 	all := cmd.Flags().BoolP("all", "a", false, "also list ended tasks")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
+		names, err := k.Names([]string{*task}, taskKind)
 		switch {
+		case err != nil:
+			return err
 		case *task != "":
-			return c.Task(ctx, *task, os.Stdout)
+			return c.Task(ctx, names[0], os.Stdout)
 		case *watch:
 			return c.WatchTasks(ctx, *all, command.Standard())
 		}
@@ -139,21 +149,24 @@ func (k commands) logs() *cobra.Command {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
 			return errors.New("--tail and --attempt must be positive")
 		}
-		return c.Logs(ctx, args[0], o, os.Stdout)
+		names, err := k.Names(args, taskKind)
+		if err != nil {
+			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, args[0])
+		}
+		return c.Logs(ctx, names[0], o, os.Stdout)
 	})
 	k.Complete(cmd, 1, taskList)
 	return cmd
 }
 
 func (k commands) cancel() *cobra.Command {
-	cmd := &cobra.Command{Use: "cancel TASK...", Short: "Cancel tasks", Args: func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return errors.New("usage: coracle cancel TASK...")
-		}
-		return nil
-	}}
+	cmd := &cobra.Command{Use: "cancel TASK...", Short: "Cancel tasks", Args: command.AtLeast(1, "TASK...")}
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
-		return c.Cancel(ctx, args, func(format string, args ...any) { fmt.Printf(format, args...) })
+		names, err := k.Names(args, taskKind)
+		if err != nil {
+			return err
+		}
+		return c.Cancel(ctx, names, func(format string, args ...any) { fmt.Printf(format, args...) })
 	})
 	k.Complete(cmd, 0, taskList)
 	return cmd
@@ -168,7 +181,7 @@ func (k commands) prune() *cobra.Command {
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
 		n, err := c.Prune(ctx)
 		if err == nil {
-			fmt.Printf("%d tasks deleted\n", n)
+			fmt.Printf("%s deleted\n", count.Of(n, "task"))
 		}
 		return err
 	})

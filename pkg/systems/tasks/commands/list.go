@@ -64,7 +64,7 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 		return err
 	}
 	if all {
-		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n",
+		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hi --image busybox:1.36 -- echo hello\n",
 			c.Namespace)
 	} else {
 		_, err = fmt.Fprintf(t.Err, "No unfinished tasks in namespace %s: coracle ps -a also lists ended ones.\n",

@@ -25,6 +25,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
+// TestProgressOfAnArray checks that a wait for a large array prints few lines where no terminal shows them.
+func TestProgressOfAnArray(t *testing.T) {
+	var out strings.Builder
+	f := &follower{t: command.Terminal{Err: &out}, tenth: -2}
+	task := &tasks.Task{Spec: tasks.TaskSpec{Array: &tasks.TaskArray{Size: 100}}}
+	task.Status.Phase, task.Status.Array = tasks.TaskRunning, &tasks.TaskArrayStatus{}
+	for i := range int32(100) {
+		task.Status.Array.Completed = i
+		f.show(t.Context(), task)
+	}
+	require.Equal(t, 10, strings.Count(out.String(), "\n"), out.String())
+	require.Contains(t, out.String(), "\n90 of 100 completed, 0 failed, 0 running\n")
+}
+
 func TestRunOptions(t *testing.T) {
 	o := RunOptions{
 		Name: "a", Image: "i", Command: []string{"x"}, Env: []string{"A=b=c"}, Ports: []string{"80:8080", "53:5353/udp"},

@@ -40,7 +40,7 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 	only := &ctrl.ListOptions{
 		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
 	}
-	f := &follower{c: c, t: t, out: closed()}
+	f := &follower{c: c, t: t, out: closed(), tenth: -2}
 	defer f.stop()
 	var since time.Time // when the server became unreachable; zero while it is reachable
 	for {
@@ -74,6 +74,7 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 			if now.Status.Phase.Ended() {
 				w.Stop()
 				f.finish(ctx)
+				t.Progress("")
 				if now.Status.Phase == tasks.TaskCompleted { // the command returns a failure as its error
 					fmt.Fprintln(t.Err, describePhase(now))
 				}
@@ -91,6 +92,8 @@ type follower struct {
 	c      cluster
 	t      command.Terminal
 	last   string
+	tenth  int32         // of an array's indexes, that was printed last
+	warned bool          // the line that was printed last has an error
 	logged int32         // the number of the last attempt whose output is copied
 	out    chan struct{} // closed when the output of that attempt has been copied
 	pull   context.CancelFunc
@@ -114,7 +117,10 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 	if !t.Status.Phase.Ended() {
 		if line := describePhase(t); line != f.last {
 			f.last = line
-			if t.Status.Phase != tasks.TaskRunning || t.Spec.Array != nil || f.logged == 0 {
+			switch {
+			case t.Spec.Array != nil:
+				f.progress(t, line)
+			case t.Status.Phase != tasks.TaskRunning || f.logged == 0:
 				fmt.Fprintln(f.t.Err, line)
 			}
 		}
@@ -146,6 +152,22 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 				fmt.Fprintf(f.t.Err, "the output of attempt %d cannot be shown: %v\n", a.Number, err)
 			}
 		}()
+	}
+}
+
+// progress prints the state of an array: on a terminal as a line that the next one overwrites, elsewhere as a line for
+// each tenth of the indexes, and for the first error.
+func (f *follower) progress(t *tasks.Task, line string) {
+	tenth := int32(-1)
+	if a := t.Status.Array; a != nil {
+		tenth = (a.Completed + a.Failed) * 10 / max(t.Spec.Array.Size, 1)
+	}
+	switch {
+	case f.t.Live():
+		f.t.Progress(line)
+	case tenth != f.tenth, t.Status.Error != "" && !f.warned:
+		f.tenth, f.warned = tenth, t.Status.Error != ""
+		fmt.Fprintln(f.t.Err, line)
 	}
 }
 
@@ -224,7 +246,11 @@ func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer
 func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
-		return fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		if s.Error != "" {
+			line += "; " + s.Error
+		}
+		return line
 	}
 	switch s.Phase {
 	case tasks.TaskScheduled, tasks.TaskRunning:
