@@ -220,7 +220,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Pods:    p.MaxPods,
 	})
 	sandboxes := networkConfig(p.Config, p.nodeIP, m.serviceCIDR)
-	sandboxes.Users = users
+	sandboxes.Users, sandboxes.Metrics = users, p.metrics.node
 	if n.network, err = network.New(sandboxes); err != nil {
 		return nil, err
 	}
@@ -335,6 +335,7 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 	return network.Config{
 		RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c),
 		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess,
+		MaxConnections: int(max(c.PodMaxConnections, 0)),
 	}
 }
 

@@ -53,6 +53,13 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	checks.Go(func() { dnsErr = n.asPod(ctx, "udp", netip.AddrPortFrom(dnsAddress(first), 53), n.resolve(ctx)) })
 	checks.Go(func() { podErr = n.reachPod(ctx, pod) })
 	checks.Wait()
+	limited, err := n.network.Limited()
+	for _, ip := range limited {
+		h.add(socket.Warning, "the pod at %s has --pod-max-connections open connections, and gets no others", ip)
+	}
+	if err != nil {
+		h.add(socket.Warning, "%v", err)
+	}
 	if apiErr == nil && dnsErr == nil && podErr == nil {
 		return h.Health
 	}

@@ -155,6 +155,8 @@ type Agent struct {
 	UserNamespaceIDs int64
 	// PodMaxPIDs is the maximum number of processes and threads in a pod. -1 means no limit.
 	PodMaxPIDs int64
+	// PodMaxConnections is the maximum number of open connections, of all protocols, that a pod began. -1 means no limit.
+	PodMaxConnections int64
 	// KubeReserved are resources that pods cannot use, such as "memory=512Mi". See ParseReserved.
 	KubeReserved []string
 	// Join are the URLs of servers for `coracle agent`. Token is a join token for them, and TokenFile a file with

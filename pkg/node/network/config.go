@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
@@ -41,9 +43,13 @@ type Config struct {
 	OwnPorts []uint16
 	// MetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	MetadataAccess bool
+	// MaxConnections limits the open connections that a pod began, of all protocols; 0 means no limit.
+	MaxConnections int
 	// Users allocates user namespaces for pods. If it is nil, Setup refuses pods that want one.
-	Users  Users
-	Logger *slog.Logger // default slog.Default()
+	Users Users
+	// Metrics registers the number of pods that reached MaxConnections; it may be nil.
+	Metrics prometheus.Registerer
+	Logger  *slog.Logger // default slog.Default()
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }

@@ -21,8 +21,9 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's
-//	             127.0.0.0/8, which route_localnet would allow
+//	guard        drops packets with spoofed source addresses: from pods, and from other machines with a pod's address;
+//	             and packets from pods to the node's 127.0.0.0/8, which route_localnet would allow
+//	connections  drops new connections of a pod above Config.MaxConnections
 //	forward      rejects packets from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
 //	prerouting   redirects host ports, for packets that arrive
 //	output       redirects host ports, for packets from the node itself
@@ -30,7 +31,8 @@ import (
 //	             of a pod to itself through its host port
 //
 // The maps "ports" and "portsat" (with host address) map host ports to pod ports. The set "self" contains the pods
-// with host ports, "pods" the node's pod range, and "cluster" the prefixes to which pods are not masqueraded.
+// with host ports, "pods" the node's pod range, and "cluster" the prefixes to which pods are not masqueraded. The set
+// "tracked" counts the connections of each pod, and "limited" holds the pods that recently had too many.
 type nat struct {
 	mu      sync.Mutex // held during a transaction; pods without host ports need none
 	conn    *nftables.Conn
@@ -40,6 +42,8 @@ type nat struct {
 	self    *nftables.Set
 	cluster *nftables.Set
 	pods    *nftables.Set
+	tracked *nftables.Set
+	limited *nftables.Set
 }
 
 // Concatenated keys are loaded into these 32-bit registers. The first is an alias of register 1.
@@ -90,6 +94,14 @@ func newNAT(prefix string) (*nat, error) {
 			Interval: true,
 			KeyType:  nftables.TypeIPAddr,
 		},
+		tracked: &nftables.Set{
+			Table: t, ID: 6, Name: "tracked", Comment: "pods and their connections", Dynamic: true, Size: maxTracked,
+			KeyType: nftables.TypeIPAddr,
+		},
+		limited: &nftables.Set{
+			Table: t, ID: 7, Name: "limited", Comment: "pods that had too many connections", Dynamic: true,
+			HasTimeout: true, Size: maxTracked, KeyType: nftables.TypeIPAddr,
+		},
 	}, nil
 }
 
@@ -102,17 +114,10 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 	n.conn.AddTable(n.table)
 	n.conn.DelTable(n.table)
 	n.conn.AddTable(n.table)
-	for _, s := range []*nftables.Set{n.ports, n.portsAt, n.self, n.cluster, n.pods} {
+	for _, s := range []*nftables.Set{n.ports, n.portsAt, n.self, n.cluster, n.pods, n.tracked, n.limited} {
 		if err := n.conn.AddSet(s, nil); err != nil {
 			return err
 		}
-	}
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook,
-		prio *nftables.ChainPriority) *nftables.Chain {
-		return n.conn.AddChain(&nftables.Chain{Table: n.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
-	}
-	rule := func(ch *nftables.Chain, parts ...[]expr.Any) {
-		n.conn.AddRule(&nftables.Rule{Table: n.table, Chain: ch, Exprs: slices.Concat(parts...)})
 	}
 	dnat := []expr.Any{
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, RegProtoMin: reg2},
@@ -124,37 +129,19 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, FullyRandom: true}}
 	}
 
-	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
-	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, netip.MustParsePrefix("127.0.0.0/8")),
-		[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
-	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), spoofed(), []expr.Any{
-		&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop},
-	})
-	if !c.MetadataAccess {
-		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-		pods := slices.Concat(fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal))
-		unreachable := []expr.Any{
-			&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpAdminProhibited},
-		}
-		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_TCP), notTo(portDNS),
-			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
-		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_UDP), notTo(portDNS), unreachable)
-		rule(forward, pods, protocolIs(expr.CmpOpNeq, unix.IPPROTO_TCP), protocolIs(expr.CmpOpNeq, unix.IPPROTO_UDP),
-			unreachable)
-	}
-
+	n.filters(c)
 	for name, hook := range map[string]*nftables.ChainHook{
 		"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput,
 	} {
-		ch := chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
-		rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
-		rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
+		ch := n.chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
+		n.rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
+		n.rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
 	}
-	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
-	rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()),
+	post := n.chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	n.rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
+	n.rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()),
 		hide)
-	rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
+	n.rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
 
 	for _, uid := range sortedKeys(pods) {
 		r := pods[uid]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -116,6 +119,14 @@ func New(c Config) (*Net, error) {
 			return nil, errors.Join(err, n.Close())
 		}
 	}
+	promauto.With(c.Metrics).NewGaugeFunc(prometheus.GaugeOpts{Name: "coracle_pods_at_connection_limit",
+		Help: "Pods of which the node refused connections in the last ten minutes, see --pod-max-connections."}, func() float64 {
+		limited, err := n.Limited()
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(limited))
+	})
 	return n, nil
 }
 
