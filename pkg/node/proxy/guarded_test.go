@@ -65,6 +65,27 @@ func TestPortsInUse(t *testing.T) {
 	require.NotEmpty(t, claims(nil, 8082, "192.168.77.3").refused)
 }
 
+// TestAddressesOfOtherNodes checks that a node leaves connections to the addresses of other nodes alone: an external
+// address or load balancer of that address does not take them from a process there.
+func TestAddressesOfOtherNodes(t *testing.T) {
+	node := testNode
+	own, other := netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("192.168.77.2")
+	node.Addresses, node.Guarded = []netip.Addr{own}, &Guarded{Nodes: map[netip.Addr]bool{own: true, other: true}}
+	for _, change := range []func(*corev1.Service){
+		external(own.String(), other.String()),
+		func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: own.String()}, {IP: other.String()}}
+		},
+	} {
+		p := plan(node, service("a", "10.43.0.5", onPort(5432), change),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, nil)
+		require.Contains(t, p.frontends, Frontend{own, unix.IPPROTO_TCP, 5432})
+		require.NotContains(t, p.frontends, Frontend{other, unix.IPPROTO_TCP, 5432})
+		require.Empty(t, p.refused, "the other node reports conflicts")
+	}
+}
+
 func TestWhatIsGuarded(t *testing.T) {
 	node := testNode
 	node.Guarded = &Guarded{
