@@ -50,6 +50,9 @@ func preflight(c config.Config, server, node bool) error {
 	if node {
 		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), modules(), cgroups())
 	}
+	if server && node {
+		errs = append(errs, alone(c, c.ClusterCIDR, c.ServiceCIDR))
+	}
 	return errors.Join(errs...)
 }
 

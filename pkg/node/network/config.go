@@ -38,6 +38,8 @@ type Config struct {
 	// Two installations on one machine need different prefixes, neither a prefix of the other. In link names a hash
 	// replaces a Prefix of more than seven characters.
 	Prefix string
+	// Owner is written into the table, so that other installations can name this one: the path of the data directory.
+	Owner string
 	// OwnPorts are the ports that the node itself serves (agent, API). Setup refuses them as host ports, and always
 	// port 22 (SSH).
 	OwnPorts []uint16

@@ -37,6 +37,7 @@ type nat struct {
 	mu      sync.Mutex // held during a transaction; pods without host ports need none
 	conn    *nftables.Conn
 	table   *nftables.Table
+	owner   string // the comment of elements of cluster and pods
 	ports   *nftables.Set
 	portsAt *nftables.Set
 	self    *nftables.Set
@@ -53,9 +54,15 @@ const (
 	reg3 = unix.NFT_REG32_02
 )
 
-func tableName(prefix string) string { return prefix + "_net" }
+// tableSuffix and clusterSet identify the tables of other installations (see Neighbours).
+const (
+	tableSuffix = "_net"
+	clusterSet  = "cluster"
+)
 
-func newNAT(prefix string) (*nat, error) {
+func tableName(prefix string) string { return prefix + tableSuffix }
+
+func newNAT(prefix, owner string) (*nat, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
@@ -63,7 +70,7 @@ func newNAT(prefix string) (*nat, error) {
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(prefix)}
 	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
 	// Set IDs need to be unique only within a transaction, so they are constants.
-	return &nat{conn: conn, table: t,
+	return &nat{conn: conn, table: t, owner: owner[:min(len(owner), maxComment)],
 		ports: &nftables.Set{
 			Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
@@ -81,7 +88,7 @@ func newNAT(prefix string) (*nat, error) {
 		cluster: &nftables.Set{
 			Table:    t,
 			ID:       4,
-			Name:     "cluster",
+			Name:     clusterSet,
 			Comment:  "where pods are not masqueraded",
 			Interval: true,
 			KeyType:  nftables.TypeIPAddr,
@@ -180,14 +187,14 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 		n.conn.FlushSet(n.pods)
 	}
 	if podCIDR.IsValid() {
-		if err := n.conn.SetAddElements(n.pods, intervals([]netip.Prefix{podCIDR})); err != nil {
+		if err := n.conn.SetAddElements(n.pods, intervals([]netip.Prefix{podCIDR}, n.owner)); err != nil {
 			return err
 		}
 	}
 	if len(cluster) == 0 {
 		return nil
 	}
-	return n.conn.SetAddElements(n.cluster, intervals(cluster))
+	return n.conn.SetAddElements(n.cluster, intervals(cluster, n.owner))
 }
 
 // hostPorts adds or removes one pod's host ports. Removing them may be repeated. Before it releases the lock, it calls
@@ -323,8 +330,9 @@ func protocol(name string) (byte, error) {
 // port encodes a port for keys and values: network byte order, padded to a register.
 func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
 
-// intervals returns the elements of an interval set for the prefixes. It omits prefixes that others contain.
-func intervals(prefixes []netip.Prefix) []nftables.SetElement {
+// intervals returns the elements of an interval set for the prefixes, with a comment. It omits prefixes that others
+// contain.
+func intervals(prefixes []netip.Prefix, comment string) []nftables.SetElement {
 	prefixes = slices.Clone(prefixes)
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), a.Bits()-b.Bits())
@@ -337,7 +345,7 @@ func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 			continue
 		}
 		last = p
-		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice(), Comment: comment})
 		if end := uint64(number(p.Addr())) + 1<<(32-p.Bits()); end < 1<<32 {
 			elements = append(elements, nftables.SetElement{Key: address(uint32(end)).AsSlice(), IntervalEnd: true})
 		}

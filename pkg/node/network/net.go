@@ -107,7 +107,7 @@ func New(c Config) (*Net, error) {
 	if n.routes, err = c.routesOf(h); err != nil {
 		return nil, err
 	}
-	if n.nat, err = newNAT(c.Prefix); err != nil {
+	if n.nat, err = newNAT(c.Prefix, c.Owner); err != nil {
 		return nil, err
 	}
 	records := func() map[string]record { return n.pods }
