@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -249,6 +250,40 @@ func TestServicesOfOtherProxies(t *testing.T) {
 		})
 	}, patience, time.Millisecond)
 	w.stop()
+}
+
+// TestAnExpensivePlanRests checks that a service with an expensive plan is planned again only after a rest, and then with
+// its last change.
+func TestAnExpensivePlanRests(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a"), w.pod("b")
+	w.pod("client")
+	var began, ended []time.Time
+	w.change = func(p *Proxy) {
+		p.plan = func(n Node, s *corev1.Service, e []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
+			began = append(began, time.Now())
+			for time.Since(began[len(began)-1]) <= expensive {
+				runtime.Gosched()
+			}
+			defer func() { ended = append(ended, time.Now()) }()
+			return plan(n, s, e, before)
+		}
+	}
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
+	w.start()
+	for _, to := range []netip.Addr{b, a, b} {
+		w.objects.deliver(nil, slice("web", 8080, to.String()+"@n1"))
+	}
+	w.settle()
+	answer, err := w.ask("client", "tcp", "10.43.0.10:80")
+	require.NoError(t, err)
+	require.Contains(t, answer, "b ")
+	w.stop()
+	require.GreaterOrEqual(t, len(began), 2)
+	for i := range began[1:] {
+		require.GreaterOrEqual(t, began[i+1].Sub(ended[i]), restFactor*expensive)
+	}
 }
 
 // TestAPlanThatPanics checks that a service whose plan panics keeps its rules while others are served, and that a
