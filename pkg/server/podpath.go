@@ -86,8 +86,8 @@ func (n *node) missingRules(h *health) {
 			rules = append(rules, "ip daddr")
 		}
 		for _, r := range rules {
-			h.add(socket.Unhealthy, "the chain %s lacks a rule: nft insert rule %s %s %s %s %s accept", d, d.Family, d.Table, d.Chain,
-				r, n.clusterCIDR)
+			h.add(socket.Unhealthy, "the chain %s lacks a rule: nft insert rule %s %s %s %s %s accept", d, d.Family, d.Table,
+				d.Chain, r, n.clusterCIDR)
 		}
 	}
 	if err != nil || len(droppers) == 0 {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
@@ -86,7 +87,7 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 	defer cancel()
 	wg.Go(func() { e.guard.Loop(ctx, "rules", e.follow) })
 	e.SetReady()
-	retry := retryFirst
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for ctx.Err() == nil {
 		var again <-chan time.Time
 		var timer *time.Timer
@@ -99,11 +100,12 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 			return nil
 		}
 		if err != nil {
-			e.Logger.Error("could not write network policy rules, retrying", "after", retry, "error", err)
-			timer = time.NewTimer(retry)
-			again, retry = timer.C, min(2*retry, retryMost)
+			pause := retry.Next()
+			e.Logger.Error("could not write network policy rules, retrying", "after", pause, "error", err)
+			timer = time.NewTimer(pause)
+			again = timer.C
 		} else {
-			retry = retryFirst
+			retry.Reset()
 		}
 		select {
 		case <-e.wake:
@@ -118,14 +120,15 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 }
 
 func (e *Enforcer) follow(ctx context.Context) {
-	retry := retryFirst
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for version := ""; ; {
 		rules, err := e.Source.Next(ctx, e.NodeName, version)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			version, retry = rules.Version, retryFirst
+			version = rules.Version
+			retry.Reset()
 			e.mu.Lock()
 			rules.keep(e.rules, e.local)
 			e.rules = rules
@@ -133,15 +136,11 @@ func (e *Enforcer) follow(ctx context.Context) {
 			e.mark()
 			continue
 		}
-		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", retry, "error", err)
-		timer := time.NewTimer(retry)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		pause := retry.Next()
+		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", pause, "error", err)
+		if !backoff.Sleep(ctx, pause) {
 			return
 		}
-		retry = min(2*retry, retryMost)
 	}
 }
 

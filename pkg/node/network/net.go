@@ -119,8 +119,10 @@ func New(c Config) (*Net, error) {
 			return nil, errors.Join(err, n.Close())
 		}
 	}
-	promauto.With(c.Metrics).NewGaugeFunc(prometheus.GaugeOpts{Name: "coracle_pods_at_connection_limit",
-		Help: "Pods of which the node refused connections in the last ten minutes, see --pod-max-connections."}, func() float64 {
+	promauto.With(c.Metrics).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "coracle_pods_at_connection_limit",
+		Help: "Pods of which the node refused connections in the last ten minutes, see --pod-max-connections.",
+	}, func() float64 {
 		limited, err := n.Limited()
 		if err != nil {
 			return math.NaN()

@@ -32,6 +32,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
@@ -98,7 +99,8 @@ func New(c Config) (*Proxy, error) {
 		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
 		dirty:    map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{},
 		nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
-		complaints: map[types.NamespacedName][]string{}, rests: map[types.NamespacedName]time.Time{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
+		complaints: map[types.NamespacedName][]string{}, rests: map[types.NamespacedName]time.Time{},
+		held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
 		events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
@@ -161,7 +163,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		}
 		defer end()
 	}
-	retry := retryFirst
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	first := true
@@ -177,11 +179,11 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		case err != nil && errors.Is(err, unix.EPERM):
 			return fmt.Errorf("%w (coracle must run as root, with CAP_NET_ADMIN)", err)
 		case err != nil:
-			p.Logger.Error("could not sync service rules, retrying", "after", retry, "error", err)
-			timer.Reset(retry)
-			retry = min(2*retry, retryMost)
+			pause := retry.Next()
+			p.Logger.Error("could not sync service rules, retrying", "after", pause, "error", err)
+			timer.Reset(pause)
 		default:
-			retry = retryFirst
+			retry.Reset()
 			if first {
 				p.SetReady()
 				first = false
