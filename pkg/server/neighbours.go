@@ -32,8 +32,8 @@ func alone(c config.Config, clusterCIDR, serviceCIDR string) error {
 			ranges = append(ranges, r.String())
 		}
 		return fmt.Errorf("the cluster of %s on this machine has the addresses %s: remove it (coracle delete --data-dir "+
-			"DIRECTORY), or start this one with other ranges (--cluster-cidr, --service-cidr), an address of its own (--node-ip) "+
-			"and other ports (--listen, --agent-listen, --ingress-http-port, --ingress-https-port)", o.Owner,
+			"DIRECTORY), or start this one with other ranges (--cluster-cidr, --service-cidr), an address of its own "+
+			"(--node-ip) and other ports (--listen, --agent-listen, --ingress-http-port, --ingress-https-port)", o.Owner,
 			strings.Join(ranges, " and "))
 	}
 	ip, err := netip.ParseAddr(c.NodeIP)

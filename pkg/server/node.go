@@ -198,7 +198,8 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	n := &node{
-		domain: m.domain, prefix: instance(p.Config), clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR, check: make(chan struct{}, 1),
+		domain: m.domain, prefix: instance(p.Config),
+		clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR, check: make(chan struct{}, 1),
 	}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {

@@ -72,8 +72,8 @@ func (c Agent) validateReserved() []error {
 			fmt.Errorf("pod-max-pids %d is too few for a pod: give %d or more, or -1 for no limit", c.PodMaxPIDs, leastPodPIDs))
 	}
 	if c.PodMaxConnections != -1 && (c.PodMaxConnections < leastPodConnections || c.PodMaxConnections > math.MaxInt32) {
-		errs = append(errs, fmt.Errorf("pod-max-connections %d is too few for a pod, or too many: give %d or more, or -1 for "+
-			"no limit", c.PodMaxConnections, leastPodConnections))
+		errs = append(errs, fmt.Errorf("pod-max-connections %d is too few for a pod, or too many: give %d or more, or -1 "+
+			"for no limit", c.PodMaxConnections, leastPodConnections))
 	}
 	return errs
 }

@@ -413,8 +413,8 @@ func (synced) HasSyncedChecker() toolscache.DoneChecker { return synced{} }
 func (synced) Name() string                             { return "fake" }
 func (synced) Done() <-chan struct{}                    { c := make(chan struct{}); close(c); return c }
 
-// TestEndpointsOfAServiceAreBounded checks that a change of one slice stays cheap, however many endpoints a service has,
-// and that nothing is left of a service that is gone.
+// TestEndpointsOfAServiceAreBounded checks that a change of one slice stays cheap, however many endpoints a service
+// has, and that nothing is left of a service that is gone.
 func TestEndpointsOfAServiceAreBounded(t *testing.T) {
 	z := newZone("cluster.local")
 	headless := &corev1.Service{

@@ -252,8 +252,8 @@ func TestServicesOfOtherProxies(t *testing.T) {
 	w.stop()
 }
 
-// TestAnExpensivePlanRests checks that a service with an expensive plan is planned again only after a rest, and then with
-// its last change.
+// TestAnExpensivePlanRests checks that a service with an expensive plan is planned again only after a rest, and then
+// with its last change.
 func TestAnExpensivePlanRests(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")

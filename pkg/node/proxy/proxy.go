@@ -220,14 +220,32 @@ func (p *Proxy) syncGuarded() (err error) {
 	return panicked
 }
 
-// A service whose plan takes longer than expensive, one with many thousand endpoints, rests for restFactor times as long
-// before its next one, at most restMost: anyone who may change its endpoints can cause a plan on each node. The plan is
-// about a third of the work.
+// A service whose plan takes longer than expensive, one with many thousand endpoints, rests for restFactor times as
+// long before its next one, at most restMost: anyone who may change its endpoints can cause a plan on each node. The
+// plan is about a third of the work.
 const (
 	expensive  = 20 * time.Millisecond
 	restFactor = 12
 	restMost   = 5 * time.Second
 )
+
+type input struct {
+	service *corev1.Service
+	slices  []*discoveryv1.EndpointSlice
+}
+
+func (p *Proxy) plans(node Node, inputs map[types.NamespacedName]input) map[types.NamespacedName]*servicePlan {
+	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
+	for name, in := range inputs {
+		// If the plan of a service panics, the service keeps its rules until it changes again.
+		began := time.Now()
+		_ = p.guard.Do("plan", func() {
+			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
+		}, "service", name)
+		p.rest(name, time.Since(began))
+	}
+	return plans
+}
 
 func (p *Proxy) rest(name types.NamespacedName, planned time.Duration) {
 	if delete(p.rests, name); planned > expensive {
@@ -252,10 +270,6 @@ func (p *Proxy) sync() error {
 	dirty := p.dirty
 	p.dirty = map[types.NamespacedName]bool{}
 	received := p.received
-	type input struct {
-		service *corev1.Service
-		slices  []*discoveryv1.EndpointSlice
-	}
 	inputs := make(map[types.NamespacedName]input, len(dirty))
 	now := time.Now()
 	for name := range dirty {
@@ -278,15 +292,7 @@ func (p *Proxy) sync() error {
 	p.mu.Unlock()
 
 	err := p.serveRanges(node.Guarded)
-	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
-	for name, in := range inputs {
-		// If the plan of a service panics, the service keeps its rules until it changes again.
-		began := time.Now()
-		_ = p.guard.Do("plan", func() {
-			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
-		}, "service", name)
-		p.rest(name, time.Since(began))
-	}
+	plans := p.plans(node, inputs)
 	d := p.state.apply(plans)
 	maps.Copy(p.stale, d.stale)
 	p.health.set(plans)
