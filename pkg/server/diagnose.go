@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -288,7 +289,8 @@ func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 	name := "kubernetes.default.svc." + n.domain
 	h := newHealth("dns", "answers on %s", address)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, address)
+		// The server answers its own address; the kernel may choose another one of this machine.
+		return (&net.Dialer{LocalAddr: localAddr(network, address)}).DialContext(ctx, network, address)
 	}}
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime/2)
 	defer cancel()
@@ -301,6 +303,18 @@ func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 		h.add(socket.Unhealthy, "%v", err)
 	}
 	return h.Health
+}
+
+// localAddr returns the address of a server on this machine, without port, as a client's.
+func localAddr(network, server string) net.Addr {
+	at, err := netip.ParseAddrPort(server)
+	switch at = netip.AddrPortFrom(at.Addr(), 0); {
+	case err != nil:
+		return nil
+	case network == "udp":
+		return net.UDPAddrFromAddrPort(at)
+	}
+	return net.TCPAddrFromAddrPort(at)
 }
 
 func (n *node) agentHealth() socket.Health {

@@ -173,6 +173,7 @@ type node struct {
 	tables  *tables.Watcher
 	dns     *dns.Server
 	domain  string
+	prefix  string // of our nftables tables
 
 	clusterCIDR, serviceCIDR netip.Prefix
 	check                    chan struct{} // capacity 1: networkHealth acts as a pod
@@ -197,7 +198,8 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	n := &node{
-		domain: m.domain, clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR, check: make(chan struct{}, 1),
+		domain: m.domain, prefix: instance(p.Config),
+		clusterCIDR: m.clusterCIDR, serviceCIDR: m.serviceCIDR, check: make(chan struct{}, 1),
 	}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {
@@ -221,7 +223,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Pods:    p.MaxPods,
 	})
 	sandboxes := networkConfig(p.Config, p.nodeIP, m.serviceCIDR)
-	sandboxes.Users = users
+	sandboxes.Users, sandboxes.Metrics = users, p.metrics.node
 	if n.network, err = network.New(sandboxes); err != nil {
 		return nil, err
 	}
@@ -359,7 +361,8 @@ func containerdConfig(c config.Config) containerd.Config {
 func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) network.Config {
 	return network.Config{
 		RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c),
-		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess,
+		Owner: c.DataDir, OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess,
+		MaxConnections: int(max(c.PodMaxConnections, 0)),
 	}
 }
 

@@ -219,7 +219,7 @@ func (p *process) apiAddress() (netip.AddrPort, error) {
 	switch {
 	case p.given.Address.IsValid():
 		host = p.given.Address.String()
-	case host == "":
+	case host == "" || net.ParseIP(host).IsUnspecified():
 		host = p.NodeIP
 	}
 	return netip.ParseAddrPort(net.JoinHostPort(host, port))

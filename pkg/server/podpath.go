@@ -53,6 +53,13 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	checks.Go(func() { dnsErr = n.asPod(ctx, "udp", netip.AddrPortFrom(dnsAddress(first), 53), n.resolve(ctx)) })
 	checks.Go(func() { podErr = n.reachPod(ctx, pod) })
 	checks.Wait()
+	limited, err := n.network.Limited()
+	for _, ip := range limited {
+		h.add(socket.Warning, "the pod at %s has --pod-max-connections open connections, and gets no others", ip)
+	}
+	if err != nil {
+		h.add(socket.Warning, "%v", err)
+	}
 	if apiErr == nil && dnsErr == nil && podErr == nil {
 		return h.Health
 	}
@@ -66,9 +73,28 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	if apiErr != nil {
 		h.add(socket.Unhealthy, "from %s, the API cannot be reached: %v", box.IP, apiErr)
 	}
-	h.add(socket.Unhealthy, "does a firewall drop packets of pods? Allow input from, and forwarding from and to, %s: "+
-		"see `coracle help ports`", n.clusterCIDR)
+	n.missingRules(h)
 	return h.Health
+}
+
+// missingRules names the chains of the machine's firewall that may drop packets of pods, and the rules that they lack.
+func (n *node) missingRules(h *health) {
+	droppers, err := network.Droppers(n.prefix)
+	for _, d := range droppers {
+		rules := []string{"ip saddr"}
+		if d.Forwards {
+			rules = append(rules, "ip daddr")
+		}
+		for _, r := range rules {
+			h.add(socket.Unhealthy, "the chain %s lacks a rule: nft insert rule %s %s %s %s %s accept", d, d.Family, d.Table,
+				d.Chain, r, n.clusterCIDR)
+		}
+	}
+	if err != nil || len(droppers) == 0 {
+		h.add(socket.Unhealthy, "does a firewall drop packets of pods? Allow input from, and forwarding from and to, %s",
+			n.clusterCIDR)
+	}
+	h.add(socket.Unhealthy, "`coracle help ports` has the rules for firewalld, ufw and Docker")
 }
 
 func connected(net.Conn) error { return nil }

@@ -53,6 +53,9 @@ func preflight(c config.Config, server, node bool) error {
 			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR))
 		}
 	}
+	if server && node {
+		errs = append(errs, alone(c, c.ClusterCIDR, c.ServiceCIDR))
+	}
 	return errors.Join(errs...)
 }
 

@@ -105,6 +105,9 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if err := rememberNodeName(c.DataDir, p.NodeName); err != nil {
 		return err
 	}
+	if err := alone(c, m.clusterCIDR.String(), m.serviceCIDR.String()); err != nil {
+		return err
+	}
 	n, err := newNode(p, m)
 	if err != nil {
 		return err

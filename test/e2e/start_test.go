@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +41,31 @@ func TestCommandsDuringAStart(t *testing.T) {
 	require.Contains(t, h.Fails("get", "pods"), "coracle start", "the cluster is stopped")
 }
 
-// TestStatusActsAsAPod: status says that a firewall drops what pods send to the node or to each other.
+// TestTwoClusters: two clusters on one machine must not have the same addresses, or the port of DNS; with ranges, an
+// address and ports of its own, each has its pods' network.
+func TestTwoClusters(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	dir := t.TempDir()
+	other := []string{"--data-dir", dir + "/data", "--run-dir", dir + "/run"}
+	defer func() { h.Run(append([]string{"delete"}, other...)...) }()
+	start := append([]string{"start", "--merge-kubeconfig=false", "--listen", "0.0.0.0:7443", "--agent-listen", ":11250",
+		"--cluster-cidr", "10.52.0.0/16"}, other...)
+	text := h.Fails(start...)
+	require.Contains(t, text, "the cluster of "+h.DataDir+" on this machine has the addresses 10.43.0.0/16")
+	require.Contains(t, text, "--service-cidr")
+	start = append(start, "--service-cidr", "10.53.0.0/16")
+	require.Contains(t, h.Fails(start...), "198.51.100.2:10053, where this node serves DNS, is in use")
+	out, err := h.Command(t.Context(), "ip", "addr", "add", "198.51.100.3/24", "dev", "eth0").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	h.Run(append(start, "--node-ip", "198.51.100.3")...)
+	for _, flags := range [][]string{nil, other} {
+		require.Contains(t, h.Run(append([]string{"status"}, flags...)...), "pods reach DNS and the API")
+	}
+}
+
+// TestStatusActsAsAPod: status names the rules that a firewall lacks if it drops what pods send to the node or to each
+// other, and pods have their network with these rules.
 func TestStatusActsAsAPod(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -52,13 +77,20 @@ func TestStatusActsAsAPod(t *testing.T) {
 	nft("add", "table", "inet", "firewall")
 	nft("add", "chain", "inet", "firewall", "input", "{ type filter hook input priority 0; policy drop; }")
 	nft("add", "rule", "inet", "firewall", "input", "iif", "lo", "accept")
-	require.Contains(t, h.Fails("status"), "does a firewall drop packets of pods?")
-	nft("delete", "table", "inet", "firewall")
-	nft("add", "table", "inet", "firewall")
-	nft("add", "chain", "inet", "firewall", "forward", "{ type filter hook forward priority 0; policy drop; }")
-	text := h.Fails("status")
-	require.Contains(t, text, "another pod of this node cannot be reached")
-	require.NotContains(t, text, "DNS does not answer")
-	nft("delete", "table", "inet", "firewall")
-	require.Contains(t, h.Run("status"), "pods reach DNS and the API")
+	obey := func(rules ...string) {
+		t.Helper()
+		text := h.Fails("status")
+		for _, rule := range rules {
+			require.Contains(t, text, "lacks a rule: nft "+rule)
+			nft(strings.Fields(rule)...)
+		}
+		require.Contains(t, h.Run("status"), "pods reach DNS and the API")
+	}
+	obey("insert rule inet firewall input ip saddr 10.42.0.0/16 accept")
+	nft("add", "table", "ip", "filter")
+	nft("add", "chain", "ip", "filter", "FORWARD", "{ type filter hook forward priority 0; }")
+	nft("add", "rule", "ip", "filter", "FORWARD", "counter", "reject")
+	require.Contains(t, h.Fails("status"), "another pod of this node cannot be reached")
+	obey("insert rule ip filter FORWARD ip saddr 10.42.0.0/16 accept",
+		"insert rule ip filter FORWARD ip daddr 10.42.0.0/16 accept")
 }

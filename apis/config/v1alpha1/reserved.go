@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,12 +20,13 @@ type Reserved struct {
 }
 
 const (
-	reservedShare   = 16 // 1/16 of memory is reserved, within the bounds below
-	reservedLeast   = 128 << 20
-	reservedMost    = 512 << 20
-	reservedPIDs    = 1024
-	leastPodPIDs    = 16
-	reservableShare = 2 // at least half of memory is left for pods
+	reservedShare       = 16 // 1/16 of memory is reserved, within the bounds below
+	reservedLeast       = 128 << 20
+	reservedMost        = 512 << 20
+	reservedPIDs        = 1024
+	leastPodPIDs        = 16
+	leastPodConnections = 64
+	reservableShare     = 2 // at least half of memory is left for pods
 )
 
 // MemoryOf returns the reserved bytes for a capacity: the configured amount or else 1/16, at least 128 MiB and at
@@ -68,6 +70,10 @@ func (c Agent) validateReserved() []error {
 	if c.PodMaxPIDs != -1 && c.PodMaxPIDs < leastPodPIDs {
 		errs = append(errs,
 			fmt.Errorf("pod-max-pids %d is too few for a pod: give %d or more, or -1 for no limit", c.PodMaxPIDs, leastPodPIDs))
+	}
+	if c.PodMaxConnections != -1 && (c.PodMaxConnections < leastPodConnections || c.PodMaxConnections > math.MaxInt32) {
+		errs = append(errs, fmt.Errorf("pod-max-connections %d is too few for a pod, or too many: give %d or more, or -1 "+
+			"for no limit", c.PodMaxConnections, leastPodConnections))
 	}
 	return errs
 }

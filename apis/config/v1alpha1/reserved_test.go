@@ -32,4 +32,9 @@ func TestParseReserved(t *testing.T) {
 		c.PodMaxPIDs = pids
 		require.Equal(t, ok, c.Validate() == nil, pids)
 	}
+	c = Default()
+	for most, ok := range map[int64]bool{-1: true, 4096: true, 64: true, 63: false, 0: false, 1 << 31: false} {
+		c.PodMaxConnections = most
+		require.Equal(t, ok, c.Validate() == nil, most)
+	}
 }

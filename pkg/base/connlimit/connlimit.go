@@ -10,21 +10,24 @@ import (
 	"time"
 )
 
-// Few is the number of connections up to which an address may use the last quarter of a limit.
+// Few is the number up to which a holder may use the last quarter of a limit.
 const Few = 8
 
-// Share counts what is open, in total and per client address. The last quarter of the total is reserved for addresses
-// with few, so that a small number of clients cannot lock out the others. It is not safe for concurrent use.
-type Share struct {
+// Share counts what is open, in total and per holder, such as a client's address. The last quarter of the total is
+// reserved for holders with few, so that a small number of them cannot lock out the others. It is not safe for
+// concurrent use.
+type Share[K comparable] struct {
 	most, each, total int
-	of                map[netip.Addr]int
+	of                map[K]int
 }
 
-// NewShare returns a Share with the limit most in total, and each per address.
-func NewShare(most, each int) *Share { return &Share{most: most, each: each, of: map[netip.Addr]int{}} }
+// NewShare returns a Share with the limit most in total, and each per holder.
+func NewShare[K comparable](most, each int) *Share[K] {
+	return &Share[K]{most: most, each: each, of: map[K]int{}}
+}
 
-// Enter counts one more for an address, if that is within the limits.
-func (s *Share) Enter(from netip.Addr) bool {
+// Enter counts one more for a holder, if that is within the limits.
+func (s *Share[K]) Enter(from K) bool {
 	n := s.of[from]
 	if n >= s.each || s.total >= s.most || s.total >= s.most/4*3 && n >= Few {
 		return false
@@ -35,7 +38,7 @@ func (s *Share) Enter(from netip.Addr) bool {
 }
 
 // Leave undoes an Enter that returned true.
-func (s *Share) Leave(from netip.Addr) {
+func (s *Share[K]) Leave(from K) {
 	if s.of[from]--; s.of[from] == 0 {
 		delete(s.of, from)
 	}
@@ -59,7 +62,7 @@ type Listener struct {
 	c Config
 
 	mu     sync.Mutex
-	share  *Share
+	share  *Share[netip.Addr]
 	logged time.Time
 }
 
@@ -71,7 +74,7 @@ func New(l net.Listener, c Config) *Listener {
 	if c.Refused == nil {
 		c.Refused = func() {}
 	}
-	return &Listener{Listener: l, c: c, share: NewShare(c.Most, c.Each)}
+	return &Listener{Listener: l, c: c, share: NewShare[netip.Addr](c.Most, c.Each)}
 }
 
 // Accept waits for a connection within the limits.

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -412,3 +413,39 @@ func (synced) HasSynced() bool                          { return true }
 func (synced) HasSyncedChecker() toolscache.DoneChecker { return synced{} }
 func (synced) Name() string                             { return "fake" }
 func (synced) Done() <-chan struct{}                    { c := make(chan struct{}); close(c); return c }
+
+// TestEndpointsOfAServiceAreBounded checks that a change of one slice stays cheap, however many endpoints a service
+// has, and that nothing is left of a service that is gone.
+func TestEndpointsOfAServiceAreBounded(t *testing.T) {
+	z := newZone("cluster.local")
+	headless := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "h"}, Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone},
+	}
+	z.setService(headless, true)
+	var all []*discoveryv1.EndpointSlice
+	for i := range 12 {
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("h", i), Labels: map[string]string{
+				discoveryv1.LabelServiceName: "h",
+			}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		}
+		for j := range 1000 {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{
+				fmt.Sprintf("10.42.%d.%d", 4*i+j/500, j%250), // each address twice
+			}})
+		}
+		z.setSlice(s, true)
+		all = append(all, s)
+	}
+	name := types.NamespacedName{Namespace: "a", Name: "h"}
+	require.Len(t, z.hosts[name], maxEndpoints)
+	require.Len(t, z.pointing[name], maxEndpoints/2)
+	for _, s := range all {
+		z.setSlice(s, false)
+	}
+	z.setService(headless, false)
+	require.Empty(t, z.reverse)
+	require.Empty(t, z.pointing)
+	require.Empty(t, z.hosts)
+}

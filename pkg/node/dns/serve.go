@@ -45,8 +45,8 @@ type listener struct {
 	closing chan struct{} // closed by close
 
 	mu      sync.Mutex
-	queries *connlimit.Share // over UDP
-	streams *connlimit.Share
+	queries *connlimit.Share[netip.Addr] // over UDP
+	streams *connlimit.Share[netip.Addr]
 	closed  bool
 	conns   map[net.Conn]bool
 }
@@ -66,8 +66,8 @@ func (s *Server) listen(a netip.AddrPort) (*listener, error) {
 		packets: packets,
 		stream:  stream,
 		closing: make(chan struct{}),
-		queries: connlimit.NewShare(packetLimit, packetsPerClient),
-		streams: connlimit.NewShare(streamLimit, streamsPerClient),
+		queries: connlimit.NewShare[netip.Addr](packetLimit, packetsPerClient),
+		streams: connlimit.NewShare[netip.Addr](streamLimit, streamsPerClient),
 		conns:   map[net.Conn]bool{},
 	}, nil
 }

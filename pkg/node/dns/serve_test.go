@@ -268,7 +268,7 @@ func TestAFloodOfOneClient(t *testing.T) {
 
 // TestStreamsOfManyClients checks that the pods of a node together leave connections to others.
 func TestStreamsOfManyClients(t *testing.T) {
-	streams := connlimit.NewShare(streamLimit, streamsPerClient)
+	streams := connlimit.NewShare[netip.Addr](streamLimit, streamsPerClient)
 	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 42, 0, byte(n)}) }
 	for range 2 { // the second time shows that everything was counted down
 		var held [110]int

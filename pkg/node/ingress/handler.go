@@ -14,18 +14,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
-// Limits of requests and connections. A request above maxRequests gets 503, one above maxRequestsEach (per client)
-// 429.
+// Limits of requests and connections: in total and per client address, and of requests also per namespace, whose
+// backends may be slow. The last quarter of a total is for clients and namespaces with few (connlimit.Share).
 const (
-	maxConnections     = 4096
-	maxConnectionsEach = 512
-	maxRequests        = 4096
-	maxRequestsEach    = 512
-	maxStreams         = 128      // per HTTP/2 connection
-	maxHeader          = 32 << 10 // size of a request's header in bytes
-	maxIdleEach        = 64       // idle connections per endpoint
+	maxConnections          = 4096
+	maxConnectionsEach      = 512
+	maxRequests             = 4096
+	maxRequestsEach         = 512
+	maxRequestsPerNamespace = 2048
+	maxStreams              = 128      // per HTTP/2 connection
+	maxHeader               = 32 << 10 // size of a request's header in bytes
+	maxIdleEach             = 64       // idle connections per endpoint
 
 	headerTimeout  = 10 * time.Second // for reading a request's header
 	idleTimeout    = 2 * time.Minute  // for a connection without requests
@@ -44,13 +47,17 @@ type handler struct {
 	https     bool
 	stall     time.Duration // stallTimeout, except in tests
 
-	mu       sync.Mutex
-	requests int
-	of       map[netip.Addr]int
+	mu         sync.Mutex
+	clients    *connlimit.Share[netip.Addr]
+	namespaces *connlimit.Share[string]
 }
 
 func newHandler(log *slog.Logger, https bool, httpsPort uint16) *handler {
-	h := &handler{of: map[netip.Addr]int{}, https: https, stall: stallTimeout}
+	h := &handler{
+		https: https, stall: stallTimeout,
+		clients:    connlimit.NewShare[netip.Addr](maxRequests, maxRequestsEach),
+		namespaces: connlimit.NewShare[string](maxRequests, maxRequestsPerNamespace),
+	}
 	if httpsPort != 443 {
 		h.httpsPort = ":" + netip.AddrPortFrom(netip.IPv4Unspecified(), httpsPort).String()[len("0.0.0.0:"):]
 	}
@@ -92,12 +99,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	client := from.Addr().Unmap()
-	if status := h.enter(client); status != 0 {
+	if !enter(h, h.clients, client) {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many requests", status)
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	defer h.leave(client)
+	defer leave(h, h.clients, client)
 	if r.Method == http.MethodConnect || r.Host == "" || r.URL.Path == "" || r.URL.Path[0] != '/' && r.URL.Path != "*" ||
 		dotted(r.URL.Path) {
 		http.Error(w, "bad request", http.StatusBadRequest)
@@ -116,6 +123,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no endpoint is available", http.StatusServiceUnavailable)
 		return
 	}
+	if !enter(h, h.namespaces, to.owner.Namespace) {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many requests to the host's namespace", http.StatusServiceUnavailable)
+		return
+	}
+	defer leave(h, h.namespaces, to.owner.Namespace)
 	control := http.NewResponseController(w)
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &body{ReadCloser: r.Body, control: control, stall: h.stall}
@@ -123,28 +136,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(&writer{w, control, h.stall}, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
 }
 
-// enter counts a request, or returns the status of the rejection.
-func (h *handler) enter(client netip.Addr) int {
+func enter[K comparable](h *handler, s *connlimit.Share[K], holder K) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.requests >= maxRequests:
-		return http.StatusServiceUnavailable
-	case h.of[client] >= maxRequestsEach:
-		return http.StatusTooManyRequests
-	}
-	h.requests++
-	h.of[client]++
-	return 0
+	return s.Enter(holder)
 }
 
-func (h *handler) leave(client netip.Addr) {
+func leave[K comparable](h *handler, s *connlimit.Share[K], holder K) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.requests--
-	if h.of[client]--; h.of[client] == 0 {
-		delete(h.of, client)
-	}
+	s.Leave(holder)
 }
 
 // forwarded are headers about the client and the original request that ReverseProxy does not remove. They are not

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
@@ -102,22 +103,31 @@ func TestForwardedHeaders(t *testing.T) {
 		"no HTTP/2 connection to the backend can be had that is not routed")
 }
 
-// TestOneClientCannotTakeAll checks that one client's requests are bounded while others are served.
-func TestOneClientCannotTakeAll(t *testing.T) {
-	h := newHandler(slog.New(slog.DiscardHandler), false, 0)
-	greedy, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	for range maxRequestsEach {
-		require.Zero(t, h.enter(greedy))
+// TestFewCannotTakeAll checks that neither some clients nor one namespace, whose backends may be slow, can hold all
+// requests.
+func TestFewCannotTakeAll(t *testing.T) {
+	f := serve(t, backendOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	h := f.handler
+	ask := func(client string) int {
+		r, w := httptest.NewRequest(http.MethodGet, "http://b/", nil), httptest.NewRecorder()
+		r.RemoteAddr = client + ":1"
+		h.ServeHTTP(w, r)
+		return w.Code
 	}
-	require.Equal(t, http.StatusTooManyRequests, h.enter(greedy))
-	require.Zero(t, h.enter(other))
-	h.leave(other)
-	for n := range maxRequests - maxRequestsEach {
-		require.Zero(t, h.enter(netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})))
+	for n := range 8 {
+		for range maxRequestsEach {
+			enter(h, h.clients, netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}))
+		}
 	}
-	require.Equal(t, http.StatusServiceUnavailable, h.enter(other))
-	h.leave(greedy)
-	require.Zero(t, h.enter(other))
+	require.Equal(t, http.StatusTooManyRequests, ask("10.0.0.0"))
+	require.Equal(t, http.StatusOK, ask("10.0.0.9"), "another client")
+	for enter(h, h.namespaces, "ns") {
+	}
+	require.Equal(t, http.StatusServiceUnavailable, ask("10.0.0.9"))
+	require.True(t, enter(h, h.namespaces, "other"))
+	leave(h, h.namespaces, "ns")
+	require.Equal(t, http.StatusOK, ask("10.0.0.9"))
+	require.Equal(t, http.StatusOK, ask("10.0.0.9"), "a request leaves both shares")
 }
 
 // TestSlowClients checks that a client loses its connection if it does not complete its header, stops within a body,

@@ -27,9 +27,19 @@ const h2cProtocol = "kubernetes.io/h2c"
 
 func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) *table {
 	kept := map[types.NamespacedName]parsed{}
+	found := map[string]map[string][]discoveryv1.EndpointSlice{}
 	t := build(ingresses, reader{
 		backend: func(namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
-			return i.backend(ctx, namespace, ref)
+			return i.backend(ctx, namespace, ref, func(service string) ([]discoveryv1.EndpointSlice, error) {
+				if found[namespace] == nil {
+					all, err := i.slices(ctx, namespace)
+					if err != nil {
+						return nil, err
+					}
+					found[namespace] = all
+				}
+				return found[namespace][service], nil
+			})
 		},
 		certificate: func(name types.NamespacedName) (*tls.Certificate, error) {
 			p, known := kept[name]
@@ -48,8 +58,23 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 	return t
 }
 
-func (i *Ingress) backend(ctx context.Context, namespace string,
-	ref *networkingv1.IngressServiceBackend) (*backend, error) {
+// slices returns a namespace's endpoint slices by service. A list for each service would compare all slices each time.
+func (i *Ingress) slices(ctx context.Context, namespace string) (map[string][]discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	all := map[string][]discoveryv1.EndpointSlice{}
+	for _, s := range list.Items {
+		if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
+			all[service] = append(all[service], s)
+		}
+	}
+	return all, nil
+}
+
+func (i *Ingress) backend(ctx context.Context, namespace string, ref *networkingv1.IngressServiceBackend,
+	slicesOf func(service string) ([]discoveryv1.EndpointSlice, error)) (*backend, error) {
 	var s corev1.Service
 	if err := i.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: ref.Name}, &s); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -78,13 +103,11 @@ func (i *Ingress) backend(ctx context.Context, namespace string,
 			}
 		}
 	}
-	var list discoveryv1.EndpointSliceList
-	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace), ctrl.MatchingLabels{
-		discoveryv1.LabelServiceName: s.Name,
-	}); err != nil {
+	list, err := slicesOf(s.Name)
+	if err != nil {
 		return nil, err
 	}
-	b.endpoints = endpoints(list.Items, port.Name)
+	b.endpoints = endpoints(list, port.Name)
 	return b, nil
 }
 

@@ -36,6 +36,26 @@ type cluster struct {
 	policies   map[types.NamespacedName]*networkingv1.NetworkPolicy
 	namespaces map[string]labels.Set
 	pods       map[string]map[string]*pod // by namespace and name
+
+	labelled map[string]map[string][]*pod // see withLabel
+}
+
+// withLabel returns the pods of a namespace with a label, such as app=web. It is not safe for concurrent use.
+func (c *cluster) withLabel(namespace, label string) []*pod {
+	all, known := c.labelled[namespace]
+	if !known {
+		all = map[string][]*pod{}
+		for _, p := range c.pods[namespace] {
+			for key, value := range p.labels {
+				all[key+"="+value] = append(all[key+"="+value], p)
+			}
+		}
+		if c.labelled == nil {
+			c.labelled = map[string]map[string][]*pod{}
+		}
+		c.labelled[namespace] = all
+	}
+	return all[label]
 }
 
 func (c *cluster) clone() *cluster {
@@ -58,6 +78,9 @@ type compiled struct {
 	ends   map[*pod]ends // isolated pods only
 	over   []excess
 	first  map[string]*networkingv1.NetworkPolicy // the first policy of each namespace, by name
+
+	cluster *cluster           // the input
+	tenants map[string]*tenant // by namespace
 }
 
 // sets holds chains and the sets they refer to, by name.
@@ -89,25 +112,34 @@ func (s *sets) add(o sets) {
 	maps.Copy(s.endpoints, o.endpoints)
 }
 
-// compile resolves the policies, applying the limits to each namespace.
-func compile(c *cluster, l limits) *compiled {
+// compile resolves the policies, applying the limits to each namespace. It takes the results of namespaces for which
+// nothing has changed from before, which may be nil.
+func compile(c *cluster, l limits, before *compiled) *compiled {
 	out := &compiled{
-		limits: l,
-		sets:   newSets(),
-		nodes:  map[string][]*pod{},
-		ends:   map[*pod]ends{},
-		first:  map[string]*networkingv1.NetworkPolicy{},
+		cluster: c,
+		tenants: map[string]*tenant{},
+		limits:  l,
+		sets:    newSets(),
+		nodes:   map[string][]*pod{},
+		ends:    map[*pod]ends{},
+		first:   map[string]*networkingv1.NetworkPolicy{},
 	}
 	byNamespace := map[string][]*networkingv1.NetworkPolicy{}
 	for name, p := range c.policies {
 		byNamespace[name.Namespace] = append(byNamespace[name.Namespace], p)
 	}
+	changes := changesSince(before, c)
 	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
 		policies := byNamespace[namespace]
 		slices.SortFunc(policies, func(a, b *networkingv1.NetworkPolicy) int { return cmp.Compare(a.Name, b.Name) })
 		out.first[namespace] = policies[0]
-		t := newTenant(c, namespace, l)
-		t.resolve(policies)
+		t := changes.unchanged(namespace)
+		if t == nil {
+			t = newTenant(c, namespace, l)
+			t.resolve(policies)
+			t.cluster, t.matches = nil, nil // of no further use
+		}
+		out.tenants[namespace] = t
 		out.add(t.sets)
 		maps.Copy(out.ends, t.ends)
 		if t.over != nil {

@@ -88,7 +88,7 @@ func (r *Rules) allows(chain string, peer, destination netip.Addr, protocol byte
 
 // connects reports whether one pod may connect to another, or to an address outside.
 func connects(c *cluster, from, to *pod, protocol byte, port uint16) bool {
-	made := compile(c, usual)
+	made := compile(c, usual, nil)
 	ok := true
 	for _, end := range []struct{ pod, peer *pod }{{from, to}, {to, from}} {
 		if end.pod.node == "" {
@@ -250,7 +250,7 @@ func TestPodsThatMatter(t *testing.T) {
 func TestVersions(t *testing.T) {
 	policy := `{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}]}]}}`
 	version := func(c *cluster) string {
-		rules, _ := compile(c, usual).node("n1")
+		rules, _ := compile(c, usual, nil).node("n1")
 		return sealed(rules).Version
 	}
 	first := version(world(t, policy))

@@ -143,7 +143,9 @@ func (e *Enforcer) follow(ctx context.Context) {
 		}
 		pause := retry.Next()
 		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", pause, "error", err)
-		backoff.Sleep(ctx, pause)
+		if !backoff.Sleep(ctx, pause) {
+			return
+		}
 	}
 }
 

@@ -100,7 +100,7 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world(t, allowDB, c.policy)
-			made := compile(w, c.limits)
+			made := compile(w, c.limits, nil)
 			rules, over := made.node("n1")
 			require.NoError(t, rules.check())
 			over = append(over, made.over...)
@@ -118,7 +118,7 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 			rules, _ = made.node("n2")
 			require.Equal(t, c.db, rules.Pods[0].Ingress != "")
 
-			made = compile(w, usual)
+			made = compile(w, usual, nil)
 			rules, over = made.node("n1")
 			require.Empty(t, append(over, made.over...))
 			require.Greater(t, len(rules.Chains), 1)
@@ -158,7 +158,7 @@ func TestWorkThatIsNotDone(t *testing.T) {
 		})
 	}
 	w.policies[types.NamespacedName{Namespace: "n", Name: "p"}] = p
-	made := compile(w, limits{work: 5000, size: 1 << 20, node: 1 << 20})
+	made := compile(w, limits{work: 5000, size: 1 << 20, node: 1 << 20}, nil)
 	require.Empty(t, made.over)
 	rules, _ := made.node("n1")
 	require.Len(t, rules.Addresses, 1)

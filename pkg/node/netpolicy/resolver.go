@@ -148,11 +148,11 @@ func (r *Resolver) loop(ctx context.Context) {
 	for {
 		began := time.Now()
 		r.mu.Lock()
-		c := r.cluster.clone()
+		c, before := r.cluster.clone(), r.made
 		r.mu.Unlock()
 		var made *compiled
 		if len(c.policies) > 0 {
-			made = compile(c, r.limits)
+			made = compile(c, r.limits, before)
 			r.report(made.over)
 		}
 		r.publish(made)

@@ -2,6 +2,8 @@ package netpolicy
 
 import (
 	"encoding/binary"
+	"iter"
+	"maps"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +22,55 @@ type tenant struct {
 	left    limits
 	policy  *networkingv1.NetworkPolicy // the policy being resolved
 	matches map[string][]*pod           // selected pods, by set name
+	// compared are the namespaces whose pods were compared with selectors, byLabels is true if their labels were.
+	compared map[string]bool
+	byLabels bool
+}
+
+// changes are the differences between two clusters.
+type changes struct {
+	before         *compiled
+	policies, pods map[string]bool // namespaces
+	labels         bool            // of any namespace
+}
+
+func changesSince(before *compiled, now *cluster) changes {
+	d := changes{before: before, policies: map[string]bool{}, pods: map[string]bool{}}
+	if before == nil {
+		return d
+	}
+	was := before.cluster
+	for _, from := range []struct{ a, b *cluster }{{was, now}, {now, was}} {
+		for name, p := range from.a.policies {
+			if from.b.policies[name] != p {
+				d.policies[name.Namespace] = true
+			}
+		}
+		for namespace, pods := range from.a.pods {
+			if !maps.Equal(pods, from.b.pods[namespace]) {
+				d.pods[namespace] = true
+			}
+		}
+	}
+	d.labels = !maps.EqualFunc(was.namespaces, now.namespaces, func(a, b labels.Set) bool { return maps.Equal(a, b) })
+	return d
+}
+
+// unchanged returns the result of a namespace, or nil if it may differ now.
+func (d changes) unchanged(namespace string) *tenant {
+	if d.before == nil {
+		return nil
+	}
+	t := d.before.tenants[namespace]
+	if t == nil || d.policies[namespace] || t.byLabels && d.labels {
+		return nil
+	}
+	for namespace := range t.compared {
+		if d.pods[namespace] {
+			return nil
+		}
+	}
+	return t
 }
 
 // policy is a resolved policy. The rules of a direction that it does not isolate are nil.
@@ -54,6 +105,8 @@ func newTenant(c *cluster, namespace string, l limits) *tenant {
 		limits:  l,
 		left:    l,
 		matches: map[string][]*pod{},
+
+		compared: map[string]bool{namespace: true},
 	}
 }
 
@@ -308,12 +361,16 @@ func (t *tenant) matching(peers []networkingv1.NetworkPolicyPeer) []*pod {
 				continue
 			}
 		}
-		for _, name := range t.namespaces(p.NamespaceSelector) {
+		names := t.namespaces(p.NamespaceSelector)
+		for _, name := range names {
+			t.compared[name] = true // before the limit ends the loop
+		}
+		for _, name := range names {
 			pods := t.cluster.pods[name]
 			if !t.spend(len(pods) * weight(p.PodSelector)) {
 				return nil
 			}
-			for _, one := range pods {
+			for one := range t.candidates(name, p.PodSelector) {
 				if one.address.IsValid() && !seen[one] && selector.Matches(one.labels) {
 					seen[one] = true
 					out = append(out, one)
@@ -324,11 +381,22 @@ func (t *tenant) matching(peers []networkingv1.NetworkPolicyPeer) []*pod {
 	return out
 }
 
+// candidates returns the pods of a namespace that a selector may select.
+func (t *tenant) candidates(namespace string, s *metav1.LabelSelector) iter.Seq[*pod] {
+	if s != nil {
+		for key, value := range s.MatchLabels {
+			return slices.Values(t.cluster.withLabel(namespace, key+"="+value))
+		}
+	}
+	return maps.Values(t.cluster.pods[namespace])
+}
+
 // namespaces returns the names of the namespaces that a selector selects; nil selects the policy's own.
 func (t *tenant) namespaces(s *metav1.LabelSelector) []string {
 	if s == nil {
 		return []string{t.name}
 	}
+	t.byLabels = true
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || !t.spend(len(t.cluster.namespaces)*weight(s)) {
 		return nil

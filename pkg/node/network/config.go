@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
@@ -36,14 +38,20 @@ type Config struct {
 	// Two installations on one machine need different prefixes, neither a prefix of the other. In link names a hash
 	// replaces a Prefix of more than seven characters.
 	Prefix string
+	// Owner is written into the table, so that other installations can name this one: the path of the data directory.
+	Owner string
 	// OwnPorts are the ports that the node itself serves (agent, API). Setup refuses them as host ports, and always
 	// port 22 (SSH).
 	OwnPorts []uint16
 	// MetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	MetadataAccess bool
+	// MaxConnections limits the open connections that a pod began, of all protocols; 0 means no limit.
+	MaxConnections int
 	// Users allocates user namespaces for pods. If it is nil, Setup refuses pods that want one.
-	Users  Users
-	Logger *slog.Logger // default slog.Default()
+	Users Users
+	// Metrics registers the number of pods that reached MaxConnections; it may be nil.
+	Metrics prometheus.Registerer
+	Logger  *slog.Logger // default slog.Default()
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
+	"github.com/coracle-dev/coracle/test/netns"
 )
 
 func inOutside(t testing.TB, f func() error) {
@@ -31,6 +32,119 @@ func inOutside(t testing.TB, f func() error) {
 		}
 		return f()
 	}))
+}
+
+// sendAs sends a packet with its source address as content. The calling thread's namespace need not have the address:
+// a pod with NET_ADMIN can do the same.
+func sendAs(from netip.Addr, to string) error {
+	d := net.Dialer{
+		LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+		Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			return errors.Join(raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
+			}), err)
+		},
+	}
+	conn, err := d.Dial("udp4", to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write([]byte(from.String()))
+	return err
+}
+
+// TestSpoofedFromOutside checks that another machine cannot send with the address of a pod, on which network policies
+// and the DNS server rely.
+func TestSpoofedFromOutside(t *testing.T) {
+	n := newNet(t)
+	pod, friend := setup(t, n, Pod{UID: "pod"}), setup(t, n, Pod{UID: "friend"})
+	require.NoError(t, n.Routes(t.Context(), map[netip.Prefix]netip.Addr{
+		netip.MustParsePrefix("10.42.1.0/24"): netip.MustParseAddr("192.168.77.9"),
+	}))
+	inOutside(t, func() error {
+		out, err := netlink.LinkByName("out0")
+		if err != nil {
+			return err
+		}
+		return netlink.RouteReplace(&netlink.Route{
+			Dst: prefixNet(podCIDR), Gw: nodeIP.AsSlice(), LinkIndex: out.Attrs().Index,
+		})
+	})
+	for uid, to := range map[string]netip.Addr{"": nodeIP, "pod": pod.IP} {
+		var c net.PacketConn
+		listen := func() (err error) { c, err = net.ListenPacket("udp4", ":9000"); return err }
+		if uid == "" {
+			require.NoError(t, listen())
+		} else {
+			require.NoError(t, n.Enter(t.Context(), uid, listen))
+		}
+		var last string
+		inOutside(t, func() error {
+			// The last two are the machine's own address, and the address of a pod on the node at that address.
+			for _, from := range []string{friend.IP.String(), "10.42.0.200", "192.168.77.9", "10.42.1.7"} {
+				last = from
+				if err := sendAs(netip.MustParseAddr(from), netip.AddrPortFrom(to, 9000).String()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		var seen []string
+		for len(seen) == 0 || seen[len(seen)-1] != last {
+			var b [64]byte
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+			size, _, err := c.ReadFrom(b[:])
+			require.NoError(t, err)
+			seen = append(seen, string(b[:size]))
+		}
+		require.Equal(t, []string{"192.168.77.9", "10.42.1.7"}, seen, "at %s", to)
+		require.NoError(t, c.Close())
+	}
+}
+
+// TestConnectionLimit checks that a pod cannot fill the kernel's connection table, and that closed connections make
+// room for new ones.
+func TestConnectionLimit(t *testing.T) {
+	closed := newNet(t)
+	c := closed.Config
+	c.RunDir, c.MaxConnections = filepath.Join(c.RunDir, "limited"), 20
+	n, err := New(c)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Reset(context.Background())) }()
+	greedy := setup(t, n, Pod{UID: "greedy"})
+	require.Contains(t, netns.Listing(t), "add @tracked { ip saddr ct count over 20 } goto over-limit")
+	setup(t, n, Pod{UID: "modest"})
+	var l net.Listener
+	inOutside(t, func() (err error) { l, err = net.Listen("tcp4", "192.168.77.9:0"); return err })
+	serveOn(t, l)
+	to := l.Addr().String()
+	dial := func(patience time.Duration) (conn net.Conn, err error) {
+		err = n.Enter(t.Context(), "greedy", func() (err error) {
+			conn, err = net.DialTimeout("tcp4", to, patience)
+			return err
+		})
+		return conn, err
+	}
+	var open []net.Conn
+	for range 20 {
+		conn, err := dial(time.Minute)
+		require.NoError(t, err)
+		open = append(open, conn)
+	}
+	limited, err := n.Limited()
+	require.NoError(t, err)
+	require.Empty(t, limited)
+	_, err = dial(300 * time.Millisecond)
+	require.ErrorContains(t, err, "i/o timeout")
+	limited, err = n.Limited()
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{greedy.IP}, limited)
+	askFrom(t, n, "modest", to)
+	for _, conn := range open {
+		require.NoError(t, conn.Close())
+	}
+	askFrom(t, n, "greedy", to)
 }
 
 // TestSpoofedSources checks that a pod sends only from its own address, even if it may change its own network.
@@ -60,24 +174,7 @@ func TestSpoofedSources(t *testing.T) {
 		"192.168.77.9:9000":         listen("outside", "192.168.77.9:9000"),
 	} {
 		send := func(from netip.Addr) {
-			require.NoError(t, n.Enter(context.Background(), "liar", func() error {
-				// Bind to an address that the pod does not have, as a pod with NET_ADMIN can.
-				d := net.Dialer{
-					LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
-					Control: func(_, _ string, raw syscall.RawConn) (err error) {
-						return errors.Join(raw.Control(func(fd uintptr) {
-							err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
-						}), err)
-					},
-				}
-				conn, err := d.Dial("udp4", to)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = conn.Close() }()
-				_, err = conn.Write([]byte(from.String()))
-				return err
-			}))
+			require.NoError(t, n.Enter(context.Background(), "liar", func() error { return sendAs(from, to) }))
 		}
 		for _, a := range forged {
 			send(a)

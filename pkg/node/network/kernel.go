@@ -60,6 +60,12 @@ var parts = []struct {
 		nftables.ChainTypeFilter,
 		[]expr.Any{&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true}},
 	},
+	{
+		"nft_connlimit",
+		"the limit of a pod's connections",
+		nftables.ChainTypeFilter,
+		[]expr.Any{&expr.Connlimit{Count: 1}},
+	},
 	{"nft_chain_nat", "services", nftables.ChainTypeNAT, nil},
 	{
 		"nft_masq",

@@ -21,8 +21,9 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's
-//	             127.0.0.0/8, which route_localnet would allow
+//	guard        drops packets with spoofed source addresses: from pods, and from other machines with a pod's address;
+//	             and packets from pods to the node's 127.0.0.0/8, which route_localnet would allow
+//	connections  drops new connections of a pod above Config.MaxConnections
 //	forward      rejects packets from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
 //	prerouting   redirects host ports, for packets that arrive
 //	output       redirects host ports, for packets from the node itself
@@ -30,16 +31,20 @@ import (
 //	             of a pod to itself through its host port
 //
 // The maps "ports" and "portsat" (with host address) map host ports to pod ports. The set "self" contains the pods
-// with host ports, "pods" the node's pod range, and "cluster" the prefixes to which pods are not masqueraded.
+// with host ports, "pods" the node's pod range, and "cluster" the prefixes to which pods are not masqueraded. The set
+// "tracked" counts the connections of each pod, and "limited" holds the pods that recently had too many.
 type nat struct {
 	mu      sync.Mutex // held during a transaction; pods without host ports need none
 	conn    *nftables.Conn
 	table   *nftables.Table
+	owner   string // the comment of elements of cluster and pods
 	ports   *nftables.Set
 	portsAt *nftables.Set
 	self    *nftables.Set
 	cluster *nftables.Set
 	pods    *nftables.Set
+	tracked *nftables.Set
+	limited *nftables.Set
 }
 
 // Concatenated keys are loaded into these 32-bit registers. The first is an alias of register 1.
@@ -49,9 +54,15 @@ const (
 	reg3 = unix.NFT_REG32_02
 )
 
-func tableName(prefix string) string { return prefix + "_net" }
+// tableSuffix and clusterSet identify the tables of other installations (see Neighbours).
+const (
+	tableSuffix = "_net"
+	clusterSet  = "cluster"
+)
 
-func newNAT(prefix string) (*nat, error) {
+func tableName(prefix string) string { return prefix + tableSuffix }
+
+func newNAT(prefix, owner string) (*nat, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
@@ -59,7 +70,7 @@ func newNAT(prefix string) (*nat, error) {
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(prefix)}
 	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
 	// Set IDs need to be unique only within a transaction, so they are constants.
-	return &nat{conn: conn, table: t,
+	return &nat{conn: conn, table: t, owner: owner[:min(len(owner), maxComment)],
 		ports: &nftables.Set{
 			Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
@@ -77,7 +88,7 @@ func newNAT(prefix string) (*nat, error) {
 		cluster: &nftables.Set{
 			Table:    t,
 			ID:       4,
-			Name:     "cluster",
+			Name:     clusterSet,
 			Comment:  "where pods are not masqueraded",
 			Interval: true,
 			KeyType:  nftables.TypeIPAddr,
@@ -89,6 +100,14 @@ func newNAT(prefix string) (*nat, error) {
 			Comment:  "pods of this node",
 			Interval: true,
 			KeyType:  nftables.TypeIPAddr,
+		},
+		tracked: &nftables.Set{
+			Table: t, ID: 6, Name: "tracked", Comment: "pods and their connections", Dynamic: true, Size: maxTracked,
+			KeyType: nftables.TypeIPAddr,
+		},
+		limited: &nftables.Set{
+			Table: t, ID: 7, Name: "limited", Comment: "pods that had too many connections", Dynamic: true,
+			HasTimeout: true, Size: maxTracked, KeyType: nftables.TypeIPAddr,
 		},
 	}, nil
 }
@@ -102,17 +121,10 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 	n.conn.AddTable(n.table)
 	n.conn.DelTable(n.table)
 	n.conn.AddTable(n.table)
-	for _, s := range []*nftables.Set{n.ports, n.portsAt, n.self, n.cluster, n.pods} {
+	for _, s := range []*nftables.Set{n.ports, n.portsAt, n.self, n.cluster, n.pods, n.tracked, n.limited} {
 		if err := n.conn.AddSet(s, nil); err != nil {
 			return err
 		}
-	}
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook,
-		prio *nftables.ChainPriority) *nftables.Chain {
-		return n.conn.AddChain(&nftables.Chain{Table: n.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
-	}
-	rule := func(ch *nftables.Chain, parts ...[]expr.Any) {
-		n.conn.AddRule(&nftables.Rule{Table: n.table, Chain: ch, Exprs: slices.Concat(parts...)})
 	}
 	dnat := []expr.Any{
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, RegProtoMin: reg2},
@@ -124,37 +136,19 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, FullyRandom: true}}
 	}
 
-	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
-	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, netip.MustParsePrefix("127.0.0.0/8")),
-		[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
-	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), spoofed(), []expr.Any{
-		&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop},
-	})
-	if !c.MetadataAccess {
-		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-		pods := slices.Concat(fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal))
-		unreachable := []expr.Any{
-			&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpAdminProhibited},
-		}
-		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_TCP), notTo(portDNS),
-			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
-		rule(forward, pods, protocolIs(expr.CmpOpEq, unix.IPPROTO_UDP), notTo(portDNS), unreachable)
-		rule(forward, pods, protocolIs(expr.CmpOpNeq, unix.IPPROTO_TCP), protocolIs(expr.CmpOpNeq, unix.IPPROTO_UDP),
-			unreachable)
-	}
-
+	n.filters(c)
 	for name, hook := range map[string]*nftables.ChainHook{
 		"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput,
 	} {
-		ch := chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
-		rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
-		rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
+		ch := n.chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
+		n.rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
+		n.rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
 	}
-	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
-	rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()),
+	post := n.chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	n.rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
+	n.rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()),
 		hide)
-	rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
+	n.rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
 
 	for _, uid := range sortedKeys(pods) {
 		r := pods[uid]
@@ -193,14 +187,14 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 		n.conn.FlushSet(n.pods)
 	}
 	if podCIDR.IsValid() {
-		if err := n.conn.SetAddElements(n.pods, intervals([]netip.Prefix{podCIDR})); err != nil {
+		if err := n.conn.SetAddElements(n.pods, intervals([]netip.Prefix{podCIDR}, n.owner)); err != nil {
 			return err
 		}
 	}
 	if len(cluster) == 0 {
 		return nil
 	}
-	return n.conn.SetAddElements(n.cluster, intervals(cluster))
+	return n.conn.SetAddElements(n.cluster, intervals(cluster, n.owner))
 }
 
 // hostPorts adds or removes one pod's host ports. Removing them may be repeated. Before it releases the lock, it calls
@@ -336,8 +330,9 @@ func protocol(name string) (byte, error) {
 // port encodes a port for keys and values: network byte order, padded to a register.
 func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
 
-// intervals returns the elements of an interval set for the prefixes. It omits prefixes that others contain.
-func intervals(prefixes []netip.Prefix) []nftables.SetElement {
+// intervals returns the elements of an interval set for the prefixes, with a comment. It omits prefixes that others
+// contain.
+func intervals(prefixes []netip.Prefix, comment string) []nftables.SetElement {
 	prefixes = slices.Clone(prefixes)
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), a.Bits()-b.Bits())
@@ -350,7 +345,7 @@ func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 			continue
 		}
 		last = p
-		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice(), Comment: comment})
 		if end := uint64(number(p.Addr())) + 1<<(32-p.Bits()); end < 1<<32 {
 			elements = append(elements, nftables.SetElement{Key: address(uint32(end)).AsSlice(), IntervalEnd: true})
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -104,7 +107,7 @@ func New(c Config) (*Net, error) {
 	if n.routes, err = c.routesOf(h); err != nil {
 		return nil, err
 	}
-	if n.nat, err = newNAT(c.Prefix); err != nil {
+	if n.nat, err = newNAT(c.Prefix, c.Owner); err != nil {
 		return nil, err
 	}
 	records := func() map[string]record { return n.pods }
@@ -116,6 +119,16 @@ func New(c Config) (*Net, error) {
 			return nil, errors.Join(err, n.Close())
 		}
 	}
+	promauto.With(c.Metrics).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "coracle_pods_at_connection_limit",
+		Help: "Pods of which the node refused connections in the last ten minutes, see --pod-max-connections.",
+	}, func() float64 {
+		limited, err := n.Limited()
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(limited))
+	})
 	return n, nil
 }
 

@@ -88,15 +88,42 @@ func TestPool(t *testing.T) {
 
 func TestIntervals(t *testing.T) {
 	var got []string
-	for _, e := range intervals([]netip.Prefix{
+	elements := intervals([]netip.Prefix{
 		netip.MustParsePrefix("10.42.1.0/24"), netip.MustParsePrefix("10.42.0.0/16"),
 		netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("10.42.0.0/16"),
-	}) {
+	}, "mine")
+	for _, e := range elements {
 		a, _ := netip.AddrFromSlice(e.Key)
 		got = append(got, fmt.Sprint(a, " ", e.IntervalEnd))
 	}
 	require.Equal(t, []string{"10.42.0.0 false", "10.43.0.0 true", "10.43.0.0 false", "10.44.0.0 true", "255.0.0.0 false"},
 		got)
+	owner := ""
+	require.Equal(t, "[10.42.0.0/16 10.43.0.0/16 255.0.0.0/8]", fmt.Sprint(prefixesOf(elements, &owner)))
+	require.Equal(t, "mine", owner)
+}
+
+// TestNeighbours checks that an installation finds others with its addresses, and no other ones.
+func TestNeighbours(t *testing.T) {
+	n := newNet(t)
+	own := n.Prefix
+	find := func(prefix string, ranges ...string) []Neighbour {
+		var all []netip.Prefix
+		for _, r := range ranges {
+			all = append(all, netip.MustParsePrefix(r))
+		}
+		found, err := Neighbours(prefix, all...)
+		require.NoError(t, err)
+		return found
+	}
+	require.Empty(t, find(own, "10.42.0.0/16"))
+	require.Empty(t, find("other", "10.52.0.0/16", "10.53.0.0/16"))
+	overlap := []netip.Prefix{podCIDR}
+	require.Equal(t, []Neighbour{{"table coracle_net", overlap}}, find("other", "10.42.0.0/16", "10.53.0.0/16"))
+	n.nat.owner = "/var/lib/mine"
+	require.NoError(t, n.Rewrite(t.Context()))
+	require.Equal(t, []Neighbour{{"/var/lib/mine", append(overlap, n.ServiceCIDR)}},
+		find("other", "10.42.0.0/16", "10.43.128.0/24"))
 }
 
 func TestSysctlPath(t *testing.T) {

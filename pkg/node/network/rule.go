@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -41,6 +42,19 @@ func inPrefix(f field, p netip.Prefix) []expr.Any {
 func fromLink(key expr.MetaKey, prefix string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: reg1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(prefix)}}
+}
+
+func notLoopback() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte("lo\x00")}}
+}
+
+// isNew matches the first packet of a connection.
+func isNew() []expr.Any {
+	bits := binaryutil.NativeEndian.PutUint32(expr.CtStateBitNEW)
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: reg1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: bits, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)}}
 }
 
 func localDestination() []expr.Any {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -47,7 +48,23 @@ type chain struct {
 	count    int
 	slot     slot
 	affinity uint32
+	clients  int // with session affinity: the maximum number of clients that keep their endpoint
 }
+
+// clientsPrefix begins the names of the sets of clients with session affinity, which packets fill.
+const clientsPrefix = "clients-"
+
+// clientSet returns the name of the set of clients of a chain with this name, or "" without session affinity. The size
+// is part of the name, because the kernel cannot change it.
+func (c chain) clientSet(name string) string {
+	if c.affinity == 0 {
+		return ""
+	}
+	return clientsPrefix + strconv.Itoa(c.clients) + "-" + strings.TrimPrefix(name, backendPrefix)
+}
+
+// backendPrefix begins the names of chains of a single backend.
+const backendPrefix = "backend-"
 
 type use struct {
 	chain
@@ -61,7 +78,7 @@ const shards = 64
 // chains (shards), so that two services called in alternation do not share one round robin.
 func (b *backend) chain() (string, chain) {
 	if b.apart() {
-		return "backend-" + b.name, chain{len(b.endpoints), b.slot, b.affinity}
+		return backendPrefix + b.name, chain{len(b.endpoints), b.slot, b.affinity, b.clients}
 	}
 	return "endpoints-" + strconv.Itoa(len(b.endpoints)) + "-" + strconv.Itoa(int(b.slot[0]%shards)), chain{
 		count: len(b.endpoints),
@@ -89,13 +106,15 @@ func newState() *state {
 		chains: map[string]use{}}
 }
 
-// delta is the content of one transaction, in this order: remove elements, remove chains, add chains, add elements.
+// delta is the content of one transaction, in this order: remove elements, remove chains, add chains with their sets of
+// clients, remove sets of clients, add elements.
 // A changed element is removed and added; a changed chain is added again.
 type delta struct {
 	remove, add []element
 	values      map[element]claim // the values of the elements in add
 	addChain    map[string]chain
 	dropChain   []string
+	dropSet     []string
 	touched     []types.NamespacedName // the services whose plans or frontends changed
 	// stale are the UDP frontends whose owner or endpoints changed; conntrack entries may lead to former endpoints.
 	stale map[Frontend]bool
@@ -168,7 +187,11 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 		}
 	}
 	for name, old := range chains {
-		switch now := s.chains[name]; {
+		now := s.chains[name]
+		if set := old.clientSet(name); set != "" && old.services > 0 && (now.services == 0 || now.clientSet(name) != set) {
+			d.dropSet = append(d.dropSet, set)
+		}
+		switch {
 		case now.services == 0:
 			delete(s.chains, name)
 			if old.services > 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -63,6 +64,27 @@ func TestPortsInUse(t *testing.T) {
 	node.InUse = func(Frontend) bool { return true }
 	require.Empty(t, claims(before, 8082, "192.168.77.3").refused)
 	require.NotEmpty(t, claims(nil, 8082, "192.168.77.3").refused)
+}
+
+// TestAddressesOfOtherNodes checks that a node leaves connections to the addresses of other nodes alone: an external
+// address or load balancer of that address does not take them from a process there.
+func TestAddressesOfOtherNodes(t *testing.T) {
+	node := testNode
+	own, other := netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("192.168.77.2")
+	node.Addresses, node.Guarded = []netip.Addr{own}, &Guarded{Nodes: map[netip.Addr]bool{own: true, other: true}}
+	for _, change := range []func(*corev1.Service){
+		external(own.String(), other.String()),
+		func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: own.String()}, {IP: other.String()}}
+		},
+	} {
+		p := plan(node, service("a", "10.43.0.5", onPort(5432), change),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, nil)
+		require.Contains(t, p.frontends, Frontend{own, unix.IPPROTO_TCP, 5432})
+		require.NotContains(t, p.frontends, Frontend{other, unix.IPPROTO_TCP, 5432})
+		require.Empty(t, p.refused, "the other node reports conflicts")
+	}
 }
 
 func TestWhatIsGuarded(t *testing.T) {
@@ -228,6 +250,40 @@ func TestServicesOfOtherProxies(t *testing.T) {
 		})
 	}, patience, time.Millisecond)
 	w.stop()
+}
+
+// TestAnExpensivePlanRests checks that a service with an expensive plan is planned again only after a rest, and then
+// with its last change.
+func TestAnExpensivePlanRests(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a"), w.pod("b")
+	w.pod("client")
+	var began, ended []time.Time
+	w.change = func(p *Proxy) {
+		p.plan = func(n Node, s *corev1.Service, e []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
+			began = append(began, time.Now())
+			for time.Since(began[len(began)-1]) <= expensive {
+				runtime.Gosched()
+			}
+			defer func() { ended = append(ended, time.Now()) }()
+			return plan(n, s, e, before)
+		}
+	}
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
+	w.start()
+	for _, to := range []netip.Addr{b, a, b} {
+		w.objects.deliver(nil, slice("web", 8080, to.String()+"@n1"))
+	}
+	w.settle()
+	answer, err := w.ask("client", "tcp", "10.43.0.10:80")
+	require.NoError(t, err)
+	require.Contains(t, answer, "b ")
+	w.stop()
+	require.GreaterOrEqual(t, len(began), 2)
+	for i := range began[1:] {
+		require.GreaterOrEqual(t, began[i+1].Sub(ended[i]), restFactor*expensive)
+	}
 }
 
 // TestAPlanThatPanics checks that a service whose plan panics keeps its rules while others are served, and that a

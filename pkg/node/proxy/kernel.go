@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -14,8 +15,10 @@ import (
 )
 
 const (
-	// affinityLimit is the maximum number of tracked clients with session affinity. Further clients get no affinity.
-	affinityLimit = 65536
+	// affinityLimit is the maximum number of tracked clients of a service with session affinity, shared by its ports,
+	// about 0.1 kB of the kernel's memory each. Further clients get no affinity. Services do not share a limit, because
+	// spoofed sources can fill one.
+	affinityLimit = 16384
 	// piece is the number of elements per netlink message. A message's length is a 16-bit number, and an element
 	// with a chain name and a comment takes up to 350 bytes.
 	piece = 150
@@ -32,13 +35,12 @@ func tableName(prefix string) string { return prefix + "_proxy" }
 // cannot express in nft's language. So within a rule, a map's result is neither the key of another map nor stored by
 // dynset, and keys contain no immediate values.
 type kernel struct {
-	conn     *nftables.Conn
-	table    *nftables.Table
-	sets     [setCount]*nftables.Set
-	affinity *nftables.Set   // client . slot -> member; packets update it
-	fixed    map[string]bool // chains that do not depend on services
-	config   *Config
-	ranges   []netip.Prefix // the served ranges of cluster IPs
+	conn   *nftables.Conn
+	table  *nftables.Table
+	sets   [setCount]*nftables.Set
+	fixed  map[string]bool // chains that do not depend on services
+	config *Config
+	ranges []netip.Prefix // the served ranges of cluster IPs
 }
 
 func newKernel(c *Config) (*kernel, error) {
@@ -104,12 +106,15 @@ func newKernel(c *Config) (*kernel, error) {
 	} {
 		k.sets[s] = k.set(is, set(s))
 	}
-	k.affinity = k.set(nftables.Set{
-		Name: "affinity", KeyType: concat(ip, number, number), DataType: ip, Dynamic: true, HasTimeout: true,
-		Size:    affinityLimit,
-		Comment: "client . backend, and the member that it has",
-	}, setCount)
 	return k, nil
+}
+
+// clients returns the set of the clients of a chain with session affinity. It maps a client to its member.
+func (k *kernel) clients(name string, c chain) *nftables.Set {
+	return k.set(nftables.Set{
+		Name: c.clientSet(name), KeyType: nftables.TypeIPAddr, DataType: nftables.TypeIPAddr, Dynamic: true,
+		HasTimeout: true, Size: uint32(c.clients), Comment: "client, and the member that it has",
+	}, setCount)
 }
 
 // set fills in the remaining fields of a set. IDs need to be unique only within a transaction, so they are
@@ -123,23 +128,22 @@ func (k *kernel) set(is nftables.Set, number set) *nftables.Set {
 
 // replace rewrites the table in one transaction: packets see either the old or the new rules. It keeps the base
 // chains, because a packet passing the hooks during their replacement could match neither the old nor the new chain.
-// It also keeps the session affinity of clients. If the table has another layout, or that fails, the table is
-// created anew.
+// It also keeps the clients of services with session affinity. If the table has another layout, or that fails, the
+// table is created anew.
 func (k *kernel) replace(d *delta) error {
 	there, err := k.conn.ListChainsOfTableFamily(k.table.Family)
 	if err != nil {
 		return fmt.Errorf("list nftables chains: %w", err)
 	}
 	there = slices.DeleteFunc(there, func(c *nftables.Chain) bool { return c.Table.Name != k.table.Name })
+	same, clients := k.sameLayout(there)
 	fill := func() error {
 		k.conn.AddTable(k.table)
-		for _, s := range append(k.sets[:], k.affinity) {
+		for _, s := range k.sets {
 			if err := k.conn.AddSet(s, nil); err != nil {
 				return err
 			}
-			if s != k.affinity {
-				k.conn.FlushSet(s)
-			}
+			k.conn.FlushSet(s)
 		}
 		k.baseChains()
 		for _, c := range there {
@@ -148,33 +152,49 @@ func (k *kernel) replace(d *delta) error {
 				k.conn.DelChain(c)
 			}
 		}
+		wanted := map[string]bool{}
+		for name, c := range d.addChain {
+			wanted[c.clientSet(name)] = true
+		}
+		d.dropSet = slices.DeleteFunc(clients, func(name string) bool { return wanted[name] })
 		return k.update(d)
 	}
-	if k.sameLayout(there) {
+	if same {
 		if err := fill(); err == nil {
 			return nil
 		}
 	}
 	k.conn.AddTable(k.table)
 	k.conn.DelTable(k.table)
-	there = nil
+	there, clients = nil, nil
 	return fill()
 }
 
-// sameLayout reports whether the table, which has the given chains, has this version's sets or does not exist.
-func (k *kernel) sameLayout(chains []*nftables.Chain) bool {
+// sameLayout reports whether the table, which has the given chains, has this version's sets or does not exist. It also
+// returns the names of the sets of clients.
+func (k *kernel) sameLayout(chains []*nftables.Chain) (same bool, clients []string) {
 	if len(chains) == 0 {
-		return true
+		return true, nil
 	}
 	sets, err := k.conn.GetSets(k.table)
-	if err != nil || len(sets) != len(k.sets)+1 {
-		return false
+	if err != nil {
+		return false, nil
 	}
-	ours := map[string]bool{}
-	for _, s := range append(k.sets[:], k.affinity) {
-		ours[s.Name] = true
+	missing := map[string]bool{}
+	for _, s := range k.sets {
+		missing[s.Name] = true
 	}
-	return !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return !ours[s.Name] })
+	for _, s := range sets {
+		switch {
+		case missing[s.Name]:
+			delete(missing, s.Name)
+		case strings.HasPrefix(s.Name, clientsPrefix):
+			clients = append(clients, s.Name)
+		default:
+			return false, nil
+		}
+	}
+	return len(missing) == 0, clients
 }
 
 func (k *kernel) update(d *delta) error {
@@ -187,7 +207,12 @@ func (k *kernel) update(d *delta) error {
 		k.conn.DelChain(&nftables.Chain{Table: k.table, Name: name})
 	}
 	for name, c := range d.addChain {
-		k.balanceChain(name, c)
+		if err := k.balanceChain(name, c); err != nil {
+			return err
+		}
+	}
+	for _, name := range d.dropSet {
+		k.conn.DelSet(&nftables.Set{Table: k.table, Name: name})
 	}
 	if err := k.elements(d.add, d.values); err != nil {
 		return err

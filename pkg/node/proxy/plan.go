@@ -28,6 +28,12 @@ type Node struct {
 	Holders []string
 }
 
+// elsewhere reports whether an address belongs to another node. Only that node serves it: it alone knows whether one of
+// its processes has the port, from which a service would take the connections of this node's pods otherwise.
+func (n *Node) elsewhere(a netip.Addr) bool {
+	return n.Guarded != nil && n.Guarded.Nodes[a] && !slices.Contains(n.Addresses, a)
+}
+
 // Frontend is an address, protocol and port to which clients connect.
 type Frontend struct {
 	Addr     netip.Addr
@@ -48,6 +54,7 @@ type backend struct {
 	frontends int    // number of frontends that lead to it
 	inside    bool   // some frontends lead here only for packets from this node and its pods
 	affinity  uint32 // timeout of session affinity in seconds; 0 means none
+	clients   int    // with session affinity: the maximum number of clients that keep their endpoint
 	// members identify the endpoints for clients with session affinity, one per endpoint. Unlike a number, a member
 	// stays the same as long as its endpoint exists.
 	members []netip.Addr

@@ -18,8 +18,10 @@ type servicePlanner struct {
 	svc       *corev1.Service
 	name      types.NamespacedName
 	endpoints []*discoveryv1.EndpointSlice
-	// affinity is the timeout of session affinity in seconds; 0 means none.
+	// affinity is the timeout of session affinity in seconds; 0 means none. clients is the number of tracked clients of
+	// one port.
 	affinity                  uint32
+	clients                   int
 	insideLocal, outsideLocal bool
 	// ranges are the client ranges that may use the load balancer addresses, if restricted.
 	ranges                  []netip.Prefix
@@ -45,6 +47,7 @@ func newServicePlanner(node Node, svc *corev1.Service, endpoints []*discoveryv1.
 		if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 			s.affinity = uint32(*c.ClientIP.TimeoutSeconds)
 		}
+		s.clients = max(affinityLimit/max(1, len(svc.Spec.Ports)), 1)
 	}
 	s.insideLocal = svc.Spec.InternalTrafficPolicy != nil &&
 		*svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
@@ -160,8 +163,8 @@ func (t *portPlanner) outside(f Frontend, class class, refuse func(Frontend) str
 		p.refused = append(p.refused, why)
 		return
 	}
-	if _, has := p.frontends[f]; has {
-		return // that claim has a lower class
+	if _, has := p.frontends[f]; has || class == byExternal && t.node.elsewhere(f.Addr) {
+		return // the claim that has it has a lower class
 	}
 	t.put(f, t.outsideLocal, class)
 	if !t.outsideLocal {
@@ -194,7 +197,7 @@ func (t *portPlanner) to(onlyLocal bool, class class) action {
 	}
 	s := slotOf(text + "/" + string(t.svc.UID))
 	if p.backends[s] == nil {
-		b := &backend{slot: s, name: text, endpoints: these, affinity: t.affinity}
+		b := &backend{slot: s, name: text, endpoints: these, affinity: t.affinity, clients: t.clients}
 		var was *backend
 		if t.before != nil {
 			was = t.before.backends[s]

@@ -32,6 +32,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
@@ -82,6 +83,8 @@ type Proxy struct {
 	refused map[netip.Prefix]string
 	// complaints are the complaints already reported, by service.
 	complaints map[types.NamespacedName][]string
+	// rests are the times until which changes of services wait whose last plan was expensive.
+	rests map[types.NamespacedName]time.Time
 }
 
 var _ run.Component = (*Proxy)(nil)
@@ -96,7 +99,8 @@ func New(c Config) (*Proxy, error) {
 		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
 		dirty:    map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{},
 		nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
-		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
+		complaints: map[types.NamespacedName][]string{}, rests: map[types.NamespacedName]time.Time{},
+		held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
 		events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
@@ -159,24 +163,27 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		}
 		defer end()
 	}
-	retry := retryFirst
-	var again <-chan time.Time
+	retry := backoff.Backoff{First: retryFirst, Most: retryMost}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	first := true
 	for {
 		began := time.Now()
 		err := p.syncGuarded()
 		p.metrics.synced(began, err)
-		again = nil
+		timer.Stop()
+		if until := p.rested(); !until.IsZero() {
+			timer.Reset(time.Until(until))
+		}
 		switch {
 		case err != nil && errors.Is(err, unix.EPERM):
 			return fmt.Errorf("%w (coracle must run as root, with CAP_NET_ADMIN)", err)
 		case err != nil:
-			p.Logger.Error("could not sync service rules, retrying", "after", retry, "error", err)
-			timer := time.NewTimer(retry)
-			defer timer.Stop()
-			again, retry = timer.C, min(2*retry, retryMost)
+			pause := retry.Next()
+			p.Logger.Error("could not sync service rules, retrying", "after", pause, "error", err)
+			timer.Reset(pause)
 		default:
-			retry = retryFirst
+			retry.Reset()
 			if first {
 				p.SetReady()
 				first = false
@@ -184,7 +191,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		}
 		select {
 		case <-p.wake:
-		case <-again:
+		case <-timer.C:
 		case <-ctx.Done():
 			return nil
 		}
@@ -213,17 +220,63 @@ func (p *Proxy) syncGuarded() (err error) {
 	return panicked
 }
 
+// A service whose plan takes longer than expensive, one with many thousand endpoints, rests for restFactor times as
+// long before its next one, at most restMost: anyone who may change its endpoints can cause a plan on each node. The
+// plan is about a third of the work.
+const (
+	expensive  = 20 * time.Millisecond
+	restFactor = 12
+	restMost   = 5 * time.Second
+)
+
+type input struct {
+	service *corev1.Service
+	slices  []*discoveryv1.EndpointSlice
+}
+
+func (p *Proxy) plans(node Node, inputs map[types.NamespacedName]input) map[types.NamespacedName]*servicePlan {
+	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
+	for name, in := range inputs {
+		// If the plan of a service panics, the service keeps its rules until it changes again.
+		began := time.Now()
+		_ = p.guard.Do("plan", func() {
+			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
+		}, "service", name)
+		p.rest(name, time.Since(began))
+	}
+	return plans
+}
+
+func (p *Proxy) rest(name types.NamespacedName, planned time.Duration) {
+	if delete(p.rests, name); planned > expensive {
+		p.rests[name] = time.Now().Add(min(restFactor*planned, restMost))
+	}
+}
+
+// rested returns when the first of the services that rest and have changed may be planned again, or zero.
+func (p *Proxy) rested() (first time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, until := range p.rests {
+		if p.dirty[name] && (first.IsZero() || until.Before(first)) {
+			first = until
+		}
+	}
+	return first
+}
+
 func (p *Proxy) sync() error {
 	p.mu.Lock()
 	dirty := p.dirty
 	p.dirty = map[types.NamespacedName]bool{}
 	received := p.received
-	type input struct {
-		service *corev1.Service
-		slices  []*discoveryv1.EndpointSlice
-	}
 	inputs := make(map[types.NamespacedName]input, len(dirty))
+	now := time.Now()
 	for name := range dirty {
+		if now.Before(p.rests[name]) {
+			p.dirty[name] = true // until Run's timer
+			continue
+		}
 		in := input{service: p.services[name]}
 		for _, s := range p.slices[name] {
 			in.slices = append(in.slices, s)
@@ -239,13 +292,7 @@ func (p *Proxy) sync() error {
 	p.mu.Unlock()
 
 	err := p.serveRanges(node.Guarded)
-	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
-	for name, in := range inputs {
-		// If the plan of a service panics, the service keeps its rules until it changes again.
-		_ = p.guard.Do("plan", func() {
-			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
-		}, "service", name)
-	}
+	plans := p.plans(node, inputs)
 	d := p.state.apply(plans)
 	maps.Copy(p.stale, d.stale)
 	p.health.set(plans)
@@ -276,7 +323,9 @@ func (p *Proxy) sync() error {
 	}
 	defer func() {
 		p.mu.Lock()
-		p.done = received
+		if len(inputs) == len(dirty) {
+			p.done = received
+		}
 		p.mu.Unlock()
 	}()
 	if len(p.stale) > 0 {

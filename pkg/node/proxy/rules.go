@@ -114,12 +114,12 @@ func (k *kernel) baseChains() {
 // a constant number into a key. With session affinity, a client with a member of the backend keeps it while the
 // member exists. The packet's priority field carries the member between two rules or two maps. The field has no
 // meaning until forwarding sets it; a value from a local process is lost only for the first packet of a connection.
-func (k *kernel) balanceChain(name string, c chain) {
+func (k *kernel) balanceChain(name string, c chain) error {
 	ch := k.chain(&nftables.Chain{Name: name})
 	number := func(reg uint32) []expr.Any { return generate(reg, c.count, 0) }
 	if c.slot == (slot{}) {
 		k.rule(ch, "", frontendTo(0), number(3), k.lookup(setEndpoints, r(0), r(0)), redirect())
-		return
+		return nil
 	}
 	backend := func(reg uint32) []expr.Any {
 		return slices.Concat(generate(reg, 1, binary.NativeEndian.Uint32(c.slot[:4])),
@@ -127,11 +127,15 @@ func (k *kernel) balanceChain(name string, c chain) {
 	}
 	if c.affinity == 0 {
 		k.rule(ch, "", backend(0), number(2), k.lookup(setBackends, r(0), r(0)), redirect())
-		return
+		return nil
 	}
-	client := slices.Concat(loadSource(0), backend(1))
+	clients := k.clients(name, c)
+	if err := k.conn.AddSet(clients, nil); err != nil {
+		return err
+	}
+	client := loadSource(0)
 	store := func(operation uint32) []expr.Any {
-		return []expr.Any{&expr.Dynset{SrcRegKey: r(0), SrcRegData: r(4), SetName: k.affinity.Name, SetID: k.affinity.ID,
+		return []expr.Any{&expr.Dynset{SrcRegKey: r(0), SrcRegData: r(4), SetName: clients.Name, SetID: clients.ID,
 			Operation: operation, Timeout: time.Duration(c.affinity) * time.Second}}
 	}
 	find := []expr.Any{
@@ -139,8 +143,8 @@ func (k *kernel) balanceChain(name string, c chain) {
 			SourceRegister: r(0),
 			DestRegister:   r(4),
 			IsDestRegSet:   true,
-			SetName:        k.affinity.Name,
-			SetID:          k.affinity.ID,
+			SetName:        clients.Name,
+			SetID:          clients.ID,
 		},
 	}
 	send := slices.Concat(backend(0), loadPriority(2), k.lookup(setTargets, r(0), r(0)), redirect())
@@ -150,6 +154,7 @@ func (k *kernel) balanceChain(name string, c chain) {
 	// Delete first, since an update does not change an existing element. If the set is full, the rule has no effect.
 	k.rule(ch, "", client, loadPriority(4), store(dynsetDelete), store(unix.NFT_DYNSET_OP_UPDATE))
 	k.rule(ch, "", send)
+	return nil
 }
 
 // redirect redirects a connection to the address in register 0 and the port in register 1.

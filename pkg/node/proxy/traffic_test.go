@@ -297,6 +297,19 @@ func TestAffinity(t *testing.T) {
 	w.stop()
 	w.start()
 	require.Equal(t, second, sticky("client"), "a restart changes nothing for clients")
+	require.Contains(t, netns.Listing(t), "map clients-16384-default/web/TCP/80 {")
+	w.objects.deliver(nil, service("web", "10.43.0.10", func(s *corev1.Service) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "more", Port: 81, Protocol: corev1.ProtocolTCP})
+	}))
+	w.settle()
+	sticky("client")
+	require.Contains(t, netns.Listing(t), "map clients-8192-default/web/TCP/80 {")
+	require.NotContains(t, netns.Listing(t), "clients-16384")
+	w.stop()
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
+	w.start()
+	require.NotContains(t, netns.Listing(t), "clients-")
 }
 
 // TestAffinityByAllFrontends checks that a client gets the same endpoint through each address of the service.
@@ -324,7 +337,8 @@ func TestAffinityByAllFrontends(t *testing.T) {
 	}
 }
 
-// TestAffinityIsBounded checks that clients beyond the limit are served round-robin.
+// TestAffinityIsBounded checks that clients beyond a service's limit are served round-robin, and that other services
+// have limits of their own.
 func TestAffinityIsBounded(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
@@ -332,32 +346,37 @@ func TestAffinityIsBounded(t *testing.T) {
 	w.objects.deliver(nil,
 		service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1", b.String()+"@n1"))
+	w.objects.deliver(nil,
+		service("other", "10.43.0.11", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	w.objects.deliver(nil, slice("other", 8080, a.String()+"@n1", b.String()+"@n1"))
 	w.start()
 	k, err := newKernel(&w.proxy.Config)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, k.close()) }()
 	var clients []nftables.SetElement
 	for i := range uint32(affinityLimit) {
-		clients = append(clients, nftables.SetElement{Key: []byte(word(i) + "otherone"), Val: a.AsSlice()})
+		clients = append(clients, nftables.SetElement{Key: []byte(word(i)), Val: a.AsSlice()})
 	}
+	set := k.clients("backend-default/web/TCP/80", chain{affinity: 1, clients: affinityLimit})
 	change := func(apply func(*nftables.Set, []nftables.SetElement) error, all []nftables.SetElement) {
 		for part := range slices.Chunk(all, 1000) {
-			require.NoError(t, apply(k.affinity, part))
+			require.NoError(t, apply(set, part))
 			require.NoError(t, k.conn.Flush())
 		}
 	}
 	change(k.conn.SetAddElements, clients)
-	ask := func() string {
-		answer, err := w.ask("client", "tcp", "10.43.0.10:80")
+	ask := func(address string) string {
+		answer, err := w.ask("client", "tcp", address+":80")
 		require.NoError(t, err)
 		return answer
 	}
-	first := ask()
-	require.NotEqual(t, first, ask())
-	require.Equal(t, first, ask())
+	first := ask("10.43.0.10")
+	require.NotEqual(t, first, ask("10.43.0.10"))
+	require.Equal(t, first, ask("10.43.0.10"))
+	require.Equal(t, ask("10.43.0.11"), ask("10.43.0.11"))
 	change(k.conn.SetDeleteElements, clients[:1])
-	first = ask()
-	require.Equal(t, first, ask())
+	first = ask("10.43.0.10")
+	require.Equal(t, first, ask("10.43.0.10"))
 }
 
 func TestLocalPolicy(t *testing.T) {
