@@ -33,7 +33,7 @@ func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.O
 	if len(errs) == 0 && d.row != nil && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
 		return nil
 	}
-	errs = capErrors(errs) // those of the metadata are not cut yet
+	errs = capErrors(errs) // errors of the metadata are not cut yet
 	return capErrors(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
 }
 
