@@ -257,7 +257,10 @@ func TestProvidersThatMisbehave(t *testing.T) {
 		answer  http.HandlerFunc
 		message string
 	}{
-		"endless": {accesstest.Endless, "larger than"},
+		"endless": {accesstest.Endless, "more than"},
+		"values": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"a":[` + strings.Repeat("[],", 300_000) + "[]]}"))
+		}, "more than 100000 values"},
 		"nonsense": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 			"failed to decode provider discovery object",

@@ -14,6 +14,8 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+
+	bounds "github.com/coracle-dev/coracle/pkg/api/webhook"
 )
 
 // Types of authorizers in a file, besides apiserver.TypeWebhook.
@@ -129,7 +131,7 @@ func (a *Access) authorizationWebhook(o apiserver.AuthorizerConfiguration) (*web
 	if !w.CacheUnauthorizedRequests {
 		refused = 0
 	}
-	return webhook.New(boundedClient(config), w.SubjectAccessReviewVersion, allowed, refused,
+	return webhook.New(bounds.Bound(config, maxAnswer), w.SubjectAccessReviewVersion, allowed, refused,
 		*webhook.DefaultRetryBackoff(), onError, w.MatchConditions, o.Name,
 		events{WebhookMetrics: metrics.NewWebhookMetrics(), MatcherMetrics: authorizationcel.NewMatcherMetrics()},
 		a.matches())

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -24,8 +25,8 @@ import (
 )
 
 const (
-	// maxAnswer limits a provider's response, in bytes.
-	maxAnswer = 1 << 20
+	// maxAnswer limits a provider's response, in bytes; maxAnswerValues limits the JSON values in it.
+	maxAnswer, maxAnswerValues = 1 << 20, 100_000
 	// providerTimeout limits each request to a provider.
 	providerTimeout = 10 * time.Second
 	// retryProvider is how long a provider is not asked again after an error, as upstream.
@@ -227,7 +228,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = boundedBody(resp.Body, maxAnswer)
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{bounded.JSON(bounded.Reader(resp.Body, maxAnswer), maxAnswer, maxAnswerValues), resp.Body}
 	return resp, nil
 }
 

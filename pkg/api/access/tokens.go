@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,9 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
-	"k8s.io/client-go/rest"
 
-	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	bounds "github.com/coracle-dev/coracle/pkg/api/webhook"
 )
 
 // Webhook is a server that authenticates tokens by TokenReviews.
@@ -42,7 +40,7 @@ func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error)
 	if err != nil {
 		return nil, err
 	}
-	w, err := webhook.New(boundedClient(config), c.Version, audiences, *webhook.DefaultRetryBackoff())
+	w, err := webhook.New(bounds.Bound(config, maxAnswer), c.Version, audiences, *webhook.DefaultRetryBackoff())
 	if err != nil {
 		return nil, err
 	}
@@ -135,28 +133,4 @@ func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*aut
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
 	}
-}
-
-// boundedClient limits the size of a webhook's responses.
-func boundedClient(c *rest.Config) *rest.Config {
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
-	return c
-}
-
-type boundedTransport struct{ http.RoundTripper }
-
-func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := t.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = boundedBody(resp.Body, maxAnswer)
-	return resp, nil
-}
-
-func boundedBody(body io.ReadCloser, limit int64) io.ReadCloser {
-	return struct {
-		io.Reader
-		io.Closer
-	}{bounded.Reader(body, limit), body}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,6 +55,9 @@ func TestATokenWebhook(t *testing.T) {
 		case "endless":
 			accesstest.Endless(w, req)
 			return
+		case "yaml", "values":
+			_, _ = w.Write([]byte(costly[r.Spec.Token]))
+			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(r)
@@ -69,7 +73,18 @@ func TestATokenWebhook(t *testing.T) {
 	}
 	require.Equal(t, int64(2), asked.Load(), "answers are remembered")
 	_, err := ask(t, a, "endless")
-	require.ErrorContains(t, err, "larger than")
+	require.ErrorContains(t, err, "more than")
+	// Shapes that take a hundred times the memory of their text are refused before they are decoded.
+	_, err = ask(t, a, "yaml")
+	require.ErrorContains(t, err, "no JSON object")
+	_, err = ask(t, a, "values")
+	require.ErrorContains(t, err, "more than 131072 values")
+}
+
+// costly are answers of 1 MB that take a hundred times the memory once decoded.
+var costly = map[string]string{
+	"yaml":   "kind: TokenReview\na: [" + strings.Repeat("[],", 300_000) + "[]]",
+	"values": `{"kind":"TokenReview","a":[` + strings.Repeat("[],", 300_000) + "[]]}",
 }
 
 // As upstream, a token that a provider rejects is passed to the webhook. If both reject it, both errors are
@@ -114,6 +129,9 @@ func TestTheChainOfAuthorizers(t *testing.T) {
 			r.Status.Denied, r.Status.Reason = true, "not you"
 		case "lost":
 			http.Error(w, "no", http.StatusBadRequest)
+			return
+		case "yaml":
+			_, _ = w.Write([]byte(costly[r.Spec.User]))
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -175,8 +193,11 @@ authorizers:
 		require.Equal(t, c.want, d, "%v", c)
 		require.Equal(t, c.reason, reason, "%v", c)
 	}
+	refused, _, err := decide("yaml", "d")
+	require.Equal(t, authorizer.DecisionDeny, refused)
+	require.ErrorContains(t, err, "no JSON object")
 	before := asked.Load()
-	_, _, err := decide("jane", "d")
+	_, _, err = decide("jane", "d")
 	require.NoError(t, err)
 	require.Equal(t, before, asked.Load(), "answers are remembered")
 

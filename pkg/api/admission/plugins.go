@@ -82,6 +82,7 @@ type Plugins struct {
 type plugin struct {
 	name     string
 	off      bool // off by default
+	cel      bool // it evaluates expressions of policies
 	register func(*admission.Plugins)
 	// config is the configuration if the file has none for the plugin.
 	config string
@@ -131,7 +132,7 @@ var ordered = []plugin{
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{
-		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig,
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: true,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
 		},
@@ -143,7 +144,7 @@ var ordered = []plugin{
 		},
 	},
 	{
-		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig,
+		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: true,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
 		},
@@ -234,7 +235,8 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 				return fmt.Errorf("admission plugin %s: %w", o.name, err)
 			}
 			if !fromFiles {
-				chain = append(chain, newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...))
+				d := newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...)
+				chain = append(chain, o.limit(d))
 				continue
 			}
 		}
@@ -242,7 +244,7 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 		if err != nil {
 			return err
 		}
-		chain = append(chain, made)
+		chain = append(chain, o.limit(made))
 	}
 	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
 	chain = append(chain, ownNode{nodeidentifier.NewDefaultNodeIdentifier()})

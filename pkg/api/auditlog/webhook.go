@@ -44,7 +44,7 @@ func newHook(cfg Config) (*hook, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := webhookutil.NewGenericWebhook(audit.Scheme, audit.Codecs, webhook.Bound(config),
+	w, err := webhookutil.NewGenericWebhook(audit.Scheme, audit.Codecs, webhook.Bound(config, webhook.MaxResponse),
 		[]schema.GroupVersion{auditv1.SchemeGroupVersion}, wait.Backoff{})
 	if err != nil {
 		return nil, err

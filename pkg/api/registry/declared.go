@@ -33,6 +33,7 @@ func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.O
 	if len(errs) == 0 && d.row != nil && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
 		return nil
 	}
+	errs = capErrors(errs) // errors of the metadata are not cut yet
 	return capErrors(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
 }
 
@@ -56,24 +57,29 @@ func (d declaring) faultless(ctx context.Context, obj, old runtime.Object, op op
 // whole message for each: 20,000 empty containers (60 KB) take minutes and hundreds of gigabytes of garbage.
 const maxErrors = 200
 
+// capErrors returns at most maxErrors errors, with values that are cut.
 func capErrors(errs field.ErrorList) field.ErrorList {
-	if len(errs) <= maxErrors {
-		return errs
+	most, kept := maxValue, errs
+	if len(errs) > maxErrors {
+		most, kept = maxBadValue, append(field.ErrorList(nil), errs[:maxErrors]...)
 	}
-	kept := append(field.ErrorList(nil), errs[:maxErrors]...)
 	for i, e := range kept {
-		if value, ok := e.BadValue.(string); ok && len(value) > maxBadValue {
+		if value, ok := e.BadValue.(string); ok && len(value) > most {
 			short := *e
-			short.BadValue = bounded.Text(value, maxBadValue)
+			short.BadValue = bounded.Text(value, most)
 			kept[i] = &short
 		}
+	}
+	if len(errs) <= maxErrors {
+		return kept
 	}
 	return append(kept,
 		field.Forbidden(field.NewPath("..."), fmt.Sprintf("%d more errors are not shown", len(errs)-maxErrors)))
 }
 
-// maxBadValue is the number of bytes shown of each invalid value when there are more than maxErrors.
-const maxBadValue = 256
+// maxValue is the number of bytes shown of each invalid value, and maxBadValue if there are more than maxErrors.
+// Upstream quotes a value four times before a client reads it.
+const maxValue, maxBadValue = 4 << 10, 256
 
 type cappedCreate struct {
 	rest.RESTCreateStrategy

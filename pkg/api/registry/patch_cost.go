@@ -9,7 +9,7 @@ import (
 // Limits on the cost of a patch, in list items moved or compared.
 const (
 	maxMoved    = 50_000_000
-	maxCompared = 10_000_000
+	maxCompared = 8_000_000 // 2,000 items into a list of 2,000 (maxItems): 0.4 s
 )
 
 // checkCost limits the cost of patching an object. The JSON patch library decodes one level at a time, keeping the

@@ -1,5 +1,5 @@
 // Package webhook calls admission and conversion webhooks for the API server: it resolves their services and limits
-// their responses. Its invariant: no response takes more memory than maxResponse.
+// their responses. Its invariant: no response takes more memory than a small multiple of its limit.
 package webhook
 
 import (
@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and
-	// some warnings. maxValues is the maximum number of JSON values in it.
-	maxResponse, maxValues = 8 << 20, 1_000_000
+	// MaxResponse is the maximum size of an admission webhook's response, in bytes: a patch of the largest object in
+	// base64, and some warnings.
+	MaxResponse = 8 << 20
+	// perValue is the number of bytes of a response's limit for each JSON value in it.
+	perValue = 8
 	// maxError is the number of bytes of an error that are read.
 	maxError = 16 << 10
 )
@@ -51,7 +53,7 @@ func (s Services) GetEndpointSlices(namespace, name string) ([]*discoveryv1.Endp
 	return s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name}))
 }
 
-// BoundResponses limits responses of webhooks to maxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
+// BoundResponses limits responses of webhooks to MaxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
 func BoundResponses(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
 	return boundedResolver{r}
 }
@@ -72,17 +74,20 @@ func bound(c *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Bound(c), nil
+	return Bound(c, MaxResponse), nil
 }
 
-// Bound returns a copy of the configuration whose responses are limited to maxResponse bytes.
-func Bound(c *rest.Config) *rest.Config {
+// Bound returns a copy of the configuration whose responses are limited to limit bytes and limit/8 JSON values.
+func Bound(c *rest.Config, limit int64) *rest.Config {
 	c = rest.CopyConfig(c)
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next, limit} })
 	return c
 }
 
-type boundedTransport struct{ http.RoundTripper }
+type boundedTransport struct {
+	http.RoundTripper
+	limit int64
+}
 
 // WrappedRoundTripper lets client-go find the transport whose idle connections it closes.
 func (t boundedTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
@@ -94,7 +99,7 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	body := io.LimitReader(resp.Body, maxError)
 	if resp.StatusCode < http.StatusMultipleChoices {
-		body = &object{Reader: bounded.JSON(bounded.Reader(resp.Body, maxResponse), maxResponse, maxValues)}
+		body = &object{Reader: bounded.JSON(bounded.Reader(resp.Body, t.limit), t.limit, int(t.limit/perValue))}
 	}
 	resp.Body = struct {
 		io.Reader

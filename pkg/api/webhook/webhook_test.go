@@ -30,8 +30,8 @@ func TestResponsesThatTakeMemoryAreRefused(t *testing.T) {
 		"YAML": {
 			200, strings.ReplaceAll(begin, ", ", "\n") + "\na: [" + strings.Repeat("[],", 2_000_000) + "[]]", "no JSON object",
 		},
-		"values":  {200, "{" + begin + `,"a":[` + strings.Repeat("0,", 2_000_000) + "0]}", "more than 1000000 values"},
-		"large":   {200, "{" + begin + `,"a":"` + strings.Repeat("x", maxResponse) + `"}`, "larger than the limit"},
+		"values":  {200, "{" + begin + `,"a":[` + strings.Repeat("0,", 2_000_000) + "0]}", "more than 1048576 values"},
+		"large":   {200, "{" + begin + `,"a":"` + strings.Repeat("x", MaxResponse) + `"}`, "larger than the limit"},
 		"error":   {500, "internal error", "internal error"},
 		"a lot":   {500, "a: [" + strings.Repeat("[],", 2_000_000) + "[]]", "an error on the server"},
 		"nothing": {200, "", "0-length response"},
@@ -43,7 +43,7 @@ func TestResponsesThatTakeMemoryAreRefused(t *testing.T) {
 			}))
 			defer server.Close()
 			w, err := webhookutil.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme),
-				Bound(&rest.Config{Host: server.URL}), []schema.GroupVersion{admissionv1.SchemeGroupVersion},
+				Bound(&rest.Config{Host: server.URL}, MaxResponse), []schema.GroupVersion{admissionv1.SchemeGroupVersion},
 				wait.Backoff{Steps: 1})
 			require.NoError(t, err)
 			var before, after runtime.MemStats

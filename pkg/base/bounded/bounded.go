@@ -1,5 +1,5 @@
 // Package bounded reads untrusted sources (a pod's files, an image's blobs, a registry's responses, a request's body)
-// into memory up to a limit, and limits the rate of work that others cause (Rate).
+// into memory up to a limit, and limits the rate (Rate) and processor time (CPU) of work that others cause.
 //
 // Invariant: a source larger than its limit is refused with a *TooLargeError (or cut, in a Buffer) before more than
 // limit+1 bytes of it are in memory, whatever size it claims to have.

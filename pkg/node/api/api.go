@@ -58,6 +58,8 @@ type Config struct {
 type Server struct {
 	c   Config
 	mux *http.ServeMux
+	// reviews authenticates and authorizes callers.
+	reviews *reviews
 	// ctx ends the streams when the Server stops.
 	ctx      context.Context
 	forwards forwards
@@ -69,7 +71,8 @@ const scrapes = 8
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background(), began: time.Now()}
+	s := &Server{c: c, mux: http.NewServeMux(), reviews: newReviews(c.Client), began: time.Now(),
+		ctx: context.Background()}
 	if s.c.HostLogDir == "" {
 		s.c.HostLogDir = "/var/log"
 	}
@@ -192,6 +195,7 @@ func reply(w http.ResponseWriter, v any) {
 
 var (
 	errNoPod        = errors.New("pod does not exist")
+	errTooMany      = errors.New("too many unknown tokens from this address: try again later")
 	errUnauthorized = errors.New("Unauthorized") //nolint:staticcheck // the answer's text, as the kubelet's
 )
 

@@ -9,7 +9,6 @@ import (
 
 	authnv1 "k8s.io/api/authentication/v1"
 	authzv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some
@@ -57,16 +56,8 @@ func (s *Server) caller(r *http.Request) (user authnv1.UserInfo, trusted bool, c
 		c := r.TLS.PeerCertificates[0]
 		return userOf(c), s.c.Trusted(c), 0, nil
 	case bearer && strings.TrimSpace(token) != "":
-		review := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: strings.TrimSpace(token)}}
-		switch err := s.c.Client.Create(r.Context(), review); {
-		case apierrors.IsBadRequest(err) || apierrors.IsInvalid(err):
-			return user, false, http.StatusUnauthorized, errUnauthorized
-		case err != nil:
-			return user, false, http.StatusServiceUnavailable, fmt.Errorf("could not authenticate the request: %w", err)
-		case !review.Status.Authenticated:
-			return user, false, http.StatusUnauthorized, errUnauthorized
-		}
-		return review.Status.User, false, 0, nil
+		user, code, err = s.reviews.user(r, strings.TrimSpace(token))
+		return user, false, code, err
 	default:
 		return user, false, http.StatusUnauthorized, errUnauthorized
 	}
@@ -81,7 +72,7 @@ func (s *Server) allowed(ctx context.Context, user authnv1.UserInfo, verb, subre
 	for k, v := range user.Extra {
 		extra[k] = authzv1.ExtraValue(v)
 	}
-	review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
+	return s.reviews.allowed(ctx, authzv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &authzv1.ResourceAttributes{
 			Version:     "v1",
@@ -90,9 +81,7 @@ func (s *Server) allowed(ctx context.Context, user authnv1.UserInfo, verb, subre
 			Name:        s.c.NodeName,
 			Verb:        verb,
 		},
-	}}
-	err := s.c.Client.Create(ctx, review)
-	return review.Status.Allowed, err
+	})
 }
 
 func verbOf(method string) string {

@@ -423,7 +423,7 @@ func TestEndpointsOfAServiceAreBounded(t *testing.T) {
 	}
 	z.setService(headless, true)
 	var all []*discoveryv1.EndpointSlice
-	for i := range 12 {
+	for i := range 52 {
 		s := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("h", i), Labels: map[string]string{
 				discoveryv1.LabelServiceName: "h",
@@ -439,8 +439,8 @@ func TestEndpointsOfAServiceAreBounded(t *testing.T) {
 		all = append(all, s)
 	}
 	name := types.NamespacedName{Namespace: "a", Name: "h"}
-	require.Len(t, z.hosts[name], maxEndpoints)
-	require.Len(t, z.pointing[name], maxEndpoints/2)
+	require.Len(t, z.hosts[name], maxHosts)
+	require.Len(t, z.pointing[name], maxHosts/2)
 	for _, s := range all {
 		z.setSlice(s, false)
 	}

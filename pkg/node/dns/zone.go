@@ -27,7 +27,7 @@ type zone struct {
 	namespaces map[string]int                                                 // number of services
 	hosts      map[types.NamespacedName][]endpoint                            // endpoints of headless services
 	reverse    map[netip.Addr][]pointer
-	pointing   map[types.NamespacedName][]netip.Addr // addresses in reverse, by service
+	pointing   map[types.NamespacedName][]netip.Addr // addresses in reverse, each once, by service
 }
 
 type pointer struct {
@@ -96,25 +96,24 @@ func (z *zone) point(name types.NamespacedName) {
 	}
 	delete(z.pointing, name)
 	delete(z.hosts, name)
-	add := func(a netip.Addr, to string) {
-		z.reverse[a] = append(z.reverse[a], pointer{name, to})
-		if p := z.pointing[name]; len(p) == 0 || p[len(p)-1] != a { // equal addresses follow each other
-			z.pointing[name] = append(p, a)
-		}
-	}
 	s := z.services[name]
 	switch {
 	case s == nil || s.Spec.Type == corev1.ServiceTypeExternalName:
 	case !headless(s):
 		for _, ip := range append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...) {
 			if a, err := netip.ParseAddr(ip); err == nil && !slices.Contains(z.pointing[name], a) {
-				add(a, z.fqdn(name))
+				z.reverse[a] = append(z.reverse[a], pointer{name, z.fqdn(name)})
+				z.pointing[name] = append(z.pointing[name], a)
 			}
 		}
 	default:
 		z.hosts[name] = z.endpoints(s)
-		for _, e := range z.hosts[name] {
-			add(e.addr, e.host+"."+z.fqdn(name))
+		domain := "." + z.fqdn(name)
+		for i, e := range z.hosts[name] {
+			if i == 0 || e.addr != z.hosts[name][i-1].addr { // endpoints are ordered by address
+				z.pointing[name] = append(z.pointing[name], e.addr)
+			}
+			z.reverse[e.addr] = append(z.reverse[e.addr], pointer{name, e.host + domain})
 		}
 	}
 }
@@ -138,17 +137,17 @@ type endpoint struct {
 	ports []discoveryv1.EndpointPort
 }
 
-// maxEndpoints is the number of endpoints of a headless service after which no further slice has records. Each change
-// of a slice takes about 2 us for each, while no query is answered.
-const maxEndpoints = 10_000
+// maxHosts limits the addresses of a headless service, each of which takes 200 bytes and 1 us at each change of the
+// service's slices. The others are not published.
+const maxHosts = 50_000
 
 // endpoints returns the published endpoints of a headless service, ordered by address.
 func (z *zone) endpoints(s *corev1.Service) []endpoint {
 	var all []endpoint
-	slicesOf := z.slices[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
-	for _, name := range slices.Sorted(maps.Keys(slicesOf)) {
-		slice := slicesOf[name]
-		if slice.AddressType == discoveryv1.AddressTypeFQDN || len(all) >= maxEndpoints {
+	of := z.slices[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		slice := of[name]
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
 		for i := range slice.Endpoints {
@@ -165,10 +164,16 @@ func (z *zone) endpoints(s *corev1.Service) []endpoint {
 				if e.Hostname != nil && *e.Hostname != "" {
 					found.host = strings.ToLower(*e.Hostname)
 				}
-				all = append(all, found)
+				if all = append(all, found); len(all) == maxHosts {
+					return sortedHosts(all)
+				}
 			}
 		}
 	}
+	return sortedHosts(all)
+}
+
+func sortedHosts(all []endpoint) []endpoint {
 	slices.SortStableFunc(all, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
 	return all
 }

@@ -27,19 +27,10 @@ const h2cProtocol = "kubernetes.io/h2c"
 
 func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) *table {
 	kept := map[types.NamespacedName]parsed{}
-	found := map[string]map[string][]discoveryv1.EndpointSlice{}
+	found := lookups{slices: map[string]map[string][]discoveryv1.EndpointSlice{}, looked: map[string]int{}}
 	t := build(ingresses, reader{
 		backend: func(namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
-			return i.backend(ctx, namespace, ref, func(service string) ([]discoveryv1.EndpointSlice, error) {
-				if found[namespace] == nil {
-					all, err := i.slices(ctx, namespace)
-					if err != nil {
-						return nil, err
-					}
-					found[namespace] = all
-				}
-				return found[namespace][service], nil
-			})
+			return i.backend(ctx, namespace, ref, found)
 		},
 		certificate: func(name types.NamespacedName) (*tls.Certificate, error) {
 			p, known := kept[name]
@@ -58,23 +49,47 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 	return t
 }
 
-// slices returns a namespace's endpoint slices by service. A list for each service would compare all slices each time.
-func (i *Ingress) slices(ctx context.Context, namespace string) (map[string][]discoveryv1.EndpointSlice, error) {
-	var list discoveryv1.EndpointSliceList
-	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {
-		return nil, err
-	}
-	all := map[string][]discoveryv1.EndpointSlice{}
-	for _, s := range list.Items {
-		if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
-			all[service] = append(all[service], s)
+// maxLooked limits the endpoints and ports of slices that a table's backends in one namespace look at, each time the
+// table is built: services of 2,000 ports with 100,000 endpoints would take seconds and gigabytes. 500,000 take 30 ms.
+const maxLooked = 500_000
+
+// lookups are what building one table has read.
+type lookups struct {
+	// slices are by namespace and service. A list for each service would compare all slices each time.
+	slices map[string]map[string][]discoveryv1.EndpointSlice
+	looked map[string]int // by namespace
+}
+
+// slicesOf returns the slices of a service, if they are within the limit of its namespace.
+func (l lookups) slicesOf(ctx context.Context, c ctrl.Reader, name types.NamespacedName) ([]discoveryv1.EndpointSlice,
+	error) {
+	services, known := l.slices[name.Namespace]
+	if !known {
+		var list discoveryv1.EndpointSliceList
+		if err := c.List(ctx, &list, ctrl.InNamespace(name.Namespace)); err != nil {
+			return nil, err
 		}
+		services = map[string][]discoveryv1.EndpointSlice{}
+		for _, s := range list.Items {
+			if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
+				services[service] = append(services[service], s)
+			}
+		}
+		l.slices[name.Namespace] = services
+	}
+	all := services[name.Name]
+	for i := range all {
+		l.looked[name.Namespace] += len(all[i].Ports) + len(all[i].Endpoints)
+	}
+	if l.looked[name.Namespace] > maxLooked {
+		return nil, errors.New("the services of this namespace's Ingresses have too many endpoints: use fewer ports or " +
+			"services as backends")
 	}
 	return all, nil
 }
 
 func (i *Ingress) backend(ctx context.Context, namespace string, ref *networkingv1.IngressServiceBackend,
-	slicesOf func(service string) ([]discoveryv1.EndpointSlice, error)) (*backend, error) {
+	found lookups) (*backend, error) {
 	var s corev1.Service
 	if err := i.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: ref.Name}, &s); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -103,7 +118,7 @@ func (i *Ingress) backend(ctx context.Context, namespace string, ref *networking
 			}
 		}
 	}
-	list, err := slicesOf(s.Name)
+	list, err := found.slicesOf(ctx, i.Client.Cache(), types.NamespacedName{Namespace: namespace, Name: s.Name})
 	if err != nil {
 		return nil, err
 	}

@@ -68,6 +68,10 @@ const maxCopies = 256
 // 0.4 kB per element, and up to 10 us when it changes. Ports beyond the limit are not served.
 const maxElements = 100_000
 
+// maxLooked limits the endpoints that the plan of one service looks at, for all of its ports: the plan is made anew at
+// each change. 1,000,000 take 50 ms.
+const maxLooked = 5_000_000
+
 // apart reports whether the backend has a chain of its own, which stores its endpoints once for all frontends.
 // Otherwise they are stored once per frontend.
 func (b *backend) apart() bool {
@@ -166,24 +170,51 @@ type chosen struct {
 	// readyHere are the ready endpoints on this node. serving are all endpoints to which existing connections may
 	// stay.
 	readyHere, serving []netip.AddrPort
+	// looked is the number of endpoints that were looked at.
+	looked int
 }
 
-func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (c chosen) {
-	var ready []candidate
-	var ending, endingHere []netip.AddrPort
+// portKey identifies a port of a service's slices.
+type portKey struct {
+	name     string
+	protocol corev1.Protocol
+}
+
+// portSlice is a slice that has a port, and the port's number.
+type portSlice struct {
+	*discoveryv1.EndpointSlice
+	number uint16
+}
+
+// byPort returns the IPv4 slices that have each port.
+func byPort(endpoints []*discoveryv1.EndpointSlice) map[portKey][]portSlice {
+	out := map[portKey][]portSlice{}
 	for _, s := range endpoints {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 {
 			continue
 		}
-		var number uint16
 		for _, p := range s.Ports {
-			if p.Port != nil && deref(p.Name, "") == portName && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
-				number = uint16(*p.Port)
+			if p.Port == nil || uint16(*p.Port) == 0 {
+				continue
 			}
+			key := portKey{deref(p.Name, ""), deref(p.Protocol, corev1.ProtocolTCP)}
+			have := out[key]
+			if n := len(have); n > 0 && have[n-1].EndpointSlice == s {
+				have[n-1].number = uint16(*p.Port)
+				continue
+			}
+			out[key] = append(have, portSlice{s, uint16(*p.Port)})
 		}
-		if number == 0 {
-			continue
-		}
+	}
+	return out
+}
+
+func choose(node Node, endpoints []portSlice) (c chosen) {
+	var ready []candidate
+	var ending, endingHere []netip.AddrPort
+	for _, s := range endpoints {
+		number := s.number
+		c.looked += len(s.Endpoints)
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			if len(e.Addresses) == 0 {

@@ -17,7 +17,7 @@ type servicePlanner struct {
 	node      Node
 	svc       *corev1.Service
 	name      types.NamespacedName
-	endpoints []*discoveryv1.EndpointSlice
+	endpoints map[portKey][]portSlice
 	// affinity is the timeout of session affinity in seconds; 0 means none. clients is the number of tracked clients of
 	// one port.
 	affinity                  uint32
@@ -30,17 +30,19 @@ type servicePlanner struct {
 	// local are the addresses of ready endpoints on this node, for the health check: load balancers are to avoid a
 	// node that has only terminating endpoints.
 	local map[netip.Addr]bool
-	// budget is the number of kernel elements that the service may still add.
-	budget int
+	// budget is the number of kernel elements that the service may still add, looks the number of endpoints that it may
+	// still look at.
+	budget, looks int
 }
 
 func newServicePlanner(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before,
 	p *servicePlan) *servicePlanner {
 	s := &servicePlanner{
-		plan: p, before: before, node: node, svc: svc, endpoints: endpoints,
+		plan: p, before: before, node: node, svc: svc, endpoints: byPort(endpoints),
 		name:   types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name},
 		local:  map[netip.Addr]bool{},
 		budget: maxElements,
+		looks:  maxLooked,
 	}
 	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		s.affinity = 10800
@@ -69,10 +71,15 @@ func (s *servicePlanner) port(i int) bool {
 		return true
 	}
 	t := &portPlanner{servicePlanner: s, port: port, number: number}
-	t.are = choose(s.node, port.Name, port.Protocol, s.endpoints)
+	t.are = choose(s.node, s.endpoints[portKey{port.Name, port.Protocol}])
+	if s.looks -= t.are.looked; s.looks < 0 && i > 0 {
+		s.plan.refused = append(s.plan.refused, fmt.Sprintf("%d ports from %d on are too many for the endpoints of the "+
+			"service: use fewer ports", len(s.svc.Spec.Ports)-i, port.Port))
+		return false
+	}
 	if own, ok := s.node.Local[s.name]; ok {
 		only := []netip.AddrPort{own}
-		t.are = chosen{only, only, only, only}
+		t.are = chosen{all: only, here: only, readyHere: only, serving: only}
 	}
 	frontends := len(s.clusterIPs) + len(s.node.Addresses) + len(s.externalIPs) + len(s.svc.Status.LoadBalancer.Ingress)
 	s.budget -= 3*frontends + len(t.are.all) + len(t.are.here) + min(maxCopies, frontends*len(t.are.all))

@@ -1,10 +1,13 @@
 package cost
 
 import (
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func words(n int) string {
@@ -43,12 +46,40 @@ var found = []struct {
 	{"a list as YAML, 2.5 s", call{"GET", maps, yamls + " " + yamls, ""}, 200},
 	{"a custom resource with 200,000 keys, 1.5 s", call{"POST", widgets + dryRun, jsons,
 		many(largest, widget+`"mapped":{`, `"a%d":""`, `}}}`, rising)}, 413},
+	{"topologies of a storage class, 7.4 s", call{"POST", at("storage.k8s.io", "v1", "storageclasses") + dryRun, jsons,
+		many(384<<10, `{"metadata":{"name":"new"},"provisioner":"a/b","allowedTopologies":[`,
+			`{"matchLabelExpressions":[{"key":"a%d","values":["b"]}]}`, `]}`, rising)}, 422},
+	{"a label value of 3 MB in an object with 44,000 labels, 1.3 s", call{http.MethodPatch,
+		maps + "/labelled" + dryRun + "&fieldManager=me&force=true", string(types.ApplyPatchType), many(largest,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"labelled","labels":{"x":"`, `y%d`, `"}}}`, rising)}, 422},
+	{"twenty rules about a list of a custom resource, 11 s", call{"POST", widgets + dryRun, jsons,
+		many(150<<10, widget+`"manyRules":[`, `%d`, `]}}`, rising)}, 422},
+	{"a policy about the keys of a map, 2.4 s", call{"POST", maps + dryRun, jsons,
+		many(520<<10, `{"metadata":{"name":"ruled"},"data":{`, `"k%d":""`, `}}`, rising)}, 422},
+}
+
+// forbid creates a policy about the keys of the ConfigMap "ruled", and waits until it applies.
+func (w *world) forbid() {
+	for _, r := range []call{
+		{"POST", at("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies"), jsons, `{"metadata":{"name":"keys"},` +
+			`"spec":{"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],` +
+			`"resources":["configmaps"],"resourceNames":["ruled"]}]},"validations":[{"expression":"object.data.all(k, k != 'x')"}]}}`},
+		{"POST", at("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings"), jsons,
+			`{"metadata":{"name":"keys"},"spec":{"policyName":"keys","validationActions":["Deny"]}}`},
+	} {
+		answer := w.send(r)
+		require.Equal(w.t, http.StatusCreated, answer.Code, "%s: %s", r, answer.Body)
+	}
+	wrong := call{"POST", maps + dryRun, jsons, `{"metadata":{"name":"ruled"},"data":{"x":""}}`}
+	require.Eventually(w.t, func() bool { return w.send(wrong).Code == http.StatusUnprocessableEntity }, time.Minute,
+		10*time.Millisecond)
 }
 
 // TestFound repeats the attacks that were found, each with the size that was the worst.
 func TestFound(t *testing.T) {
 	w := newWorld(t, true)
 	w.define()
+	w.forbid()
 	for _, a := range found {
 		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 			s := w.measure(a.call, most)

@@ -22,7 +22,7 @@ import (
 const widgets = "/apis/cost.test/v1/namespaces/work/widgets"
 
 // definition has lists of each type, rules and a wide schema.
-const definition = `{"metadata":{"name":"widgets.cost.test"},"spec":{"group":"cost.test","scope":"Namespaced",
+var definition = `{"metadata":{"name":"widgets.cost.test"},"spec":{"group":"cost.test","scope":"Namespaced",
 "names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,
 "additionalPrinterColumns":[{"name":"A","type":"string","jsonPath":".spec.free[*].a"}],
 "schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{
@@ -32,6 +32,8 @@ const definition = `{"metadata":{"name":"widgets.cost.test"},"spec":{"group":"co
 "keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["a","b"],
 "items":{"type":"object","required":["a"],"properties":{"a":{"type":"string"},"b":{"type":"string","default":"x"}}}},
 "ruled":{"type":"array","maxItems":100000,"items":{"type":"integer"},"x-kubernetes-validations":[{"rule":"self.all(x, x > 0)"}]},
+"manyRules":{"type":"array","maxItems":20000,"items":{"type":"integer"},"x-kubernetes-validations":[` +
+	manyRules(20) + `]},
 "pattern":{"type":"array","items":{"type":"string","pattern":"^(a|b|ab|a[0-9]*b?)*$"}},
 "text":{"type":"string","pattern":"^(a|b|ab|a[0-9]*b?)*$","maxLength":3000000,"x-kubernetes-validations":[{"rule":"!self.contains('xyz')"}]},
 "either":{"type":"array","items":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"oneOf":[{"required":["a"]},{"required":["b"]}]}},
@@ -39,6 +41,15 @@ const definition = `{"metadata":{"name":"widgets.cost.test"},"spec":{"group":"co
 "mapped":{"type":"object","additionalProperties":{"type":"string"}},
 "free":{"type":"array","items":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}
 }}}}}}]}}`
+
+// manyRules are n rules about all items of a list.
+func manyRules(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,{"rule":"self.all(x, x > %d)"}`, i)
+	}
+	return b.String()[1:]
+}
 
 const widget = `{"apiVersion":"cost.test/v1","kind":"Widget","metadata":{"name":"new"},"spec":{`
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -170,7 +172,7 @@ func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 	if err != nil {
 		return refused(err)
 	}
-	return c.main.Validate(ctx, obj)
+	return withinCPU(ctx, func(ctx context.Context) field.ErrorList { return c.main.Validate(ctx, obj) })
 }
 
 func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
@@ -178,7 +180,7 @@ func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 	if err != nil {
 		return refused(err)
 	}
-	return c.main.ValidateUpdate(ctx, obj, old)
+	return withinCPU(ctx, func(ctx context.Context) field.ErrorList { return c.main.ValidateUpdate(ctx, obj, old) })
 }
 
 func (s *strategy) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
@@ -219,7 +221,7 @@ func (s *statusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Ob
 	if err != nil {
 		return refused(err)
 	}
-	return c.status.ValidateUpdate(ctx, obj, old)
+	return withinCPU(ctx, func(ctx context.Context) field.ErrorList { return c.status.ValidateUpdate(ctx, obj, old) })
 }
 
 func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
@@ -244,4 +246,17 @@ func (v *version) hasStatus() bool {
 
 func (v *version) apiVersion() fieldpath.APIVersion {
 	return fieldpath.APIVersion(v.gvk.GroupVersion().String())
+}
+
+// maxRules limits the processor time to validate an object, in which CEL rules may take most: a rule about all items
+// of a list takes time quadratic in its length, as a policy's (see admission's maxPolicies).
+const maxRules = 500 * time.Millisecond
+
+// withinCPU returns the errors of a validation within maxRules.
+func withinCPU(ctx context.Context, validate func(context.Context) field.ErrorList) (errs field.ErrorList) {
+	if bounded.CPU(ctx, maxRules, func(ctx context.Context) { errs = validate(ctx) }) {
+		return field.ErrorList{field.Forbidden(field.NewPath("spec"), "the validation rules of the definition take more "+
+			"than "+maxRules.String()+" of processor time for this object: make its lists shorter")}
+	}
+	return errs
 }
