@@ -53,7 +53,7 @@ func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *co
 		}
 		c.OwnerReferences, _ = owners(c, set, pod, false)
 		err = r.Client.Create(ctx, c)
-		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if apierrors.IsAlreadyExists(err) || engine.Terminating(err) {
 			return err
 		}
 		if err != nil {
