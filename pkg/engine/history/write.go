@@ -58,7 +58,7 @@ func create(ctx context.Context, c client.Client, w Workload, r *appsv1.Controll
 
 func remove(ctx context.Context, c client.Client, all []*appsv1.ControllerRevision) error {
 	for _, r := range all {
-		if err := c.Delete(ctx, r, engine.Preconditions(r)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, c, r); err != nil {
 			return err
 		}
 	}

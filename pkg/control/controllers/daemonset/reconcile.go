@@ -68,11 +68,7 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 	if env.Cache.List(ctx, &all) != nil {
 		return nil
 	}
-	out := make([]engine.Request, len(all.Items))
-	for i := range all.Items {
-		out[i] = engine.RequestFor(all.Items[i].Namespace, all.Items[i].Name)
-	}
-	return out
+	return engine.Requests(all.Items, nil)
 }
 
 // placementChanged reports whether a node's labels or taints changed. Heartbeats are irrelevant.

@@ -167,7 +167,7 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 		scaled(rs.Name)
 	}
 	for _, rs := range a.Delete {
-		if err := r.Client.Delete(ctx, rs, engine.Preconditions(rs)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, r.Client, rs); err != nil {
 			return err
 		}
 	}

@@ -116,7 +116,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 			env.Enqueue(engine.RequestFor(j.Namespace, j.Name), settle)
 		}
 		if len(adopters) == 0 && tracked(p) {
-			env.Enqueue(engine.RequestFor(p.Namespace, orphan+p.Name), settle)
+			env.Enqueue(engine.RequestOf(orphan, p.Namespace, p.Name), settle)
 		}
 	}
 	return nil
