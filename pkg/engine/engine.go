@@ -11,10 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -197,17 +195,10 @@ func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList,
 		if env.Cache.List(ctx, all, client.InNamespace(o.GetNamespace())) != nil {
 			return nil
 		}
-		var out []Request
-		_ = meta.EachListItem(all, func(item runtime.Object) error {
-			if adopter, ok := item.(client.Object); ok {
-				s, err := metav1.LabelSelectorAsSelector(selector(adopter))
-				if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
-					out = append(out, RequestFor(adopter.GetNamespace(), adopter.GetName()))
-				}
-			}
-			return nil
+		return RequestsIn(all, func(adopter client.Object) bool {
+			s, err := metav1.LabelSelectorAsSelector(selector(adopter))
+			return err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels()))
 		})
-		return out
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -86,6 +88,17 @@ func Remove(ctx context.Context, c client.Client, o client.Object, options ...cl
 		return nil
 	}
 	return client.IgnoreNotFound(err)
+}
+
+// RequestsIn is Requests for a list whose kind is only known at run time.
+func RequestsIn(list client.ObjectList, is func(client.Object) bool) (out []Request) {
+	_ = meta.EachListItem(list, func(item runtime.Object) error { // it fails only for objects that are not lists
+		if o, ok := item.(client.Object); ok && (is == nil || is(o)) {
+			out = append(out, RequestFor(o.GetNamespace(), o.GetName()))
+		}
+		return nil
+	})
+	return out
 }
 
 // Requests returns the names of the items for which is returns true. A nil is means all.
