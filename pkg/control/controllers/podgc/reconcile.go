@@ -20,8 +20,8 @@ import (
 // A request is a node by name, a pod by namespace and name, or terminated for all terminated pods.
 var terminated = engine.RequestFor("", "*")
 
-// settle is the delay before terminated pods are counted, so that one pass covers many.
-const settle = 20 * time.Second
+// trimDelay is the delay before terminated pods are counted, so that one pass covers many.
+const trimDelay = 20 * time.Second
 
 // New declares the reconciler.
 func New() *engine.Reconciler {
@@ -73,7 +73,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 	old, _ := was.(*corev1.Pod)
 	c := classify(old, p)
 	if c.terminated {
-		env.Enqueue(terminated, settle)
+		env.Enqueue(terminated, trimDelay)
 	}
 	if c.unscheduled {
 		return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
@@ -41,7 +41,7 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
-			{Object: &kontrol.AppliedState{}, Changed: unsettled},
+			{Object: &kontrol.AppliedState{}, Changed: needsAttempt},
 			{Object: &kontrol.CurrentState{}},
 		},
 		Writes: []engine.Write{
@@ -56,9 +56,9 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 	}
 }
 
-// unsettled reports whether a change of an AppliedState needs a reconciliation. A successful apply does not: the
+// needsAttempt reports whether a change of an AppliedState needs a reconciliation. A successful apply does not: the
 // object on the cluster changes too, and its CurrentState wakes the Resources that wait.
-func unsettled(was, is client.Object) bool {
+func needsAttempt(was, is client.Object) bool {
 	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
 	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
 	return failed || b.Status != kontrol.ApplyApplied || b.Generation < a.Generation || a.ResourceUID != b.ResourceUID
@@ -332,8 +332,7 @@ func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current 
 		t.Failures = 0
 	}
 	most := min(max(failUsual, time.Duration(len(r.tries))*failShare), failMost)
-	wait := min(failFirst<<min(t.Failures, 10), most)
-	wait = wait/2 + rand.N(wait)
+	wait := backoff.Jittered(backoff.Pause(failFirst, most, t.Failures+1))
 	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+
 		1, now, now.Add(wait), outage, seenOf(current)
 	r.tries[p] = t

@@ -86,8 +86,8 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		a = &applied.State
 	}
 	seen := r.hub.Look(pair)
-	if seen.Settled != 0 && seen.Reason == "" {
-		if was != nil && seen.Settled == basis(r.seed, res, a, was) {
+	if seen.Recorded != 0 && seen.Reason == "" {
+		if was != nil && seen.Recorded == basis(r.seed, res, a, was) {
 			return engine.Result{}, nil
 		}
 		if left := underWay(a, was, r.Now()); left > 0 {
@@ -96,7 +96,7 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		if err := r.hub.Load(ctx, pair); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(quiet(err))
 		}
-		if seen = r.hub.Look(pair); seen.Settled != 0 && seen.Reason == "" {
+		if seen = r.hub.Look(pair); seen.Recorded != 0 && seen.Reason == "" {
 			return engine.Result{RequeueAfter: time.Second}, nil
 		}
 	}
@@ -148,7 +148,7 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 		return max(time.Nanosecond, next.Time.Add(versionPause).Sub(now)), nil
 	}
 	if seen.Object != nil && seen.Reason == "" && a != nil && next.Generation == a.Generation {
-		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
+		r.hub.Recorded(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
 	}
 	return 0, nil
 }

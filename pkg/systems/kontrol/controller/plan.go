@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
@@ -144,7 +145,7 @@ func Plan(o Observed, now time.Time) Step {
 		return Step{Apply: true}
 	case drifted && r.Spec.Mode != kontrol.ModeReport:
 		if o.Tries.Corrections >= freeCorrections && now.Sub(o.Tries.Corrected) < correctionWindow {
-			pause := min(time.Second<<min(o.Tries.Corrections-freeCorrections, 10), 5*time.Minute)
+			pause := backoff.Pause(time.Second, 5*time.Minute, 1+o.Tries.Corrections-freeCorrections)
 			if left := o.Tries.Corrected.Add(pause).Sub(now); left > 0 {
 				return Step{Again: left}
 			}
