@@ -61,7 +61,8 @@ type Actions struct {
 
 // Carry carries out the plan for a workload. pods creates and deletes its pods, status writes its status. Both are
 // called only when the workload controls its dependents and its current revision is written.
-func (a Actions) Carry(ctx context.Context, env engine.Env, w Workload, pods, status func() error) (engine.Result, error) {
+func (a Actions) Carry(ctx context.Context, env engine.Env, w Workload,
+	pods, status func() error) (engine.Result, error) {
 	req := engine.RequestFor(w.GetNamespace(), w.GetName())
 	switch settled, err := a.own(ctx, env.Client, w); {
 	case err != nil:

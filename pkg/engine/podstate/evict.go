@@ -9,17 +9,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Eviction is why a pod is deleted: the reason and message of its DisruptionTarget condition, and its event.
-type Eviction struct {
-	Reason, Message string
-	Event, Note     string
-}
-
-// Evict sets a pod's DisruptionTarget condition, records the event, and deletes the pod. A pod that was deleted or
-// replaced meanwhile is no error.
-func Evict(ctx context.Context, env engine.Env, p *corev1.Pod, why Eviction) error {
+// Evict sets a pod's DisruptionTarget condition, calls record, which records an event, and deletes the pod. A pod that
+// was deleted or replaced meanwhile is no error.
+func Evict(ctx context.Context, env engine.Env, p *corev1.Pod, reason, message string, record func()) error {
 	conditions, changed := WithCondition(p.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: why.Reason, Message: why.Message,
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message,
 		ObservedGeneration: p.Generation,
 	}, env.Now())
 	if changed {
@@ -29,6 +23,6 @@ func Evict(ctx context.Context, env engine.Env, p *corev1.Pod, why Eviction) err
 			return client.IgnoreNotFound(err)
 		}
 	}
-	env.Events.Event(p, corev1.EventTypeNormal, why.Event, "%s", why.Note)
+	record()
 	return engine.Remove(ctx, env.Client, p)
 }

@@ -174,10 +174,10 @@ func (r *pods) reconcile(ctx context.Context, p *corev1.Pod) (engine.Result, err
 	if wait := e.At.Sub(now); wait > 0 {
 		return engine.Result{RequeueAfter: wait}, nil
 	}
-	return engine.Result{}, podstate.Evict(ctx, r.Env, p, podstate.Eviction{
-		Reason: "DeletionByDeviceTaintManager", Message: "Device Taint manager: deleting due to NoExecute taint",
-		Event: "DeviceTaintManagerEviction", Note: "Marking for deletion",
-	})
+	return engine.Result{}, podstate.Evict(ctx, r.Env, p, "DeletionByDeviceTaintManager",
+		"Device Taint manager: deleting due to NoExecute taint", func() {
+			r.Events.Event(p, corev1.EventTypeNormal, "DeviceTaintManagerEviction", "Marking for deletion")
+		})
 }
 
 // inventory reads the rules. Slices are read on demand.

@@ -186,7 +186,8 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 	if s.Nodes, err = r.allNodes(ctx); err != nil {
 		return s, err
 	}
-	if s.Class, err = engine.Find[storagev1.StorageClass](ctx, r.Cache, "", helpers.GetPersistentVolumeClaimClass(claim)); err != nil {
+	class := helpers.GetPersistentVolumeClaimClass(claim)
+	if s.Class, err = engine.Find[storagev1.StorageClass](ctx, r.Cache, "", class); err != nil {
 		return s, err
 	}
 	kind, name, why := source(claim)
@@ -194,7 +195,8 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 		return s, nil
 	}
 	if kind == storage.FromVolume {
-		if s.From, err = engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, claim.Namespace, name); err == nil && s.From != nil {
+		s.From, err = engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, claim.Namespace, name)
+		if err == nil && s.From != nil {
 			s.Volume, err = engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", s.From.Spec.VolumeName)
 		}
 		return s, err
@@ -202,7 +204,8 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 	s.Snapshot, err = engine.Find[snapshots.VolumeSnapshot](ctx, r.Cache, claim.Namespace, name)
 	if err == nil && s.Snapshot != nil && s.Snapshot.Status != nil &&
 		s.Snapshot.Status.BoundVolumeSnapshotContentName != nil {
-		s.Content, err = engine.Find[snapshots.VolumeSnapshotContent](ctx, r.Cache, "", *s.Snapshot.Status.BoundVolumeSnapshotContentName)
+		s.Content, err = engine.Find[snapshots.VolumeSnapshotContent](ctx, r.Cache, "",
+			*s.Snapshot.Status.BoundVolumeSnapshotContentName)
 	}
 	return s, err
 }
@@ -220,7 +223,8 @@ func (r *reconciler) fill(ctx context.Context, req engine.Request) error {
 	}
 	about := client.Object(v)
 	if ref := v.Spec.ClaimRef; ref != nil {
-		if claim, err := engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, ref.Namespace, ref.Name); err == nil && claim != nil {
+		claim, err := engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, ref.Namespace, ref.Name)
+		if err == nil && claim != nil {
 			about = claim
 		}
 	}

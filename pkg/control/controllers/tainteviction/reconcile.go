@@ -93,10 +93,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 				again = in
 			}
 		default:
-			failed = append(failed, podstate.Evict(ctx, r.Env, p, podstate.Eviction{
-				Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint",
-				Event: "TaintManagerEviction", Note: "Marking for deletion Pod " + p.Namespace + "/" + p.Name,
-			}))
+			failed = append(failed, podstate.Evict(ctx, r.Env, p, "DeletionByTaintManager",
+				"Taint manager: deleting due to NoExecute taint", func() {
+					r.Events.Event(p, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s",
+						p.Namespace, p.Name)
+				}))
 		}
 	}
 	return engine.Result{RequeueAfter: again}, errors.Join(failed...)
