@@ -7,25 +7,33 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// Request names the object to reconcile, Result when to requeue it.
-type (
-	Request = reconcile.Request
-	Result  = reconcile.Result
-)
+// Request names the object to reconcile. Kind is empty unless the reconciler has requests for several kinds of objects.
+type Request struct {
+	Kind string
+	types.NamespacedName
+}
+
+// String returns NAMESPACE/NAME, after the kind if there is one.
+func (r Request) String() string {
+	return strings.TrimLeft(r.Kind+" "+r.NamespacedName.String(), " ")
+}
+
+// Result says when to requeue a request.
+type Result = reconcile.Result
 
 // Func brings one object to its desired state. It gets the object's name, not the event, so it is level-triggered.
 // Calls for different objects may run concurrently, calls for one object never do.
@@ -187,23 +195,21 @@ func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList,
 		if env.Cache.List(ctx, all, client.InNamespace(o.GetNamespace())) != nil {
 			return nil
 		}
-		var out []Request
-		_ = meta.EachListItem(all, func(item runtime.Object) error {
-			if adopter, ok := item.(client.Object); ok {
-				s, err := metav1.LabelSelectorAsSelector(selector(adopter))
-				if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
-					out = append(out, RequestFor(adopter.GetNamespace(), adopter.GetName()))
-				}
-			}
-			return nil
+		return RequestsIn(all, func(adopter client.Object) bool {
+			s, err := metav1.LabelSelectorAsSelector(selector(adopter))
+			return err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels()))
 		})
-		return out
 	}
 }
 
 // RequestFor returns the request for an object.
 func RequestFor(namespace, name string) Request {
-	return Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
+	return RequestOf("", namespace, name)
+}
+
+// RequestOf returns the request for an object of a kind.
+func RequestOf(kind, namespace, name string) Request {
+	return Request{kind, client.ObjectKey{Namespace: namespace, Name: name}}
 }
 
 // Namespace maps an object to its namespace.

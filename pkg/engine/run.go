@@ -172,7 +172,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		NewQueue: func(string, workqueue.TypedRateLimiter[Request]) workqueue.TypedRateLimitingInterface[Request] {
 			return q
 		},
-		Reconciler:       reconcile.Func(l.observed(l.quietly(journaled(r, time.Now, l.r.New(env))))),
+		Reconciler:       reconcile.TypedFunc[Request](l.observed(l.quietly(journaled(r, time.Now, l.r.New(env))))),
 		Logger:           logr.Discard(),
 		UsePriorityQueue: no,
 	})
@@ -271,7 +271,7 @@ func (l *life) quietly(f Func) Func {
 		}
 		level := slog.LevelWarn
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
-			apierrors.HasStatusCause(err, "NamespaceTerminating") {
+			Terminating(err) {
 			level = slog.LevelDebug
 		}
 		l.log.Log(ctx, level, "reconcile failed, retrying", "object", req.String(), "error", err)

@@ -73,6 +73,8 @@ type Applied struct {
 	// at most 1024 bytes.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
+	// WaitsFor is the Resource that must be in sync on the cluster before the next attempt.
+	WaitsFor string `json:"waitsFor,omitempty"`
 	// Time is when status, generation or error last changed.
 	Time *metav1.MicroTime `json:"time,omitempty"`
 	// AppliedAt is when the object was last applied. Corrections is the number of corrections of drift since the

@@ -22,10 +22,23 @@ type Backoff struct {
 func (b *Backoff) Next() time.Duration {
 	b.pause = min(max(2*b.pause, b.First), b.Most)
 	if b.Jitter {
-		return b.pause/2 + rand.N(b.pause)
+		return Jittered(b.pause)
 	}
 	return b.pause
 }
+
+// Pause returns the pause after a number of failures, for callers that count them elsewhere: first after one or none,
+// doubled with each further failure, at most most.
+func Pause(first, most time.Duration, failures int) time.Duration {
+	pause := min(first, most)
+	for ; failures > 1 && pause < most; failures-- {
+		pause = min(2*pause, most)
+	}
+	return pause
+}
+
+// Jittered scales a pause by a random factor from 0.5 to 1.5.
+func Jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // Reset starts again with First. Call it after a successful attempt.
 func (b *Backoff) Reset() { b.pause = 0 }

@@ -16,6 +16,11 @@ func TestPausesDouble(t *testing.T) {
 		pauses = append(pauses, b.Next())
 	}
 	require.Equal(t, []time.Duration{1e9, 2e9, 4e9, 5e9, 5e9}, pauses)
+	for i, pause := range pauses {
+		require.Equal(t, pause, Pause(time.Second, 5*time.Second, i+1))
+	}
+	require.Equal(t, time.Second, Pause(time.Second, 5*time.Second, 0))
+	require.Equal(t, time.Hour, Pause(time.Second, time.Hour, 1<<30))
 	b.Reset()
 	require.Equal(t, time.Second, b.Next())
 	b.Next()

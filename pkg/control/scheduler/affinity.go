@@ -208,27 +208,30 @@ func (b *podAffinityCounts) own() {
 	}
 }
 
-func affinityMet(c *cycle, n *nodeInfo) bool { return violatedRule(c, n) == "" }
+// Messages of InterPodAffinity.
+var (
+	affinityRefusal     = []string{"node(s) didn't match pod affinity rules"}
+	antiAffinityRefusal = []string{"node(s) didn't match pod anti-affinity rules"}
+	existingPodsRefusal = []string{"node(s) didn't satisfy existing pods anti-affinity rules"}
+)
 
-func explainPodAffinity(c *cycle, n *nodeInfo) []string { return []string{violatedRule(c, n)} }
-
-// violatedRule returns upstream's message for the affinity rule that the node violates, or "".
-func violatedRule(c *cycle, n *nodeInfo) string {
+// violatedAffinity returns the message for the affinity rule that the node violates.
+func violatedAffinity(c *cycle, n *nodeInfo) []string {
 	b := c.podAffinity
 	if !c.affinitySatisfied(n) {
-		return "node(s) didn't match pod affinity rules"
+		return affinityRefusal
 	}
 	for _, t := range b.antiAffinity {
 		if v, ok := t.domains.of(n); ok && t.pods[v] > 0 {
-			return "node(s) didn't match pod anti-affinity rules"
+			return antiAffinityRefusal
 		}
 	}
 	for _, g := range b.forbidden {
 		if v, ok := g.domains.of(n); ok && g.values[v] > 0 {
-			return "node(s) didn't satisfy existing pods anti-affinity rules"
+			return existingPodsRefusal
 		}
 	}
-	return ""
+	return nil
 }
 
 func (c *cycle) affinitySatisfied(n *nodeInfo) bool {

@@ -249,9 +249,12 @@ func (d *devices) inventory(wanted []*resourcev1.ResourceClaim, evicts evictions
 	return in, nil
 }
 
-func devicesFit(c *cycle, n *nodeInfo) bool { return c.devices.unfit(n) == "" }
-
-func explainDevices(c *cycle, n *nodeInfo) []string { return []string{c.devices.unfit(n)} }
+func devicesUnfit(c *cycle, n *nodeInfo) []string {
+	if why := c.devices.unfit(n); why != "" {
+		return []string{why}
+	}
+	return nil
+}
 
 func (d *deviceCycle) unfit(n *nodeInfo) string {
 	if d.wrong != "" {

@@ -20,7 +20,7 @@ func (f *failure) message(preemption string) string {
 	}
 	count := map[string]int{}
 	for i, n := range nodes {
-		for _, r := range f.active[f.refused[i]].explain(f.cycle, n) {
+		for _, r := range f.active[f.refused[i]].refuse(f.cycle, n) {
 			count[r]++
 		}
 	}

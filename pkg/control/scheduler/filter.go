@@ -81,51 +81,54 @@ func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	return need, pods
 }
 
-// shortages reports each resource that the node lacks until report returns false, extended ones last and unordered.
-func (c *cycle) shortages(n *nodeInfo, report func(what string) bool) {
+// Bits of the messages of NodeResourcesFit.
+const (
+	noPods = 1 << iota
+	noCPU
+	noMemory
+	noStorage
+)
+
+// insufficient has the messages for each set of bits, so that a refusal does not allocate.
+var insufficient = func() (all [noStorage << 1][]string) {
+	for set := range all {
+		for i, text := range []string{
+			"Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient ephemeral-storage",
+		} {
+			if set&(1<<i) != 0 {
+				all[set] = append(all[set], text)
+			}
+		}
+	}
+	return all
+}()
+
+// shortages names each resource that the node lacks, extended ones last.
+func shortages(c *cycle, n *nodeInfo) []string {
 	promised, pods := c.promised(n)
-	if len(n.pods)+pods+1 > n.max && !report(tooManyPods) {
-		return
+	set := 0
+	if len(n.pods)+pods+1 > n.max {
+		set |= noPods
 	}
 	short := func(need, promised, used, most int64) bool { return need != 0 && need+promised+used > most }
-	if short(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) && !report("cpu") ||
-		short(c.need.memory, promised.memory, n.used.memory, n.most.memory) && !report("memory") ||
-		short(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) && !report("ephemeral-storage") {
-		return
+	if short(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) {
+		set |= noCPU
 	}
+	if short(c.need.memory, promised.memory, n.used.memory, n.most.memory) {
+		set |= noMemory
+	}
+	if short(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) {
+		set |= noStorage
+	}
+	var extended []string
 	for name, need := range c.need.extended {
-		if !c.byDevices(name, n) && short(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) &&
-			!report(string(name)) {
-			return
+		if !c.byDevices(name, n) && short(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) {
+			extended = append(extended, "Insufficient "+string(name))
 		}
 	}
-}
-
-const tooManyPods = "Too many pods"
-
-func fits(c *cycle, n *nodeInfo) bool {
-	ok := true
-	c.shortages(n, func(string) bool {
-		ok = false
-		return false
-	})
-	return ok
-}
-
-func explainFit(c *cycle, n *nodeInfo) []string {
-	var out, extended []string
-	c.shortages(n, func(what string) bool {
-		_, isExtended := c.need.extended[corev1.ResourceName(what)]
-		switch {
-		case what == tooManyPods:
-			out = append(out, what)
-		case isExtended:
-			extended = append(extended, "Insufficient "+what)
-		default:
-			out = append(out, "Insufficient "+what)
-		}
-		return true
-	})
+	if extended == nil {
+		return insufficient[set]
+	}
 	slices.Sort(extended)
-	return append(out, extended...)
+	return append(slices.Clip(insufficient[set]), extended...)
 }

@@ -191,7 +191,7 @@ func (t *together) commit(key types.NamespacedName) func(context.Context) {
 		bound := s.state.gangs.assigned[key] // excludes pods whose binding failed
 		s.mu.Unlock()
 		if bound >= t.least {
-			s.groupScheduled(ctx, key, "")
+			s.reportGang(ctx, key, "")
 		}
 	})
 }
@@ -226,7 +226,7 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 		writes = append(writes, wait(m, message))
 	}
 	t.done = true
-	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
+	return s.inParallel(writes, func(ctx context.Context) { s.reportGang(ctx, key, message) })
 }
 
 // release undoes the reservations. It retries no pending pods, because the state is the same as before the attempt.
@@ -293,8 +293,8 @@ func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	}
 }
 
-// groupScheduled sets a group's condition: False with why until its minimum has nodes, then True forever.
-func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName, why string) {
+// reportGang sets a group's condition: False with why until its minimum has nodes, then True forever.
+func (s *Scheduler) reportGang(ctx context.Context, key types.NamespacedName, why string) {
 	var group schedulingv1beta1.PodGroup
 	if s.client.Cache().Get(ctx, key, &group) != nil {
 		return

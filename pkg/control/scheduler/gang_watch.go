@@ -21,8 +21,8 @@ func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
 func (s *Scheduler) watchGangs(ctx context.Context, synced func()) error {
 	return s.follow(ctx, &schedulingv1beta1.PodGroup{}, gangHandler{s}, func() {
 		synced()
-		for key := range s.queue.groups {
-			s.helpGroup(key)
+		for key := range s.queue.gangs {
+			s.helpGang(key)
 		}
 	})
 }
@@ -44,13 +44,13 @@ func (h gangHandler) changed(was, is any) {
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	h.s.helpGroup(ctrlclient.ObjectKeyFromObject(after))
+	h.s.helpGang(ctrlclient.ObjectKeyFromObject(after))
 }
 
-// helpGroup retries the waiting pods of a group. The first one schedules the whole gang.
-func (s *Scheduler) helpGroup(key types.NamespacedName) {
+// helpGang retries the waiting pods of a group. The first one schedules the whole gang.
+func (s *Scheduler) helpGang(key types.NamespacedName) {
 	at := now()
-	for p := range s.queue.groups[key] {
+	for p := range s.queue.gangs[key] {
 		if p.where == unschedulable {
 			p.attempts = 0 // retry at once
 			s.queue.retry(p, at)

@@ -72,20 +72,18 @@ func prepareLimits(c *cycle) bool {
 	return len(c.csi) > 0
 }
 
-func limitsMet(c *cycle, n *nodeInfo) bool { return explainLimits(c, n) == nil }
-
-// explainLimits returns a message if the node lacks a driver that must be installed for its pods, or if a driver
+// limits returns a message if the node lacks a driver that must be installed for its pods, or if a driver
 // would exceed the volume limit of the node's CSINode.
-func explainLimits(c *cycle, n *nodeInfo) []string {
+func limits(c *cycle, n *nodeInfo) []string {
 	v := c.state.volumes
 	var node storagev1.CSINode
 	// A node without a CSINode has no drivers.
 	_ = v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: n.name}, &node)
-	limits, installed := map[string]int{}, map[string]bool{}
+	most, installed := map[string]int{}, map[string]bool{}
 	for _, d := range node.Spec.Drivers {
 		installed[d.Name] = true
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			limits[d.Name] = int(*d.Allocatable.Count)
+			most[d.Name] = int(*d.Allocatable.Count)
 		}
 	}
 	limited := false
@@ -93,7 +91,7 @@ func explainLimits(c *cycle, n *nodeInfo) []string {
 		if !installed[driver] && v.insists(driver) {
 			return []string{fmt.Sprintf(driverIsMissing, driver)}
 		}
-		_, ok := limits[driver]
+		_, ok := most[driver]
 		limited = limited || ok
 	}
 	if !limited {
@@ -112,7 +110,7 @@ func explainLimits(c *cycle, n *nodeInfo) []string {
 		count[driver]++
 	}
 	for _, driver := range c.csi {
-		if most, ok := limits[driver]; ok && count[driver] > most {
+		if limit, ok := most[driver]; ok && count[driver] > limit {
 			return []string{tooManyVolumes}
 		}
 	}

@@ -68,7 +68,7 @@ type podInfo struct {
 	scoreMem int64
 	ports    []port
 	priority int32
-	group    string // pods with the same group are spread
+	siblings string // key of the pods that are spread together; empty: not spread
 	affinity *podAffinity
 	node     *nodeInfo // the node that it is assigned to, or nil
 	assumed  bool      // assigned, but its binding has not been seen
@@ -83,7 +83,7 @@ type podInfo struct {
 func newPodInfo(p *corev1.Pod) *podInfo {
 	i := &podInfo{
 		pod:      p,
-		group:    groupOf(p),
+		siblings: siblingsOf(p),
 		affinity: newPodAffinity(p),
 		profile:  profileIn(defaultProfiles, p),
 		task:     isTask(p),
@@ -139,9 +139,9 @@ func (p port) clashes(q port) bool {
 	return p.number == q.number && p.protocol == q.protocol && (p.ip == q.ip || p.ip == "0.0.0.0" || q.ip == "0.0.0.0")
 }
 
-// groupOf identifies pods to spread: the pods of one controller or, without a controller, the pods of a namespace
+// siblingsOf identifies pods to spread: the pods of one controller or, without a controller, the pods of a namespace
 // with the same labels, as a service would select them. Empty means that the pod is not spread.
-func groupOf(p *corev1.Pod) string {
+func siblingsOf(p *corev1.Pod) string {
 	for i := range p.OwnerReferences {
 		if c := p.OwnerReferences[i].Controller; c != nil && *c {
 			return string(p.OwnerReferences[i].UID)
@@ -154,17 +154,17 @@ func groupOf(p *corev1.Pod) string {
 }
 
 type nodeInfo struct {
-	name   string
-	node   *corev1.Node // nil if pods are bound to an unknown node
-	zone   string
-	most   amounts
-	pods   map[types.UID]*podInfo
-	max    int // maximum number of pods
-	used   amounts
-	score  struct{ cpu, mem int64 }
-	ports  map[port]int
-	groups map[string]int
-	tasks  int // number of pods that run tasks
+	name     string
+	node     *corev1.Node // nil if pods are bound to an unknown node
+	zone     string
+	most     amounts
+	pods     map[types.UID]*podInfo
+	max      int // maximum number of pods
+	used     amounts
+	score    struct{ cpu, mem int64 }
+	ports    map[port]int
+	siblings map[string]int // pods by siblings
+	tasks    int            // number of pods that run tasks
 	// elsewhere is the number of tasks that an external worker runs for others, by its heartbeats.
 	elsewhere int64
 	images    map[string]int64 // size in bytes by name
@@ -237,12 +237,12 @@ func (n *nodeInfo) count(p *podInfo, sign int) {
 			delete(n.ports, q)
 		}
 	}
-	if p.group != "" {
-		if n.groups == nil {
-			n.groups = map[string]int{}
+	if p.siblings != "" {
+		if n.siblings == nil {
+			n.siblings = map[string]int{}
 		}
-		if n.groups[p.group] += sign; n.groups[p.group] <= 0 {
-			delete(n.groups, p.group)
+		if n.siblings[p.siblings] += sign; n.siblings[p.siblings] <= 0 {
+			delete(n.siblings, p.siblings)
 		}
 	}
 	if p.task {
@@ -258,7 +258,7 @@ func (n *nodeInfo) count(p *podInfo, sign int) {
 // without returns a copy of the node for preemption, from which pods can be removed and added back.
 func (n *nodeInfo) without() *nodeInfo {
 	c := *n
-	c.pods, c.ports, c.groups = maps.Clone(n.pods), maps.Clone(n.ports), maps.Clone(n.groups)
+	c.pods, c.ports, c.siblings = maps.Clone(n.pods), maps.Clone(n.ports), maps.Clone(n.siblings)
 	c.used.extended = maps.Clone(n.used.extended)
 	return &c
 }

@@ -108,7 +108,9 @@ func (s *Scheduler) expect(p *pending, f *failure) bool {
 
 // onlyVolumes reports whether the node rejects the pod only because of its volumes.
 func (f *failure) onlyVolumes(n *nodeInfo) bool {
-	return !slices.ContainsFunc(f.active, func(a *filter) bool { return a.name != volumeBinding && !a.check(f.cycle, n) })
+	return !slices.ContainsFunc(f.active, func(a *filter) bool {
+		return a.name != volumeBinding && a.refuse(f.cycle, n) != nil
+	})
 }
 
 // reconsider ends the nomination of a pod whose provisioner has given up the node.

@@ -35,9 +35,8 @@ var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: fi
 // taskFilters follow the default profile's filters.
 var taskFilters = []filter{
 	{
-		name:    "NodeHeartbeat",
-		check:   func(c *cycle, n *nodeInfo) bool { return !c.state.silent(n) },
-		explain: reason("node(s) sent no heartbeat"),
+		name:   "NodeHeartbeat",
+		refuse: unless(func(c *cycle, n *nodeInfo) bool { return !c.state.silent(n) }, "node(s) sent no heartbeat"),
 	},
 }
 

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // The back-off of a pod doubles with each failed attempt.
@@ -50,7 +52,7 @@ type queue struct {
 	pods          map[types.UID]*pending
 	unschedulable map[*pending]struct{}                          // pods with where == unschedulable
 	wide          int                                            // how many of them are wide
-	groups        map[types.NamespacedName]map[*pending]struct{} // pods by pod group
+	gangs         map[types.NamespacedName]map[*pending]struct{} // pods by pod group
 	heap          activeHeap
 	waiting       map[*pending]struct{} // underway, waiting for devices
 	resumed       []*pending            // underway, ready to bind
@@ -61,7 +63,7 @@ type queue struct {
 func newQueue() *queue {
 	return &queue{
 		pods:          map[types.UID]*pending{},
-		groups:        map[types.NamespacedName]map[*pending]struct{}{},
+		gangs:         map[types.NamespacedName]map[*pending]struct{}{},
 		unschedulable: map[*pending]struct{}{},
 		waiting:       map[*pending]struct{}{},
 		wake:          make(chan struct{}, 1),
@@ -71,10 +73,10 @@ func newQueue() *queue {
 func (q *queue) add(p *pending) {
 	q.pods[p.info.pod.UID] = p
 	if key := p.info.gang; key.Name != "" {
-		if q.groups[key] == nil {
-			q.groups[key] = map[*pending]struct{}{}
+		if q.gangs[key] == nil {
+			q.gangs[key] = map[*pending]struct{}{}
 		}
-		q.groups[key][p] = struct{}{}
+		q.gangs[key][p] = struct{}{}
 	}
 	q.activate(p)
 }
@@ -82,7 +84,7 @@ func (q *queue) add(p *pending) {
 // members returns the pods of a group that wait for a node.
 func (q *queue) members(key types.NamespacedName) []*pending {
 	var out []*pending
-	for p := range q.groups[key] {
+	for p := range q.gangs[key] {
 		if p.where != underway {
 			out = append(out, p)
 		}
@@ -174,7 +176,7 @@ func (q *queue) retry(p *pending, now time.Time) {
 	}
 	var pause time.Duration
 	if p.attempts > 1 {
-		pause = min(firstBackoff<<min(p.attempts-2, 10), mostBackoff) - now.Sub(p.failed)
+		pause = backoff.Pause(firstBackoff, mostBackoff, p.attempts-1) - now.Sub(p.failed)
 	}
 	if pause <= 0 {
 		q.activate(p)
@@ -205,9 +207,9 @@ func (q *queue) remove(p *pending) {
 	}
 	delete(q.waiting, p)
 	delete(q.pods, p.info.pod.UID)
-	delete(q.groups[p.info.gang], p)
-	if len(q.groups[p.info.gang]) == 0 {
-		delete(q.groups, p.info.gang)
+	delete(q.gangs[p.info.gang], p)
+	if len(q.gangs[p.info.gang]) == 0 {
+		delete(q.gangs, p.info.gang)
 	}
 }
 

@@ -401,7 +401,7 @@ func TestStateCountsRight(t *testing.T) {
 		for i, n := range s.order {
 			require.Equal(t, i, n.at)
 		}
-		for _, zones := range s.groups {
+		for _, zones := range s.siblings {
 			for z, c := range zones {
 				require.Equal(t, groups[z], c)
 			}
@@ -486,7 +486,7 @@ func TestNoNodeIsOverbooked(t *testing.T) {
 			s.assign(p, n.name)
 			for _, n := range s.order {
 				require.LessOrEqual(t, n.used.cpu, n.most.cpu)
-				require.LessOrEqual(t, n.groups["default/app=x,"], 1)
+				require.LessOrEqual(t, n.siblings["default/app=x,"], 1)
 			}
 		}
 	})

@@ -99,23 +99,24 @@ func (k *constraint) honorsTaints() bool {
 	return k.NodeTaintsPolicy != nil && *k.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
 }
 
-func spreads(c *cycle, n *nodeInfo) bool { return crowded(c, n) == "" }
+// Messages of PodTopologySpread.
+var (
+	skewed    = []string{"node(s) didn't match pod topology spread constraints"}
+	unlabeled = []string{"node(s) didn't match pod topology spread constraints (missing required label)"}
+)
 
-func explainSpread(c *cycle, n *nodeInfo) []string { return []string{crowded(c, n)} }
-
-func crowded(c *cycle, n *nodeInfo) string {
-	const refused = "node(s) didn't match pod topology spread constraints"
+func crowded(c *cycle, n *nodeInfo) []string {
 	for i := range c.spread.hard {
 		k := &c.spread.hard[i]
 		v, ok := k.domains.of(n)
 		if !ok {
-			return refused + " (missing required label)"
+			return unlabeled
 		}
 		if k.pods[v]+k.self-k.fewest() > int(k.MaxSkew) {
-			return refused
+			return skewed
 		}
 	}
-	return ""
+	return nil
 }
 
 // own copies the counts, so that preemption can change them in this cycle.
@@ -134,20 +135,20 @@ func (s *spread) move(p *podInfo, sign int) {
 	}
 }
 
-// prepareSpreadScore reports whether the pod is spread by ScheduleAnyway constraints or, without any, by its group.
+// prepareSpreadScore reports whether the pod is spread by ScheduleAnyway constraints or, without any, by its siblings.
 func prepareSpreadScore(c *cycle) bool {
 	if len(c.pod.Spec.TopologySpreadConstraints) > 0 {
 		return c.spread != nil && len(c.spread.soft) > 0
 	}
-	return c.group != "" && c.state.groups[c.group] != nil
+	return c.siblings != "" && c.state.siblings[c.siblings] != nil
 }
 
-// spreadScore prefers nodes and zones with few pods that match the constraints or belong to the same group.
+// spreadScore prefers nodes and zones with few pods that match the constraints or are siblings.
 func spreadScore(c *cycle, n *nodeInfo) (sum int64) {
 	if len(c.pod.Spec.TopologySpreadConstraints) == 0 {
-		sum = -int64(n.groups[c.group])
+		sum = -int64(n.siblings[c.siblings])
 		if len(c.state.zones) > 1 {
-			sum -= 2 * int64(c.state.groups[c.group][n.zone])
+			sum -= 2 * int64(c.state.siblings[c.siblings][n.zone])
 		}
 		return sum
 	}

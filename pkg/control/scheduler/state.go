@@ -26,7 +26,7 @@ type state struct {
 	// tallies caches counts of assigned pods, by name.
 	tallies     map[string]*tally
 	uses        uint64                    // number of tally uses
-	groups      map[string]map[string]int // pods by group and zone
+	siblings    map[string]map[string]int // number of pods, by siblingsOf and zone
 	zones       map[string]int            // nodes by zone
 	soft        int                       // nodes with PreferNoSchedule taints
 	priorities  map[int32]int             // pods by priority
@@ -58,7 +58,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{},
 		selections: map[string][]acceptance{},
-		groups:     map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
+		siblings:   map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, sample: sample,
 		namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles,
 		budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
@@ -96,9 +96,9 @@ func (s *state) setNode(node *corev1.Node) *nodeInfo {
 	}
 	n.set(node)
 	if was != n.zone {
-		for group, count := range n.groups {
-			s.group(group, was, -count)
-			s.group(group, n.zone, count)
+		for siblings, count := range n.siblings {
+			s.countSiblings(siblings, was, -count)
+			s.countSiblings(siblings, n.zone, count)
 		}
 	}
 	s.zones[n.zone]++
@@ -129,9 +129,9 @@ func (s *state) removeNode(name string) {
 	s.order[n.at].at = n.at
 	s.order[last] = nil
 	s.order = s.order[:last]
-	for group, count := range n.groups { // they no longer count in the node's zone
-		s.group(group, n.zone, -count)
-		s.group(group, "", count)
+	for siblings, count := range n.siblings { // they no longer count in the node's zone
+		s.countSiblings(siblings, n.zone, -count)
+		s.countSiblings(siblings, "", count)
 	}
 	n.at, n.node, n.zone = -1, nil, ""
 	s.nodesChanged()
@@ -144,20 +144,20 @@ func (s *state) removeNode(name string) {
 	}
 }
 
-func (s *state) group(group, zone string, count int) {
-	if group == "" || count == 0 {
+func (s *state) countSiblings(siblings, zone string, count int) {
+	if siblings == "" || count == 0 {
 		return
 	}
-	zones := s.groups[group]
+	zones := s.siblings[siblings]
 	if zones == nil {
 		zones = map[string]int{}
-		s.groups[group] = zones
+		s.siblings[siblings] = zones
 	}
 	if zones[zone] += count; zones[zone] <= 0 {
 		delete(zones, zone)
 	}
 	if len(zones) == 0 {
-		delete(s.groups, group)
+		delete(s.siblings, siblings)
 	}
 }
 
@@ -170,7 +170,7 @@ func (s *state) assign(p *podInfo, name string) {
 	p.node, p.demand = n, nil
 	n.count(p, 1)
 	s.volumes.use(p, 1)
-	s.group(p.group, n.zone, 1)
+	s.countSiblings(p.siblings, n.zone, 1)
 	s.pods[p.pod.UID] = p
 	s.priorities[p.priority]++
 	s.gangs.count(p, 1)
@@ -187,7 +187,7 @@ func (s *state) remove(p *podInfo) {
 	n := p.node
 	n.count(p, -1)
 	s.volumes.use(p, -1)
-	s.group(p.group, n.zone, -1)
+	s.countSiblings(p.siblings, n.zone, -1)
 	delete(s.pods, p.pod.UID)
 	s.gangs.count(p, -1)
 	s.tallyPod(p, -1)
@@ -272,7 +272,7 @@ func (c *cycle) prepare() []*filter {
 
 func (c *cycle) refusedBy(active []*filter, n *nodeInfo) int {
 	for i, f := range active {
-		if !f.check(c, n) {
+		if f.refuse(c, n) != nil {
 			return i
 		}
 	}

@@ -16,13 +16,13 @@ import (
 // feasible ones, reserves claim resources on the chosen node, preBinds prepare the pod outside the lock, and then
 // the binding is written.
 
-// filter rejects nodes. check must be fast and not allocate. explain returns upstream's messages.
+// filter rejects nodes.
 type filter struct {
 	name string
 	// prepare runs once per cycle. If it returns false, the pod skips the filter. Nil means that no pod skips it.
 	prepare func(*cycle) bool
-	check   func(*cycle, *nodeInfo) bool
-	explain func(*cycle, *nodeInfo) []string
+	// refuse returns upstream's messages, nil if the node passes. It runs for most nodes in most cycles.
+	refuse func(*cycle, *nodeInfo) []string
 	// curable means that evicting pods from the node may make it pass.
 	curable bool
 	// wide means that a change on one node may make another one pass.
@@ -37,42 +37,48 @@ const (
 // filters run in this order. The first one to reject a node provides the reason.
 var filters = []filter{
 	{
-		name: "NodeUnschedulable", check: schedulable, explain: reason("node(s) were unschedulable"),
+		name: "NodeUnschedulable", refuse: unless(schedulable, "node(s) were unschedulable"),
 	}, {
-		name: "NodeName", check: nodeNamed, explain: reason("node(s) didn't match the requested node name"),
+		name: "NodeName", refuse: unless(nodeNamed, "node(s) didn't match the requested node name"),
 	}, {
-		name: "TaintToleration", check: tolerated, explain: reason("node(s) had untolerated taint(s)"),
+		name: "TaintToleration", refuse: unless(tolerated, "node(s) had untolerated taint(s)"),
 	}, {
-		name: nodeAffinity, prepare: func(c *cycle) bool { return c.selection != nil }, check: selected,
-		explain: reason("node(s) didn't match Pod's node affinity/selector"),
+		name: nodeAffinity, prepare: func(c *cycle) bool { return c.selection != nil },
+		refuse: unless(selected, "node(s) didn't match Pod's node affinity/selector"),
 	}, {
-		name: "NodePorts", prepare: func(c *cycle) bool { return len(c.ports) > 0 }, check: portsFree,
-		explain: reason("node(s) didn't have free ports for the requested pod ports"), curable: true,
+		name: "NodePorts", prepare: func(c *cycle) bool { return len(c.ports) > 0 },
+		refuse: unless(portsFree, "node(s) didn't have free ports for the requested pod ports"), curable: true,
 	}, {
-		name: "NodeResourcesFit", check: fits, explain: explainFit, curable: true,
+		name: "NodeResourcesFit", refuse: shortages, curable: true,
 	}, {
-		name: "VolumeRestrictions", prepare: prepareVolumes, check: claimsFree, explain: reason(usedByAnotherPod), wide: true,
+		name: "VolumeRestrictions", prepare: prepareVolumes, refuse: unless(claimsFree, usedByAnotherPod), wide: true,
 	}, {
-		name: "NodeVolumeLimits", prepare: prepareLimits, check: limitsMet, explain: explainLimits, curable: true,
+		name: "NodeVolumeLimits", prepare: prepareLimits, refuse: limits, curable: true,
 	}, {
-		name: volumeBinding, prepare: prepareVolumes, check: volumesFit, explain: explainVolumes,
+		name: volumeBinding, prepare: prepareVolumes, refuse: volumesUnfit,
 	}, {
-		name: "VolumeZone", prepare: prepareVolumes, check: zonesMatch, explain: reason(otherZone),
+		name: "VolumeZone", prepare: prepareVolumes, refuse: unless(zonesMatch, otherZone),
 	}, {
-		name: dynamicResources, prepare: prepareDevices, check: devicesFit, explain: explainDevices,
+		name: dynamicResources, prepare: prepareDevices, refuse: devicesUnfit,
 	}, {
-		name: "NodeDeclaredFeatures", prepare: prepareFeatures, check: hasFeatures,
-		explain: reason("node(s) didn't match Pod's required features"),
+		name: "NodeDeclaredFeatures", prepare: prepareFeatures,
+		refuse: unless(hasFeatures, "node(s) didn't match Pod's required features"),
 	}, {
-		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
+		name: "PodTopologySpread", prepare: prepareSpread, refuse: crowded, curable: true, wide: true,
 	}, {
-		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true,
-		wide: true,
+		name: "InterPodAffinity", prepare: preparePodAffinity, refuse: violatedAffinity, curable: true, wide: true,
 	},
 }
 
-func reason(text string) func(*cycle, *nodeInfo) []string {
-	return func(*cycle, *nodeInfo) []string { return []string{text} }
+// unless returns the refuse function of a check that has one message.
+func unless(passes func(*cycle, *nodeInfo) bool, message string) func(*cycle, *nodeInfo) []string {
+	refusal := []string{message}
+	return func(c *cycle, n *nodeInfo) []string {
+		if passes(c, n) {
+			return nil
+		}
+		return refusal
+	}
 }
 
 type score struct {

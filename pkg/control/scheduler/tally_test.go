@@ -119,7 +119,7 @@ func verdicts(s *state, pod *corev1.Pod) map[string]string {
 	out := map[string]string{}
 	for _, n := range s.order {
 		for _, f := range active {
-			out[n.name] += fmt.Sprint(f.name, f.check(c, n), " ")
+			out[n.name] += fmt.Sprint(f.name, f.refuse(c, n) == nil, " ")
 		}
 	}
 	for i := range c.profile.scores {

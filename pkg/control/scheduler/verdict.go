@@ -113,14 +113,15 @@ func (s *state) explain(of *corev1.Pod) Explanation {
 		v := &out.Nodes[i]
 		v.Name, v.Fits = n.name, true
 		for by, f := range active {
-			if f.check(c, n) {
+			reasons := f.refuse(c, n)
+			if reasons == nil {
 				continue
 			}
 			if v.Fits {
 				failed.refused[i] = uint8(by)
 				v.Fits, v.Refused = false, map[string][]string{}
 			}
-			v.Refused[f.name] = f.explain(c, n)
+			v.Refused[f.name] = reasons
 		}
 		if v.Fits {
 			fit = append(fit, n)

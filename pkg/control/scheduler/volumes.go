@@ -202,9 +202,7 @@ const (
 	otherZone = "node(s) had no available volume zone"
 )
 
-func volumesFit(c *cycle, n *nodeInfo) bool { return len(c.volumesUnfit(n, nil)) == 0 }
-
-func explainVolumes(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
+func volumesUnfit(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
 
 // volumesUnfit returns why a node cannot provide the pod's volumes. If it can and into is not nil, it fills into.
 func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {

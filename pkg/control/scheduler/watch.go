@@ -114,7 +114,7 @@ func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 	}
 	c := s.cycle(p)
 	for i := range p.profile.filters {
-		if f := &p.profile.filters[i]; !f.wide && (f.prepare == nil || f.prepare(c)) && !f.check(c, n) {
+		if f := &p.profile.filters[i]; !f.wide && (f.prepare == nil || f.prepare(c)) && f.refuse(c, n) != nil {
 			return false
 		}
 	}

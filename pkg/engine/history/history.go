@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -111,34 +110,6 @@ func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplat
 		Data:     runtime.RawExtension{Raw: data},
 		Revision: number,
 	}
-}
-
-// Claimed is the result of Claim.
-type Claimed struct {
-	// All are the revisions that the owner controls or adopts, oldest first.
-	All            []*appsv1.ControllerRevision
-	Adopt, Release []*appsv1.ControllerRevision
-}
-
-// Claim determines the revisions of an owner that is not being deleted: the owned and the orphaned revisions that match
-// its selector.
-func Claim(owned, orphans []*appsv1.ControllerRevision, selector labels.Selector) Claimed {
-	var c Claimed
-	for _, r := range owned {
-		if selector.Matches(labels.Set(r.Labels)) {
-			c.All = append(c.All, r)
-		} else if r.DeletionTimestamp == nil {
-			c.Release = append(c.Release, r)
-		}
-	}
-	for _, r := range orphans {
-		if r.DeletionTimestamp == nil && selector.Matches(labels.Set(r.Labels)) {
-			c.Adopt = append(c.Adopt, r)
-			c.All = append(c.All, r)
-		}
-	}
-	Sort(c.All)
-	return c
 }
 
 // Sort sorts revisions by number, then by age and name.

@@ -7,7 +7,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -81,29 +80,20 @@ func TestSplitComparesTheMeaning(t *testing.T) {
 	}
 }
 
-func TestClaim(t *testing.T) {
-	make := func(name string, number int64, app string) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}}, Revision: number,
-		}
+func TestForgottenRevisions(t *testing.T) {
+	make := func(name string, number int64) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name}, Revision: number}
 	}
+	all := []*appsv1.ControllerRevision{make("4", 4), make("2", 2), make("1", 1), make("3", 3)}
 	names := func(all []*appsv1.ControllerRevision) (out []string) {
 		for _, r := range all {
 			out = append(out, r.Name)
 		}
 		return out
 	}
-	gone := make("gone", 9, "web")
-	gone.DeletionTimestamp = &metav1.Time{}
-	c := Claim([]*appsv1.ControllerRevision{make("b", 2, "web"), make("other", 5, "x")},
-		[]*appsv1.ControllerRevision{make("a", 1, "web"), gone, make("y", 4, "y")},
-		labels.SelectorFromSet(labels.Set{"app": "web"}))
-	require.Equal(t, []string{"a", "b"}, names(c.All))
-	require.Equal(t, []string{"a"}, names(c.Adopt))
-	require.Equal(t, []string{"other"}, names(c.Release))
-	require.EqualValues(t, 3, Next(c.All))
-
-	all := []*appsv1.ControllerRevision{make("1", 1, ""), make("2", 2, ""), make("3", 3, ""), make("4", 4, "")}
+	Sort(all)
+	require.Equal(t, []string{"1", "2", "3", "4"}, names(all))
+	require.EqualValues(t, 5, Next(all))
 	live := func(r *appsv1.ControllerRevision) bool { return r.Name == "1" || r.Name == "4" }
 	require.Equal(t, []string{"2"}, names(Excess(all, 1, live)))
 	require.Empty(t, Excess(all, 2, live))

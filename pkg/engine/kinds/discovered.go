@@ -25,8 +25,8 @@ import (
 const (
 	// discoveryTimeout bounds one discovery request.
 	discoveryTimeout = 30 * time.Second
-	// settle is how long definitions must be unchanged before the kinds are discovered again.
-	settle = 500 * time.Millisecond
+	// quietFor is how long definitions must be unchanged before the kinds are discovered again.
+	quietFor = 500 * time.Millisecond
 	// A failed discovery is retried after retryFirst up to retryMost.
 	retryFirst, retryMost = time.Second, time.Minute
 )
@@ -108,7 +108,7 @@ func (d *Discovered) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.dirty:
-			again.Reset(settle)
+			again.Reset(quietFor)
 			continue
 		case <-again.C:
 		}

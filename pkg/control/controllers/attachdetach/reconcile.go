@@ -175,8 +175,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	for _, a := range d.Detach {
-		if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); err != nil && !apierrors.IsNotFound(err) &&
-			!apierrors.IsConflict(err) {
+		if err := engine.Remove(ctx, r.Client, a); err != nil {
 			return engine.Result{}, err
 		}
 	}
@@ -244,10 +243,8 @@ func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[st
 	r.mu.Lock()
 	o.Since = r.unused[name]
 	r.mu.Unlock()
-	var n corev1.Node
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
-		o.Node = &n
-	} else if !apierrors.IsNotFound(err) {
+	var err error
+	if o.Node, err = engine.Find[corev1.Node](ctx, r.Cache, "", name); err != nil {
 		return o, nil, err
 	}
 	var list corev1.PodList
@@ -303,23 +300,17 @@ func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[st
 
 // volumeOf returns the volume of a bound claim, or nil if it needs no attaching.
 func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolume, error) {
-	var c corev1.PersistentVolumeClaim
-	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: claim}, &c); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if c.Spec.VolumeName == "" || c.Status.Phase != corev1.ClaimBound {
-		return nil, nil //nolint:nilnil // it is not bound yet
+	c, err := engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, namespace, claim)
+	if c == nil || c.Spec.VolumeName == "" || c.Status.Phase != corev1.ClaimBound {
+		return nil, err
 	}
 	v, err := r.volume(ctx, c.Spec.VolumeName)
 	if v == nil || err != nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID {
 		return nil, err
 	}
-	var d storagev1.CSIDriver
-	err = r.Cache.Get(ctx, client.ObjectKey{Name: v.Spec.CSI.Driver}, &d)
-	if apierrors.IsNotFound(err) {
-		return v, nil // upstream attaches volumes of unknown drivers, too
-	}
-	if err != nil || d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired {
+	// Upstream attaches volumes of unknown drivers, too.
+	d, err := engine.Find[storagev1.CSIDriver](ctx, r.Cache, "", v.Spec.CSI.Driver)
+	if err != nil || d != nil && d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired {
 		return nil, err
 	}
 	return v, nil
@@ -327,12 +318,9 @@ func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*co
 
 // volume returns a CSI volume, or nil if it does not exist or is not a CSI volume.
 func (r *reconciler) volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
-	var v corev1.PersistentVolume
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &v); err != nil {
-		return nil, client.IgnoreNotFound(err)
+	v, err := engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", name)
+	if v == nil || v.Spec.CSI == nil {
+		return nil, err
 	}
-	if v.Spec.CSI == nil {
-		return nil, nil //nolint:nilnil // not ours
-	}
-	return &v, nil
+	return v, nil
 }

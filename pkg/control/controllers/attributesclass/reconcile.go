@@ -30,7 +30,7 @@ func New() *engine.Reconciler {
 		Writes:  []engine.Write{{Object: class, Parts: []engine.Part{engine.Finalizers}}},
 		Indexes: []engine.Index{{Object: claim, Name: index, Values: named}, {Object: volume, Name: index, Values: named}},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			return engine.Each(env, (&reconciler{env}).reconcile)
 		},
 	}
 }
@@ -55,11 +55,7 @@ func dropped(_ context.Context, _ engine.Env, was, is client.Object) []engine.Re
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var c storagev1.VolumeAttributesClass
-	if err := r.Cache.Get(ctx, req.NamespacedName, &c); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, c *storagev1.VolumeAttributesClass) (engine.Result, error) {
 	used := false
 	for _, list := range []client.ObjectList{&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}} {
 		if err := r.ByIndex(ctx, list, "", index, c.Name); err != nil {
@@ -67,11 +63,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 		used = used || meta.LenList(list) > 0
 	}
-	finalizers := Plan(&c, used)
+	finalizers := Plan(c, used)
 	if slices.Equal(finalizers, c.Finalizers) {
 		return engine.Result{}, nil
 	}
 	next := c.DeepCopy()
 	next.Finalizers = finalizers
-	return engine.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, next))
+	return engine.Result{}, r.Client.Update(ctx, next)
 }

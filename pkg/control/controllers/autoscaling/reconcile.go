@@ -12,7 +12,6 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -88,14 +87,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if a.Err != nil {
 		r.Log.Debug("could not autoscale", "autoscaler", req.String(), "error", a.Err)
 	}
-	if !equality.Semantic.DeepEqual(a.Status, hpa.Status) {
-		next := hpa.DeepCopy()
-		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
-			return engine.Result{}, err
-		}
-	}
-	return engine.Result{RequeueAfter: period}, nil
+	return engine.Result{RequeueAfter: period},
+		client.IgnoreNotFound(engine.SetStatus(ctx, r.Client, &hpa, &hpa.Status, a.Status))
 }
 
 func (r *reconciler) decide(ctx context.Context, key types.NamespacedName,

@@ -99,7 +99,7 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	switch op {
 	case Create:
 		err = c.Create(ctx, next)
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if engine.Terminating(err) {
 			return nil // the end of the namespace causes an event
 		}
 		if _, hasStatus := want.(*networkingv1.ServiceCIDR); hasStatus && err == nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/cluster-bootstrap/token/jws"
@@ -42,21 +41,17 @@ func NewSigner() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Spec}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var info corev1.ConfigMap
-				if err := env.Cache.Get(ctx, req.NamespacedName, &info); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
+			return engine.Each(env, func(ctx context.Context, info *corev1.ConfigMap) (engine.Result, error) {
 				var list corev1.SecretList
 				if err := env.Cache.List(ctx, &list, client.InNamespace(metav1.NamespaceSystem)); err != nil {
 					return engine.Result{}, err
 				}
-				signed, again, err := Sign(&info, list.Items, env.Now())
+				signed, again, err := Sign(info, list.Items, env.Now())
 				if err == nil && signed != nil {
-					err = client.IgnoreNotFound(env.Client.Update(ctx, signed))
+					err = env.Client.Update(ctx, signed)
 				}
 				return engine.Result{RequeueAfter: again}, err
-			}
+			})
 		},
 	}
 }
@@ -122,24 +117,16 @@ func NewCleaner() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.Secret{}, Parts: []engine.Part{engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var s corev1.Secret
-				if err := env.Cache.Get(ctx, req.NamespacedName, &s); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				if !isToken(&s) || s.DeletionTimestamp != nil {
+			return engine.Each(env, func(ctx context.Context, s *corev1.Secret) (engine.Result, error) {
+				if !isToken(s) || s.DeletionTimestamp != nil {
 					return engine.Result{}, nil
 				}
-				left, expired := secrets.GetExpiration(&s, env.Now())
+				left, expired := secrets.GetExpiration(s, env.Now())
 				if !expired {
 					return engine.Result{RequeueAfter: max(left, 0)}, nil
 				}
-				err := env.Client.Delete(ctx, &s, engine.Preconditions(&s))
-				if apierrors.IsConflict(err) { // it was renewed, which causes an event
-					return engine.Result{}, nil
-				}
-				return engine.Result{}, client.IgnoreNotFound(err)
-			}
+				return engine.Result{}, engine.Remove(ctx, env.Client, s)
+			})
 		},
 	}
 }

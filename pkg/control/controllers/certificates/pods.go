@@ -21,16 +21,12 @@ func NewPodCleaner() *engine.Reconciler {
 		Watches: []engine.Watch{{Object: requests, Changed: func(_, _ client.Object) bool { return false }}},
 		Writes:  []engine.Write{{Object: requests, Parts: []engine.Part{engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var r certificatesv1.PodCertificateRequest
-				if err := env.Cache.Get(ctx, req.NamespacedName, &r); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
+			return engine.Each(env, func(ctx context.Context, r *certificatesv1.PodCertificateRequest) (engine.Result, error) {
 				if left := r.CreationTimestamp.Add(retainPodRequest).Sub(env.Now()); left > 0 {
 					return engine.Result{RequeueAfter: left}, nil
 				}
-				return engine.Result{}, client.IgnoreNotFound(env.Client.Delete(ctx, &r, engine.Preconditions(&r)))
-			}
+				return engine.Result{}, engine.Remove(ctx, env.Client, r)
+			})
 		},
 	}
 }

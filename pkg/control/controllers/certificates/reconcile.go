@@ -13,7 +13,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
@@ -34,24 +33,21 @@ func New(signers map[string]Signer) *engine.Reconciler {
 			{Object: &authorizationv1.SubjectAccessReview{}, Parts: []engine.Part{engine.Create}},
 		},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return reconcile(ctx, env, req, signers)
-			}
+			return engine.Each(env, func(ctx context.Context,
+				r *certificatesv1.CertificateSigningRequest) (engine.Result, error) {
+				return reconcile(ctx, env, r, signers)
+			})
 		},
 	}
 }
 
-func reconcile(ctx context.Context, env engine.Env, req engine.Request,
+func reconcile(ctx context.Context, env engine.Env, there *certificatesv1.CertificateSigningRequest,
 	signers map[string]Signer) (engine.Result, error) {
-	var there certificatesv1.CertificateSigningRequest
-	if err := env.Cache.Get(ctx, req.NamespacedName, &there); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	a := Plan(&there, func(name string) bool { return signers[name] != nil }, env.Now())
+	a := Plan(there, func(name string) bool { return signers[name] != nil }, env.Now())
 	r, result := there.DeepCopy(), engine.Result{RequeueAfter: a.Again}
 	switch a.Verb {
 	case Delete:
-		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Unchanged(r))) // unless approved now
+		return result, env.Client.Delete(ctx, r, engine.Unchanged(r)) // unless approved now
 	case Approve:
 		message, err := permitted(ctx, env, r, a.Approvals)
 		if err == nil && message == "" { // a role may grant the permission later
@@ -64,7 +60,7 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request,
 		}
 		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: message})
-		return result, client.IgnoreNotFound(env.Client.SubResource("approval").Update(ctx, r))
+		return result, env.Client.SubResource("approval").Update(ctx, r)
 	case Sign:
 		key, extended := usage(r.Spec.Usages)
 		cert, err := signers[r.Spec.SignerName](a.Request, key, extended, life(r))
@@ -72,13 +68,13 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request,
 			return result, err
 		}
 		r.Status.Certificate = cert
-		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
+		return result, env.Client.Status().Update(ctx, r)
 	case Fail:
 		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure",
 			Message:        a.Message,
 			LastUpdateTime: metav1.NewTime(env.Now())})
-		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
+		return result, env.Client.Status().Update(ctx, r)
 	}
 	return result, nil
 }

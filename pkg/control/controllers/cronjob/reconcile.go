@@ -36,7 +36,7 @@ func New() *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&batchv1.Job{})},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env, env.ByIndex}).reconcile
+			return engine.Each(env, (&reconciler{env, env.ByIndex}).reconcile)
 		},
 	}
 }
@@ -67,30 +67,18 @@ type reconciler struct {
 	find func(ctx context.Context, list client.ObjectList, namespace, index, value string) error
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var c batchv1.CronJob
-	if err := r.Cache.Get(ctx, req.NamespacedName, &c); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, c *batchv1.CronJob) (engine.Result, error) {
 	var list batchv1.JobList
 	if err := r.find(ctx, &list, c.Namespace, engine.ControllerIndex, string(c.UID)); err != nil {
 		return engine.Result{}, err
 	}
-	o := cron.Observed{CronJob: &c}
-	for i := range list.Items {
-		o.Jobs = append(o.Jobs, &list.Items[i])
-	}
-	a := cron.Plan(o, r.Now())
+	a := cron.Plan(cron.Observed{CronJob: c, Jobs: engine.Pointers(list.Items)}, r.Now())
 	for _, e := range a.Events {
-		r.Events.Event(&c, e.Type, e.Reason, "%s", e.Message)
+		r.Events.Event(c, e.Type, e.Reason, "%s", e.Message)
 	}
-	failed := r.apply(ctx, &c, &a)
-	if !equality.Semantic.DeepEqual(a.Status, c.Status) {
-		next := c.DeepCopy()
-		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
-		}
+	failed := r.apply(ctx, c, &a)
+	if err := engine.SetStatus(ctx, r.Client, c, &c.Status, a.Status); err != nil {
+		return engine.Result{}, err
 	}
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
@@ -114,8 +102,8 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *cron.Acti
 		r.Events.Event(c, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", a.Create.Name)
 		a.Status = cron.Started(a.Status, a.Create, a.Scheduled)
 		return nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil
+	case engine.Terminating(err):
+		return err
 	case apierrors.IsAlreadyExists(err):
 		// A Job with this name and another owner takes the place of this run. Plan has already handled the
 		// CronJob's own Jobs.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/history"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
@@ -25,22 +26,14 @@ const generationLabel = "pod-template-generation"
 type Observed struct {
 	Set   *appsv1.DaemonSet
 	Nodes []*corev1.Node
-	// Owned are the pods that the set controls. Orphans are the pods in its namespace without a controller. The
-	// revisions are divided likewise.
-	Owned, Orphans                  []*corev1.Pod
-	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
+	history.Dependents
 	// Wait returns the time until a failed pod on the node may be replaced.
 	Wait func(node string) time.Duration
 }
 
 // Actions is what to do, in the order of the fields.
 type Actions struct {
-	Pods      podstate.Claimed
-	Revisions history.Claimed
-	// Create is the template's revision if it does not exist yet. Renumber is an old revision to make the latest,
-	// with Number as its revision. If either is set, the fields below are not.
-	Create, Renumber *appsv1.ControllerRevision
-	Number           int64
+	history.Actions
 	// Hash is the hash label of up-to-date pods. Relabel are the pods of duplicates of the current revision, which
 	// get this label.
 	Hash    string
@@ -50,14 +43,8 @@ type Actions struct {
 	Delete []*corev1.Pod
 	// Ended are the pods in Delete that failed or succeeded. They cause events and, if they failed, back-off.
 	Ended []*corev1.Pod
-	// Forget are duplicate revisions and revisions beyond the history limit.
-	Forget []*appsv1.ControllerRevision
 	// Status is the status before pods are created and deleted.
 	Status appsv1.DaemonSetStatus
-	// Again is the time until a pod becomes available or a failed one may be replaced, 0 if neither is pending.
-	Again time.Duration
-	// More means that the burst limit left work for another call.
-	More bool
 }
 
 // Plan computes one step. The set must not be terminating, and its selector must not be empty. Plan does not change o.
@@ -72,8 +59,9 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 		return Actions{}, err
 	}
 	p := &plan{set: set, now: now, wait: o.Wait, nodes: map[string]*node{}}
-	p.a.Pods = podstate.Claim(o.Owned, o.Orphans, selector, nil)
-	p.a.Revisions = history.Claim(o.OwnedRevisions, o.OrphanRevisions, selector)
+	p.a.Pods = engine.Claim(set, o.Owned, o.Orphans, selector, nil)
+	p.a.Revisions = engine.Claim(set, o.OwnedRevisions, o.OrphanRevisions, selector, nil)
+	history.Sort(p.a.Revisions.All)
 	if !p.revise(data) {
 		return p.a, nil
 	}
@@ -120,7 +108,7 @@ func (p *plan) revise(data []byte) bool {
 	}
 	last := current[len(current)-1]
 	if last.Revision < next || last.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" {
-		p.a.Renumber, p.a.Number = last, max(next, last.Revision)
+		p.a.Renumber, p.a.Number = labelled(last), max(next, last.Revision)
 		return false
 	}
 	p.a.Hash = last.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
@@ -129,12 +117,22 @@ func (p *plan) revise(data []byte) bool {
 	for _, r := range p.dups {
 		same[r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
 	}
-	for _, pod := range p.a.Pods.Pods {
+	for _, pod := range p.a.Pods.All {
 		if hash := pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; hash != p.a.Hash && same[hash] {
 			p.a.Relabel = append(p.a.Relabel, pod)
 		}
 	}
 	return true
+}
+
+// labelled returns the revision with a hash label. As upstream, one without the label gets its name as the hash.
+func labelled(r *appsv1.ControllerRevision) *appsv1.ControllerRevision {
+	if r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] != "" {
+		return r
+	}
+	return engine.Changed(r, func(r *appsv1.ControllerRevision) {
+		metav1.SetMetaDataLabel(&r.ObjectMeta, appsv1.DefaultDaemonSetUniqueLabelKey, r.Name)
+	})
 }
 
 func (p *plan) arrange(nodes []*corev1.Node) {
@@ -143,7 +141,7 @@ func (p *plan) arrange(nodes []*corev1.Node) {
 		run, stay := fit.of(n)
 		p.nodes[n.Name] = &node{here: true, run: run, stay: stay}
 	}
-	for _, pod := range p.a.Pods.Pods {
+	for _, pod := range p.a.Pods.All {
 		name := target(pod)
 		if name == "" || podstate.Ended(pod) && pod.DeletionTimestamp != nil {
 			continue
@@ -277,7 +275,7 @@ func (p *plan) pruneSurge(running []*corev1.Pod) {
 func (p *plan) forget() {
 	p.a.Forget = append(p.a.Forget, p.dups...)
 	live := map[string]bool{}
-	for _, pod := range p.a.Pods.Pods {
+	for _, pod := range p.a.Pods.All {
 		live[pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
 	}
 	limit := int32(10)

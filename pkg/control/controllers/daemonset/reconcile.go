@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,7 +46,7 @@ func New() *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(&appsv1.ControllerRevision{})},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env, flowcontrol.NewBackOff(failedFirst, failedMost)}).reconcile
+			return engine.Each(env, (&reconciler{env, flowcontrol.NewBackOff(failedFirst, failedMost)}).reconcile)
 		},
 	}
 }
@@ -69,11 +68,7 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 	if env.Cache.List(ctx, &all) != nil {
 		return nil
 	}
-	out := make([]engine.Request, len(all.Items))
-	for i := range all.Items {
-		out[i] = engine.RequestFor(all.Items[i].Namespace, all.Items[i].Name)
-	}
-	return out
+	return engine.Requests(all.Items, nil)
 }
 
 // placementChanged reports whether a node's labels or taints changed. Heartbeats are irrelevant.
@@ -104,20 +99,16 @@ type reconciler struct {
 	failed *flowcontrol.Backoff
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var set appsv1.DaemonSet
-	if err := r.Cache.Get(ctx, req.NamespacedName, &set); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, set *appsv1.DaemonSet) (engine.Result, error) {
 	if s := set.Spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		r.Events.Event(&set, corev1.EventTypeWarning, "SelectingAll",
+		r.Events.Event(set, corev1.EventTypeWarning, "SelectingAll",
 			"This daemon set is selecting all pods. A non-empty selector is required.")
 		return engine.Result{}, nil
 	}
 	if set.DeletionTimestamp != nil {
 		return engine.Result{}, nil // its revisions may already be deleted, so the status cannot be computed
 	}
-	o, err := r.observe(ctx, &set)
+	o, err := r.observe(ctx, set)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -125,19 +116,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err != nil {
 		return engine.Result{}, err
 	}
-	step := history.Step{
-		Own:    func() (bool, error) { return r.own(ctx, &set, a) },
-		Pods:   func() error { return r.pods(ctx, &set, a) },
-		Forget: a.Forget,
-		More:   a.More,
-		Again:  a.Again,
-	}
-	if !equality.Semantic.DeepEqual(a.Status, set.Status) {
-		next := set.DeepCopy()
-		next.Status = a.Status
-		step.Status = next
-	}
-	return step.Carry(ctx, r.Env, req)
+	return a.Carry(ctx, r.Env, history.Workload{Object: set, Kind: kind, Collisions: &set.Status.CollisionCount},
+		func() error { return r.pods(ctx, set, a) },
+		func() error { return engine.SetStatus(ctx, r.Client, set, &set.Status, a.Status) })
 }
 
 func (r *reconciler) observe(ctx context.Context, set *appsv1.DaemonSet) (o Observed, err error) {
@@ -153,20 +134,8 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.DaemonSet) (o Obse
 	if err := r.Cache.List(ctx, &nodes); err != nil {
 		return o, err
 	}
-	o.Nodes = make([]*corev1.Node, len(nodes.Items))
-	for i := range nodes.Items {
-		o.Nodes[i] = &nodes.Items[i]
-	}
-	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
-		return o, err
-	}
-	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, engine.NoController); err != nil {
-		return o, err
-	}
-	if o.OwnedRevisions, err = history.List(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
-		return o, err
-	}
-	o.OrphanRevisions, err = history.List(ctx, r.Env, set.Namespace, engine.NoController)
+	o.Nodes = engine.Pointers(nodes.Items)
+	o.Dependents, err = history.Observe(ctx, r.Env, set)
 	return o, err
 }
 
@@ -175,44 +144,14 @@ func backoffKey(set *appsv1.DaemonSet, node string) string {
 	return fmt.Sprintf("%s/%d/%s", set.UID, set.Status.ObservedGeneration, node)
 }
 
-// own adopts and releases objects, and writes the current revision. settled is false if Plan must run again before
-// pods are changed.
-func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) (settled bool, err error) {
-	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
-		return false, err
-	}
-	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
-		return false, err
-	}
-	if len(a.Revisions.Adopt) > 0 {
-		return false, nil // the adopted revisions have changed
-	}
-	switch {
-	case a.Create != nil:
-		return false, history.Create(ctx, r.Client, set, a.Create, collisions)
-	case a.Renumber != nil:
-		next := a.Renumber.DeepCopy()
-		if next.Labels == nil {
-			next.Labels = map[string]string{}
-		}
-		if next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" {
-			next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = next.Name // as upstream labels revisions without one
-		}
-		return false, history.Renumber(ctx, r.Client, next, a.Number)
-	}
+func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions) error {
 	for _, p := range a.Relabel {
 		next := p.DeepCopy()
 		next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = a.Hash
 		if err := client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFrom(p))); err != nil {
-			return false, err
+			return err
 		}
 	}
-	return true, nil
-}
-
-func collisions(o client.Object) **int32 { return &o.(*appsv1.DaemonSet).Status.CollisionCount }
-
-func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions) error {
 	for _, p := range a.Ended {
 		if p.Status.Phase == corev1.PodFailed {
 			r.failed.GC()
@@ -224,30 +163,9 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions)
 				"Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
 		}
 	}
-	created := engine.SlowStart(len(a.Run), func(i int) error {
-		p := Pod(set, a.Hash, a.Run[i])
-		err := r.Client.Create(ctx, p)
-		switch {
-		case err == nil:
-			r.Events.Event(set, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", p.Name)
-		case !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-			r.Events.Event(set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
-		}
-		return err
-	})
-	if apierrors.HasStatusCause(created, corev1.NamespaceTerminatingCause) {
-		return nil
-	}
-	deleted := engine.Parallel(len(a.Delete), func(i int) error {
-		p := a.Delete[i]
-		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
-		if err == nil {
-			r.Events.Event(set, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
-		} else if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			r.Events.Event(set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-			return err
-		}
-		return nil
-	})
-	return errors.Join(created, deleted)
+	return errors.Join(
+		engine.SlowStart(len(a.Run), func(i int) error {
+			return podstate.Create(ctx, r.Env, set, Pod(set, a.Hash, a.Run[i]))
+		}),
+		podstate.Delete(ctx, r.Env, set, a.Delete))
 }

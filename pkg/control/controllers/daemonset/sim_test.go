@@ -208,7 +208,7 @@ func (s *sim) check(a Actions) {
 	fit := newEligibility(s.set)
 	live := map[string][]*corev1.Pod{}
 	owned := map[string]bool{}
-	for _, p := range a.Pods.Pods {
+	for _, p := range a.Pods.All {
 		owned[p.Name] = true
 		if podstate.Active(p) {
 			live[target(p)] = append(live[target(p)], p)

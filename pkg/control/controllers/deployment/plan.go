@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
 // The annotations that upstream and kubectl use for a deployment's history, which is stored on its sets.
@@ -32,7 +34,7 @@ type Observed struct {
 
 // Actions is what to do, in the order of the fields.
 type Actions struct {
-	Adopt, Release []*appsv1.ReplicaSet
+	engine.Claimed[*appsv1.ReplicaSet]
 	// Create is the new set, nil if it exists or must not be created yet.
 	Create *appsv1.ReplicaSet
 	// Update are the changed sets in their desired state. Scaled are the changes of size, for events.
@@ -106,25 +108,10 @@ type plan struct {
 }
 
 func (p *plan) claim(o Observed, selector labels.Selector) {
-	deleting := p.d.DeletionTimestamp != nil
-	take := func(rs *appsv1.ReplicaSet) {
+	p.a.Claimed = engine.Claim(p.d, o.Owned, o.Orphans, selector, nil)
+	for _, rs := range p.a.All {
 		p.was[rs.Name] = rs
 		p.all = append(p.all, rs.DeepCopy())
-	}
-	for _, rs := range o.Owned {
-		if selector.Matches(labels.Set(rs.Labels)) {
-			take(rs)
-		} else if !deleting && rs.DeletionTimestamp == nil {
-			p.a.Release = append(p.a.Release, rs)
-		}
-	}
-	if !deleting {
-		for _, rs := range o.Orphans {
-			if rs.DeletionTimestamp == nil && selector.Matches(labels.Set(rs.Labels)) {
-				p.a.Adopt = append(p.a.Adopt, rs)
-				take(rs)
-			}
-		}
 	}
 	slices.SortFunc(p.all, byCreation)
 }

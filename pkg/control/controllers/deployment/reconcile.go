@@ -4,11 +4,9 @@ package deployment
 
 import (
 	"context"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,7 +34,7 @@ func New() *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&appsv1.ReplicaSet{}), engine.ByController(&corev1.Pod{})},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			return engine.Each(env, (&reconciler{env}).reconcile)
 		},
 	}
 }
@@ -72,12 +70,8 @@ func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Re
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var d appsv1.Deployment
-	if err := r.Cache.Get(ctx, req.NamespacedName, &d); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	o, err := r.observe(ctx, &d)
+func (r *reconciler) reconcile(ctx context.Context, d *appsv1.Deployment) (engine.Result, error) {
+	o, err := r.observe(ctx, d)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -86,29 +80,28 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	if s := d.Spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		r.Events.Event(&d, corev1.EventTypeWarning, "SelectingAll",
+		r.Events.Event(d, corev1.EventTypeWarning, "SelectingAll",
 			"This deployment is selecting all pods. A non-empty selector is required.")
 	}
-	if err := r.own(ctx, &d, a); err != nil {
+	if err := engine.Own(ctx, r.Client, d, kind, a.Claimed); err != nil {
 		return engine.Result{}, err
 	}
-	if err := r.sets(ctx, &d, a); err != nil {
+	if len(a.Adopt) > 0 {
+		r.Enqueue(engine.RequestFor(d.Namespace, d.Name), 0) // the plan is about sets that have changed
+		return engine.Result{}, nil
+	}
+	if err := r.sets(ctx, d, a); err != nil {
 		return engine.Result{}, err
 	}
-	next := d.DeepCopy()
 	if a.Annotations != nil {
+		next := d.DeepCopy()
 		next.Annotations = a.Annotations
 		if err := r.Client.Update(ctx, next); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+			return engine.Result{}, err
 		}
+		d = next
 	}
-	if !equality.Semantic.DeepEqual(a.Status, d.Status) {
-		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	return engine.Result{RequeueAfter: a.Again}, nil
+	return engine.Result{RequeueAfter: a.Again}, engine.SetStatus(ctx, r.Client, d, &d.Status, a.Status)
 }
 
 func (r *reconciler) observe(ctx context.Context, d *appsv1.Deployment) (o Observed, err error) {
@@ -128,9 +121,7 @@ func (r *reconciler) observe(ctx context.Context, d *appsv1.Deployment) (o Obser
 		if err := r.ByIndex(ctx, &pods, d.Namespace, engine.ControllerIndex, string(rs.UID)); err != nil {
 			return o, err
 		}
-		for i := range pods.Items {
-			o.Pods[string(rs.UID)] = append(o.Pods[string(rs.UID)], &pods.Items[i])
-		}
+		o.Pods[string(rs.UID)] = engine.Pointers(pods.Items)
 	}
 	return o, nil
 }
@@ -141,37 +132,6 @@ func (r *reconciler) list(ctx context.Context, namespace, controller string) ([]
 		return nil, err
 	}
 	return engine.Pointers(list.Items), nil
-}
-
-func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) error {
-	if len(a.Adopt) > 0 {
-		// The cached deployment may have been deleted and replaced under the same name, so ask the server first.
-		if err := engine.Current(ctx, r.Client, d); err != nil {
-			return err
-		}
-	}
-	for _, rs := range a.Adopt {
-		next := rs.DeepCopy()
-		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(d, kind))
-		if err := r.Client.Update(ctx, next); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-		for _, u := range a.Update {
-			if u.Name == rs.Name { // it is updated again below
-				u.OwnerReferences, u.ResourceVersion = next.OwnerReferences, next.ResourceVersion
-			}
-		}
-	}
-	for _, rs := range a.Release {
-		next := rs.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
-			return ref.UID == d.UID
-		})
-		if err := r.Client.Update(ctx, next); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) error {
@@ -193,8 +153,8 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			return r.collided(ctx, d, rs)
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-			return nil
+		case engine.Terminating(err):
+			return err
 		case err != nil:
 			return r.refused(ctx, d, rs, err)
 		}
@@ -207,7 +167,7 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 		scaled(rs.Name)
 	}
 	for _, rs := range a.Delete {
-		if err := r.Client.Delete(ctx, rs, engine.Preconditions(rs)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, r.Client, rs); err != nil {
 			return err
 		}
 	}
@@ -225,12 +185,12 @@ func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *a
 		sameTemplate(&there.Spec.Template, &want.Spec.Template) {
 		return apierrors.NewConflict(appsv1.Resource("replicasets"), want.Name, nil)
 	}
-	next := d.DeepCopy()
-	if next.Status.CollisionCount == nil {
-		next.Status.CollisionCount = new(int32)
+	status, collisions := d.Status, int32(1)
+	if was := status.CollisionCount; was != nil {
+		collisions += *was
 	}
-	*next.Status.CollisionCount++
-	if err := r.Client.Status().Update(ctx, next); err != nil {
+	status.CollisionCount = &collisions
+	if err := engine.SetStatus(ctx, r.Client, d, &d.Status, status); err != nil {
 		return err
 	}
 	return apierrors.NewAlreadyExists(appsv1.Resource("replicasets"), want.Name)
@@ -243,11 +203,7 @@ func (r *reconciler) refused(ctx context.Context, d *appsv1.Deployment, rs *apps
 		message := "Failed to create new replica set \"" + rs.Name + "\": " + err.Error()
 		p.condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, "ReplicaSetCreateError", message)
 		r.Events.Event(d, corev1.EventTypeWarning, "ReplicaSetCreateError", "%s", message)
-		next := d.DeepCopy()
-		next.Status = p.status
-		if !equality.Semantic.DeepEqual(next.Status, d.Status) {
-			_ = r.Client.Status().Update(ctx, next) // err is returned and retried
-		}
+		_ = engine.SetStatus(ctx, r.Client, d, &d.Status, p.status) // err is returned and retried
 	}
 	return err
 }

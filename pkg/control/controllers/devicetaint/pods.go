@@ -59,7 +59,7 @@ func New() *engine.Reconciler {
 		},
 		Writes:  []engine.Write{{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Delete, engine.Status}}},
 		Indexes: indexes(),
-		New:     func(env engine.Env) engine.Func { return (&pods{env}).reconcile },
+		New:     func(env engine.Env) engine.Func { return engine.Each(env, (&pods{env}).reconcile) },
 	}
 }
 
@@ -157,28 +157,27 @@ func uses(c *resourcev1.ResourceClaim, r *resourcev1.DeviceTaintRule) (n int) {
 
 type pods struct{ engine.Env }
 
-func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var p corev1.Pod
-	if err := r.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *pods) reconcile(ctx context.Context, p *corev1.Pod) (engine.Result, error) {
 	in, err := inventory(ctx, r.Env)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	claims, err := claimsOf(ctx, r.Env, &p)
+	claims, err := claimsOf(ctx, r.Env, p)
 	if err != nil {
 		return engine.Result{}, err
 	}
 	now := r.Now()
-	e := Plan(&p, claims, in, now)
+	e := Plan(p, claims, in, now)
 	if e == nil {
 		return engine.Result{}, nil
 	}
 	if wait := e.At.Sub(now); wait > 0 {
 		return engine.Result{RequeueAfter: wait}, nil
 	}
-	return engine.Result{}, r.evict(ctx, &p)
+	return engine.Result{}, podstate.Evict(ctx, r.Env, p, "DeletionByDeviceTaintManager",
+		"Device Taint manager: deleting due to NoExecute taint", func() {
+			r.Events.Event(p, corev1.EventTypeNormal, "DeviceTaintManagerEviction", "Marking for deletion")
+		})
 }
 
 // inventory reads the rules. Slices are read on demand.
@@ -192,14 +191,9 @@ func inventory(ctx context.Context, env engine.Env) (Inventory, error) {
 		if err := env.ByIndex(ctx, &list, "", poolIndex, poolKey(driver, pool)); err != nil {
 			env.Log.Warn("could not list the slices of a pool", "pool", pool, "error", err)
 		}
-		for i := range list.Items {
-			out = append(out, &list.Items[i])
-		}
-		return out
+		return engine.Pointers(list.Items)
 	}}
-	for i := range rules.Items {
-		in.Rules = append(in.Rules, &rules.Items[i])
-	}
+	in.Rules = engine.Pointers(rules.Items)
 	return in, nil
 }
 
@@ -217,25 +211,4 @@ func claimsOf(ctx context.Context, env engine.Env, p *corev1.Pod) (out []*resour
 		}
 	}
 	return out, nil
-}
-
-func (r *pods) evict(ctx context.Context, p *corev1.Pod) error {
-	next := p.DeepCopy()
-	var changed bool
-	next.Status.Conditions, changed = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByDeviceTaintManager",
-		ObservedGeneration: p.Generation,
-		Message:            "Device Taint manager: deleting due to NoExecute taint",
-	}, r.Now())
-	if changed {
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-	}
-	r.Events.Event(p, corev1.EventTypeNormal, "DeviceTaintManagerEviction", "Marking for deletion")
-	err := r.Client.Delete(ctx, next, engine.Preconditions(p))
-	if apierrors.IsConflict(err) {
-		return nil // replaced since
-	}
-	return client.IgnoreNotFound(err)
 }

@@ -11,7 +11,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,7 +34,7 @@ func New() *engine.Reconciler {
 		Reads:  []client.Object{&appsv1.ReplicaSet{}, &appsv1.Deployment{}},
 		Writes: []engine.Write{{Object: &policyv1.PodDisruptionBudget{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			return engine.Each(env, (&reconciler{env}).reconcile)
 		},
 	}
 }
@@ -63,29 +62,18 @@ func budgetsOf(ctx context.Context, env engine.Env, o client.Object) []engine.Re
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var b policyv1.PodDisruptionBudget
-	if err := r.Cache.Get(ctx, req.NamespacedName, &b); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, b *policyv1.PodDisruptionBudget) (engine.Result, error) {
 	now := r.Now()
-	a, err := r.plan(ctx, &b)
+	a, err := r.plan(ctx, b)
 	if err != nil {
-		r.Log.Warn("could not count the pods of a disruption budget", "budget", req.String(), "error", err)
-		a = Actions{Status: Failed(&b, err, now)}
+		r.Log.Warn("could not count the pods of a disruption budget", "budget", b.Namespace+"/"+b.Name, "error", err)
+		a = Actions{Status: Failed(b, err, now)}
 	}
 	for _, p := range a.Overdue {
 		r.Events.Event(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't",
 			b.Namespace, b.Name)
 	}
-	if !equality.Semantic.DeepEqual(a.Status, b.Status) {
-		next := b.DeepCopy()
-		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	return engine.Result{RequeueAfter: a.Again}, nil
+	return engine.Result{RequeueAfter: a.Again}, engine.SetStatus(ctx, r.Client, b, &b.Status, a.Status)
 }
 
 func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) (Actions, error) {
@@ -99,10 +87,7 @@ func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 		r.Events.Event(b, corev1.EventTypeWarning, "NoPods", "Failed to get pods: %v", err)
 		return Actions{}, err
 	}
-	o := Observed{Budget: b, Pods: make([]*corev1.Pod, len(list.Items))}
-	for i := range list.Items {
-		o.Pods[i] = &list.Items[i]
-	}
+	o := Observed{Budget: b, Pods: engine.Pointers(list.Items)}
 	if len(o.Pods) == 0 {
 		r.Events.Event(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}

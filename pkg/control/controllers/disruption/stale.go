@@ -28,20 +28,16 @@ func NewStale() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var p corev1.Pod
-				if err := env.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				stale, in := Stale(&p, env.Now())
+			return engine.Each(env, func(ctx context.Context, p *corev1.Pod) (engine.Result, error) {
+				stale, in := Stale(p, env.Now())
 				if !stale {
 					return engine.Result{RequeueAfter: in}, nil
 				}
 				next := p.DeepCopy()
 				next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
 					Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, ObservedGeneration: p.Generation}, env.Now())
-				return engine.Result{}, client.IgnoreNotFound(env.Client.Status().Update(ctx, next))
-			}
+				return engine.Result{}, env.Client.Status().Update(ctx, next)
+			})
 		},
 	}
 }

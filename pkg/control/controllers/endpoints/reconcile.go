@@ -6,7 +6,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,26 +35,22 @@ func New() *engine.Reconciler {
 }
 
 func reconcile(ctx context.Context, env engine.Env, memory *services.Memory, req engine.Request) error {
-	var have *corev1.Endpoints
-	var e corev1.Endpoints
-	switch err := env.Cache.Get(ctx, req.NamespacedName, &e); {
-	case err == nil:
-		have = &e
-	case !apierrors.IsNotFound(err):
+	have, err := engine.Find[corev1.Endpoints](ctx, env.Cache, req.Namespace, req.Name)
+	if err != nil {
 		return err
 	}
-	var svc corev1.Service
-	switch err := env.Cache.Get(ctx, req.NamespacedName, &svc); {
-	case apierrors.IsNotFound(err):
+	svc, err := engine.Find[corev1.Service](ctx, env.Cache, req.Namespace, req.Name)
+	switch {
+	case err != nil:
+		return err
+	case svc == nil:
 		memory.Forget(req.NamespacedName)
 		if have == nil || have.Labels[managedBy] != manager {
 			return nil
 		}
-		return client.IgnoreNotFound(env.Client.Delete(ctx, have, engine.Preconditions(have)))
-	case err != nil:
-		return err
+		return engine.Remove(ctx, env.Client, have)
 	}
-	if svc.DeletionTimestamp != nil || !services.HasSelector(&svc) {
+	if svc.DeletionTimestamp != nil || !services.HasSelector(svc) {
 		return nil
 	}
 	var list corev1.PodList
@@ -64,18 +59,15 @@ func reconcile(ctx context.Context, env engine.Env, memory *services.Memory, req
 	}); err != nil {
 		return err
 	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	state := memory.State(&svc, pods)
+	pods := engine.Pointers(list.Items)
+	state := memory.State(svc, pods)
 	if have != nil {
 		state.Written[have.Name] = have.ResourceVersion
 	}
 	if memory.Is(req.NamespacedName, state) {
 		return nil
 	}
-	if want := Plan(&svc, pods, have); want != nil {
+	if want := Plan(svc, pods, have); want != nil {
 		err := write(ctx, env, want, have == nil)
 		if err != nil {
 			return client.IgnoreNotFound(err)
@@ -91,7 +83,7 @@ func write(ctx context.Context, env engine.Env, want *corev1.Endpoints, create b
 		return env.Client.Update(ctx, want)
 	}
 	err := env.Client.Create(ctx, want)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if engine.Terminating(err) {
 		return nil
 	}
 	return err

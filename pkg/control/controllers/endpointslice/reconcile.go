@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/engine/services"
 )
 
@@ -117,10 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}); err != nil {
 		return engine.Result{}, err
 	}
-	podList := make([]*corev1.Pod, len(pods.Items))
-	for i := range pods.Items {
-		podList[i] = &pods.Items[i]
-	}
+	podList := engine.Pointers(pods.Items)
 	state := r.memory.State(&svc, podList)
 	for i := range have.Items {
 		state.Written[have.Items[i].Name] = have.Items[i].ResourceVersion
@@ -149,10 +147,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 func changed(svc *corev1.Service, pods []*corev1.Pod) time.Time {
 	at := svc.CreationTimestamp.Time
 	for _, p := range pods {
-		for i := range p.Status.Conditions {
-			if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.LastTransitionTime.After(at) {
-				at = c.LastTransitionTime.Time
-			}
+		if c := podstate.Condition(p, corev1.PodReady); c != nil && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
 		}
 	}
 	return at

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -43,20 +42,12 @@ func New() *engine.Reconciler {
 }
 
 func reconcile(ctx context.Context, env engine.Env, req engine.Request) error {
-	var e *corev1.Endpoints
-	var svc *corev1.Service
-	var foundEndpoints corev1.Endpoints
-	var foundService corev1.Service
-	switch err := env.Cache.Get(ctx, req.NamespacedName, &foundEndpoints); {
-	case err == nil:
-		e = &foundEndpoints
-	case !apierrors.IsNotFound(err):
+	e, err := engine.Find[corev1.Endpoints](ctx, env.Cache, req.Namespace, req.Name)
+	if err != nil {
 		return err
 	}
-	switch err := env.Cache.Get(ctx, req.NamespacedName, &foundService); {
-	case err == nil:
-		svc = &foundService
-	case !apierrors.IsNotFound(err):
+	svc, err := engine.Find[corev1.Service](ctx, env.Cache, req.Namespace, req.Name)
+	if err != nil {
 		return err
 	}
 	var list discoveryv1.EndpointSliceList
@@ -73,7 +64,7 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request) error {
 	}
 	a := Plan(e, svc, have)
 	for _, s := range a.Create {
-		if err := env.Client.Create(ctx, s); err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if err := env.Client.Create(ctx, s); err != nil && !engine.Terminating(err) {
 			return err
 		}
 	}
@@ -83,8 +74,7 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request) error {
 		}
 	}
 	for _, s := range a.Delete {
-		if err := env.Client.Delete(ctx, s, engine.Preconditions(s)); client.IgnoreNotFound(err) != nil &&
-			!apierrors.IsConflict(err) {
+		if err := engine.Remove(ctx, env.Client, s); err != nil {
 			return err
 		}
 	}

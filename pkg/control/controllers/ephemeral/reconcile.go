@@ -28,13 +28,9 @@ func New() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Create}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var p corev1.Pod
-				if err := env.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				return engine.Result{}, reconcile(ctx, env, &p)
-			}
+			return engine.Each(env, func(ctx context.Context, p *corev1.Pod) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, p)
+			})
 		},
 	}
 }
@@ -58,16 +54,11 @@ func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engin
 		env.Log.Warn("could not list pods", "namespace", was.GetNamespace(), "error", err)
 		return nil
 	}
-	var out []engine.Request
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+	return engine.Requests(pods.Items, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.Ephemeral != nil && ephemeral.VolumeClaimName(p, &v) == was.GetName()
-		}) {
-			out = append(out, engine.RequestFor(p.Namespace, p.Name))
-		}
-	}
-	return out
+		})
+	})
 }
 
 // Plan returns the claims to create for a pod. The error lists claims with the required name that belong to others.
@@ -120,7 +111,7 @@ func reconcile(ctx context.Context, env engine.Env, p *corev1.Pod) error {
 	for _, c := range create {
 		switch failed := env.Client.Create(ctx, c); {
 		case failed == nil, apierrors.IsAlreadyExists(failed):
-		case apierrors.HasStatusCause(failed, corev1.NamespaceTerminatingCause):
+		case engine.Terminating(failed):
 			return nil
 		default:
 			env.Events.Event(p, corev1.EventTypeWarning, "FailedBinding", "ephemeral volume: create PVC %s: %s", c.Name, failed)

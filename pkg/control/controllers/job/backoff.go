@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -47,11 +48,7 @@ func (f Failures) left(now time.Time) time.Duration {
 	if f.InARow == 0 {
 		return 0
 	}
-	wait := backoffFirst
-	for i := int32(1); i < f.InARow && wait < backoffMost; i++ {
-		wait *= 2
-	}
-	return max(f.Last.Add(min(wait, backoffMost)).Sub(now), 0)
+	return max(f.Last.Add(backoff.Pause(backoffFirst, backoffMost, int(f.InARow))).Sub(now), 0)
 }
 
 func byFinish(a, b *corev1.Pod) int { return finishedAt(a).Compare(finishedAt(b)) }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,9 +29,8 @@ const (
 	writers = 32
 	// maxEvents limits the events about created pods in one call, and the events about deleted pods.
 	maxEvents = 20
-	// orphan and a pod's name form a request to remove the finalizer from a pod without a job. No job can have
-	// such a name.
-	orphan = "pods/"
+	// orphan is the kind of requests to remove the finalizer from a pod without a job.
+	orphan = "orphan"
 )
 
 // New declares the reconciler.
@@ -82,8 +80,8 @@ type failures struct {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	if name, ok := strings.CutPrefix(req.Name, orphan); ok {
-		return engine.Result{}, r.releaseOrphan(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name})
+	if req.Kind == orphan {
+		return engine.Result{}, r.releaseOrphan(ctx, req.NamespacedName)
 	}
 	var j batchv1.Job
 	err := r.Cache.Get(ctx, req.NamespacedName, &j)
@@ -266,7 +264,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 				if created++; done+i < maxEvents {
 					r.Events.Event(j, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", p.Name)
 				}
-			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the job will be deleted too
+			case engine.Terminating(err): // the job will be deleted too
 			default:
 				r.Events.Event(j, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
 				errs = append(errs, err)

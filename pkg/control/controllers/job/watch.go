@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// settle is the delay between a pod's change and the reconciliation of its job, so that changes are batched.
-const settle = 10 * time.Millisecond
+// batchDelay is the delay between a pod's change and the reconciliation of its job, so that changes are batched.
+const batchDelay = 10 * time.Millisecond
 
 // With these indexes the cost of a call depends on the number of running and uncounted pods, not of ended ones.
 const (
@@ -81,7 +81,7 @@ func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Req
 	}
 	req := engine.RequestFor(o.GetNamespace(), o.GetName())
 	if was != nil && is != nil && !engine.SpecChanged(was, is) {
-		env.Enqueue(req, settle)
+		env.Enqueue(req, batchDelay)
 		return nil
 	}
 	return []engine.Request{req}
@@ -101,7 +101,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 		}
 		if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 			if isJob(ref) {
-				env.Enqueue(engine.RequestFor(p.Namespace, ref.Name), settle)
+				env.Enqueue(engine.RequestFor(p.Namespace, ref.Name), batchDelay)
 			}
 			continue
 		}
@@ -113,10 +113,10 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 			env.Log.Warn("could not find the job of a pod", "pod", client.ObjectKeyFromObject(p), "error", err)
 		}
 		for _, j := range adopters {
-			env.Enqueue(engine.RequestFor(j.Namespace, j.Name), settle)
+			env.Enqueue(engine.RequestFor(j.Namespace, j.Name), batchDelay)
 		}
 		if len(adopters) == 0 && tracked(p) {
-			env.Enqueue(engine.RequestFor(p.Namespace, orphan+p.Name), settle)
+			env.Enqueue(engine.RequestOf(orphan, p.Namespace, p.Name), batchDelay)
 		}
 	}
 	return nil

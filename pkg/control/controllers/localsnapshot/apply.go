@@ -49,7 +49,7 @@ func (r *reconciler) content(ctx context.Context, req engine.Request) error {
 		return err
 	}
 	if handle := c.Spec.Source.VolumeHandle; handle != nil {
-		if s.Volume, err = get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: *handle}); err != nil {
+		if s.Volume, err = engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", *handle); err != nil {
 			return err
 		}
 	}
@@ -103,7 +103,7 @@ func (r *reconciler) take(ctx context.Context, req engine.Request, s State, step
 // stillThere returns an error if a copied volume was deleted in the meantime: the node would have treated a
 // missing directory as a volume that was never used.
 func (r *reconciler) stillThere(ctx context.Context, volume string) error {
-	v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: volume})
+	v, err := engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", volume)
 	if err == nil && (v == nil || v.DeletionTimestamp != nil) {
 		return fmt.Errorf("volume %q was deleted while it was copied", volume)
 	}
@@ -150,12 +150,12 @@ func (r *reconciler) release(ctx context.Context, c *snapshots.VolumeSnapshotCon
 }
 
 // restore creates the volume of a claim that waits for a copy.
-func (r *reconciler) restore(ctx context.Context, key client.ObjectKey) error {
-	claim, err := get[corev1.PersistentVolumeClaim](ctx, r.Cache, key)
+func (r *reconciler) restore(ctx context.Context, key engine.Request) error {
+	claim, err := engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, key.Namespace, key.Name)
 	if err != nil || claim == nil || !wanted(claim) {
 		return err
 	}
-	if v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: storage.VolumeName(claim.UID)}); v !=
+	if v, err := engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", storage.VolumeName(claim.UID)); v !=
 		nil || err != nil {
 		return err
 	}
@@ -186,35 +186,34 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 	if s.Nodes, err = r.allNodes(ctx); err != nil {
 		return s, err
 	}
-	if s.Class, err = get[storagev1.StorageClass](ctx, r.Cache, client.ObjectKey{
-		Name: helpers.GetPersistentVolumeClaimClass(claim),
-	}); err != nil {
+	class := helpers.GetPersistentVolumeClaimClass(claim)
+	if s.Class, err = engine.Find[storagev1.StorageClass](ctx, r.Cache, "", class); err != nil {
 		return s, err
 	}
 	kind, name, why := source(claim)
 	if why != "" {
 		return s, nil
 	}
-	key := client.ObjectKey{Namespace: claim.Namespace, Name: name}
 	if kind == storage.FromVolume {
-		if s.From, err = get[corev1.PersistentVolumeClaim](ctx, r.Cache, key); err == nil && s.From != nil {
-			s.Volume, err = get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: s.From.Spec.VolumeName})
+		s.From, err = engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, claim.Namespace, name)
+		if err == nil && s.From != nil {
+			s.Volume, err = engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", s.From.Spec.VolumeName)
 		}
 		return s, err
 	}
-	s.Snapshot, err = get[snapshots.VolumeSnapshot](ctx, r.Cache, key)
+	s.Snapshot, err = engine.Find[snapshots.VolumeSnapshot](ctx, r.Cache, claim.Namespace, name)
 	if err == nil && s.Snapshot != nil && s.Snapshot.Status != nil &&
 		s.Snapshot.Status.BoundVolumeSnapshotContentName != nil {
-		s.Content, err = get[snapshots.VolumeSnapshotContent](ctx, r.Cache, client.ObjectKey{
-			Name: *s.Snapshot.Status.BoundVolumeSnapshotContentName,
-		})
+		s.Content, err = engine.Find[snapshots.VolumeSnapshotContent](ctx, r.Cache, "",
+			*s.Snapshot.Status.BoundVolumeSnapshotContentName)
 	}
 	return s, err
 }
 
 // fill makes a node fill a volume's directory. It then marks the volume as copied, so that its claim is bound.
-func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) error {
-	v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: name})
+func (r *reconciler) fill(ctx context.Context, req engine.Request) error {
+	name := req.Name
+	v, err := engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", name)
 	if err != nil || v == nil || !unfilled(v) {
 		return err
 	}
@@ -224,9 +223,8 @@ func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) 
 	}
 	about := client.Object(v)
 	if ref := v.Spec.ClaimRef; ref != nil {
-		if claim, err := get[corev1.PersistentVolumeClaim](ctx, r.Cache, client.ObjectKey{
-			Namespace: ref.Namespace, Name: ref.Name,
-		}); err == nil && claim != nil {
+		claim, err := engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, ref.Namespace, ref.Name)
+		if err == nil && claim != nil {
 			about = claim
 		}
 	}
@@ -294,18 +292,4 @@ func (r *reconciler) allNodes(ctx context.Context) ([]*corev1.Node, error) {
 		return nil, err
 	}
 	return engine.Pointers(list.Items), nil
-}
-
-// get reads an object. It returns nil if the object does not exist.
-func get[T any, P interface {
-	*T
-	client.Object
-}](ctx context.Context, from client.Reader, key client.ObjectKey) (*T, error) {
-	o := new(T)
-	if err := from.Get(ctx, key, P(o)); apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
-	} else if err != nil {
-		return nil, err
-	}
-	return o, nil
 }

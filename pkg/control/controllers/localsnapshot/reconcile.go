@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,8 +44,8 @@ const (
 	anySource   = "any"
 )
 
-// volumePrefix marks requests for volumes. Names of contents have no colon.
-const volumePrefix = "volume:"
+// ofKindVolume is the kind of requests for volumes.
+const ofKindVolume = "volume"
 
 const (
 	// copies is the maximum number of concurrent requests to all nodes.
@@ -55,7 +54,7 @@ const (
 	again = 10 * time.Second
 )
 
-// New declares the reconciler. Its requests are contents, volumes (with volumePrefix), and claims (with a
+// New declares the reconciler. Its requests are contents, volumes (ofKindVolume), and claims (with a
 // namespace). nodes may be nil if nodes cannot be reached.
 func New(nodes Nodes) *engine.Reconciler {
 	return &engine.Reconciler{
@@ -100,26 +99,19 @@ func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Reques
 // ofSource maps a snapshot or a claim to the claims that wait for a copy of it.
 func ofSource(kind string) func(context.Context, engine.Env, client.Object) []engine.Request {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), func(*corev1.PersistentVolumeClaim) bool {
-			return true
-		})
+		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), nil)
 	}
 }
 
-// waiting returns the chosen claims in a namespace, "" for all, that wait for a copy of source.
+// waiting returns the chosen claims in a namespace, "" for all, that wait for a copy of source. A nil chosen means all.
 func waiting(ctx context.Context, env engine.Env, namespace, source string,
-	chosen func(*corev1.PersistentVolumeClaim) bool) (out []engine.Request) {
+	chosen func(*corev1.PersistentVolumeClaim) bool) []engine.Request {
 	var list corev1.PersistentVolumeClaimList
 	if err := env.ByIndex(ctx, &list, namespace, sourceIndex, source); err != nil {
 		env.Log.Warn("could not list the claims that wait for a copy", "of", source, "namespace", namespace, "error", err)
 		return nil
 	}
-	for i := range list.Items {
-		if chosen(&list.Items[i]) {
-			out = append(out, engine.RequestFor(list.Items[i].Namespace, list.Items[i].Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, chosen)
 }
 
 // ofClass maps a class to its claims that wait for a copy.
@@ -147,7 +139,7 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 	if v.Annotations[storage.CopiedAnnotation] != "" {
 		return unfinished(ctx, env)
 	}
-	return []engine.Request{engine.RequestFor("", volumePrefix+v.Name)}
+	return []engine.Request{engine.RequestOf(ofKindVolume, "", v.Name)}
 }
 
 // ofNode maps a new, deleted or changed node to all unfinished requests. Changes of readiness, labels and the
@@ -160,8 +152,7 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 		maps.Equal(before.Labels, now.Labels) {
 		return nil
 	}
-	out := append(unfinished(ctx, env),
-		waiting(ctx, env, "", anySource, func(*corev1.PersistentVolumeClaim) bool { return true })...)
+	out := append(unfinished(ctx, env), waiting(ctx, env, "", anySource, nil)...)
 	var volumes corev1.PersistentVolumeList
 	if err := env.Cache.List(ctx, &volumes); err != nil {
 		env.Log.Warn("could not list the volumes that are to be filled", "error", err)
@@ -169,7 +160,7 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 	}
 	for i := range volumes.Items {
 		if unfilled(&volumes.Items[i]) {
-			out = append(out, engine.RequestFor("", volumePrefix+volumes.Items[i].Name))
+			out = append(out, engine.RequestOf(ofKindVolume, "", volumes.Items[i].Name))
 		}
 	}
 	return out
@@ -182,20 +173,16 @@ func unfilled(v *corev1.PersistentVolume) bool {
 }
 
 // unfinished returns the contents of local volumes that are being deleted or not ready.
-func unfinished(ctx context.Context, env engine.Env) (out []engine.Request) {
+func unfinished(ctx context.Context, env engine.Env) []engine.Request {
 	var list snapshots.VolumeSnapshotContentList
 	if err := env.Cache.List(ctx, &list); err != nil {
 		env.Log.Warn("could not list the contents of snapshots", "error", err)
 		return nil
 	}
-	for i := range list.Items {
-		c := &list.Items[i]
-		if c.Spec.Driver == storage.Provisioner &&
-			(c.DeletionTimestamp != nil || c.Status == nil || c.Status.ReadyToUse == nil || !*c.Status.ReadyToUse) {
-			out = append(out, engine.RequestFor("", c.Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(c *snapshots.VolumeSnapshotContent) bool {
+		return c.Spec.Driver == storage.Provisioner &&
+			(c.DeletionTimestamp != nil || c.Status == nil || c.Status.ReadyToUse == nil || !*c.Status.ReadyToUse)
+	})
 }
 
 type reconciler struct {
@@ -206,11 +193,12 @@ type reconciler struct {
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	var err error
-	if volume, isVolume := strings.CutPrefix(req.Name, volumePrefix); isVolume {
-		err = r.fill(ctx, req, volume)
-	} else if req.Namespace != "" {
-		err = r.restore(ctx, req.NamespacedName)
-	} else {
+	switch {
+	case req.Kind == ofKindVolume:
+		err = r.fill(ctx, req)
+	case req.Namespace != "":
+		err = r.restore(ctx, req)
+	default:
 		err = r.content(ctx, req)
 	}
 	switch {

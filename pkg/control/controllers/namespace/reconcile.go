@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +41,9 @@ func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
 			{Parts: []engine.Part{engine.Delete}},
 			{Object: &corev1.Namespace{}, Parts: []engine.Part{engine.Status, engine.Spec}},
 		},
-		New: func(env engine.Env) engine.Func { return (&reconciler{env, held, elsewhere}).reconcile },
+		New: func(env engine.Env) engine.Func {
+			return engine.Each(env, (&reconciler{env, held, elsewhere}).reconcile)
+		},
 	}
 }
 
@@ -70,18 +71,14 @@ type reconciler struct {
 	elsewhere Elsewhere
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var ns corev1.Namespace
-	if err := r.Cache.Get(ctx, req.NamespacedName, &ns); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, ns *corev1.Namespace) (engine.Result, error) {
 	if ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return engine.Result{}, nil
 	}
 	next := ns.DeepCopy()
 	if ns.Status.Phase != corev1.NamespaceTerminating {
 		next.Status.Phase = corev1.NamespaceTerminating
-		return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
+		return engine.Result{}, r.Client.Status().Update(ctx, next)
 	}
 	var left []aggregated.Remaining
 	for _, k := range r.kinds() {
@@ -95,20 +92,15 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if len(left) == 0 && r.elsewhere != nil { // last, because local objects may use it
 		left = r.elsewhere(ctx, ns.Name)
 	}
-	conditions, empty := Plan(&ns, left, r.Now())
+	conditions, empty := Plan(ns, left, r.Now())
 	if !empty {
-		if !equality.Semantic.DeepEqual(conditions, ns.Status.Conditions) {
-			next.Status.Conditions = conditions
-			if err := r.Client.Status().Update(ctx, next); err != nil {
-				return engine.Result{}, client.IgnoreNotFound(err)
-			}
-		}
-		return engine.Result{RequeueAfter: again}, nil
+		next.Status.Conditions = conditions
+		return engine.Result{RequeueAfter: again}, engine.SetStatus(ctx, r.Client, ns, &ns.Status, next.Status)
 	}
 	next.Spec.Finalizers = slices.DeleteFunc(next.Spec.Finalizers, func(f corev1.FinalizerName) bool {
 		return f == corev1.FinalizerKubernetes
 	})
-	return engine.Result{}, client.IgnoreNotFound(r.Client.SubResource("finalize").Update(ctx, next))
+	return engine.Result{}, r.Client.SubResource("finalize").Update(ctx, next)
 }
 
 // kinds returns the deletable namespaced kinds, pods first.

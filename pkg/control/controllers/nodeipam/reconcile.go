@@ -31,7 +31,7 @@ func New(cluster netip.Prefix) *engine.Reconciler {
 		Writes: []engine.Write{{Object: &corev1.Node{}, Parts: []engine.Part{engine.Spec}}},
 		New: func(env engine.Env) engine.Func {
 			r = &reconciler{Env: env, pool: newPool(cluster), waiting: map[string]bool{}}
-			return r.reconcile
+			return engine.Each(env, r.reconcile)
 		},
 	}
 }
@@ -96,18 +96,14 @@ func (r *reconciler) takeBack(node string) {
 	r.pool.release(node)
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var node corev1.Node
-	if err := r.Cache.Get(ctx, req.NamespacedName, &node); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, node *corev1.Node) (engine.Result, error) {
 	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
 		return engine.Result{}, nil
 	}
 	p, err := r.give(node.Name)
 	if errors.Is(err, ErrFull) {
 		if r.wait(node.Name) {
-			r.Events.Event(&node, corev1.EventTypeWarning, "CIDRNotAvailable", "%v", err)
+			r.Events.Event(node, corev1.EventTypeWarning, "CIDRNotAvailable", "%v", err)
 		}
 		return engine.Result{}, nil // the deletion of another node enqueues it
 	}
@@ -124,7 +120,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	err = r.Client.Patch(ctx, node.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch))
 	if apierrors.IsNotFound(err) {
 		r.takeBack(node.Name)
-		return engine.Result{}, nil
 	}
 	return engine.Result{}, err // the retry uses the same CIDR, in case the write succeeded
 }

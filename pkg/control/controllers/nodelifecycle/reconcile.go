@@ -47,7 +47,7 @@ func New(patience time.Duration) *engine.Reconciler {
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
 			l = &listener{heard: &heartbeat.Record{}, census: newCensus(), evicted: map[string]turn{}}
-			return (&reconciler{env, l, patience}).reconcile
+			return engine.Each(env, (&reconciler{env, l, patience}).reconcile)
 		},
 	}
 }
@@ -165,17 +165,13 @@ type reconciler struct {
 	patience time.Duration
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var n corev1.Node
-	if err := r.Cache.Get(ctx, req.NamespacedName, &n); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, n *corev1.Node) (engine.Result, error) {
 	now := r.Now()
 	heard, next := r.l.heard.Silent(n.Name, now, r.patience)
-	o := Observed{Node: &n, Heard: heard, Patience: r.patience}
+	o := Observed{Node: n, Heard: heard, Patience: r.patience}
 	var turn time.Duration
 	if o.lost(now) {
-		o.Eviction, turn = r.l.eviction(&n, now)
+		o.Eviction, turn = r.l.eviction(n, now)
 	}
 	a := Plan(o, now)
 	if a.Again > 0 {
@@ -188,16 +184,16 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if a.Conditions != nil {
 		changed.Status.Conditions = a.Conditions
 		if err := r.Client.Status().Update(ctx, changed); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+			return engine.Result{}, err
 		}
-		r.Events.Event(&n, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", n.Name)
+		r.Events.Event(n, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", n.Name)
 	}
 	if a.SetTaints {
 		base := changed.DeepCopy()
 		changed.Spec.Taints = a.Taints
 		err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 		if err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+			return engine.Result{}, err
 		}
 	}
 	if a.PodsNotReady {

@@ -20,8 +20,8 @@ import (
 // A request is a node by name, a pod by namespace and name, or terminated for all terminated pods.
 var terminated = engine.RequestFor("", "*")
 
-// settle is the delay before terminated pods are counted, so that one pass covers many.
-const settle = 20 * time.Second
+// trimDelay is the delay before terminated pods are counted, so that one pass covers many.
+const trimDelay = 20 * time.Second
 
 // New declares the reconciler.
 func New() *engine.Reconciler {
@@ -73,7 +73,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 	old, _ := was.(*corev1.Pod)
 	c := classify(old, p)
 	if c.terminated {
-		env.Enqueue(terminated, settle)
+		env.Enqueue(terminated, trimDelay)
 	}
 	if c.unscheduled {
 		return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
@@ -131,14 +131,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	case req == terminated:
 		return engine.Result{}, r.trim(ctx)
 	case req.Namespace != "":
-		var p corev1.Pod
-		if err := r.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+		p, err := engine.Find[corev1.Pod](ctx, r.Cache, req.Namespace, req.Name)
+		if err != nil || p == nil || p.DeletionTimestamp == nil || p.Spec.NodeName != "" {
+			return engine.Result{}, err
 		}
-		if p.DeletionTimestamp == nil || p.Spec.NodeName != "" {
-			return engine.Result{}, nil
-		}
-		return engine.Result{}, r.remove(ctx, &p)
+		return engine.Result{}, r.remove(ctx, p)
 	}
 	return r.node(ctx, req.Name)
 }
@@ -205,11 +202,7 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 }
 
 func (r *reconciler) remove(ctx context.Context, p *corev1.Pod) error {
-	err := r.Client.Delete(ctx, p, engine.Preconditions(p), client.GracePeriodSeconds(0))
-	if apierrors.IsConflict(err) {
-		return nil // replaced since
-	}
-	return client.IgnoreNotFound(err)
+	return engine.Remove(ctx, r.Client, p, client.GracePeriodSeconds(0))
 }
 
 func (r *reconciler) trim(ctx context.Context) error {
@@ -219,9 +212,7 @@ func (r *reconciler) trim(ctx context.Context) error {
 		if err := r.byIndex(ctx, &list, "", "status.phase", string(phase)); err != nil {
 			return err
 		}
-		for i := range list.Items {
-			all = append(all, &list.Items[i])
-		}
+		all = append(all, engine.Pointers(list.Items)...)
 	}
 	var failed []error
 	for _, p := range PlanTerminated(all, TerminatedThreshold) {

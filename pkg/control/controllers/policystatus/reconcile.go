@@ -7,7 +7,6 @@ import (
 	"context"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
@@ -23,17 +22,14 @@ func New(check Check) *engine.Reconciler {
 		Watches: []engine.Watch{{Object: policies}},
 		Writes:  []engine.Write{{Object: policies, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var p admissionregistrationv1.ValidatingAdmissionPolicy
-				if err := env.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				next := Plan(&p, check)
+			return engine.Each(env, func(ctx context.Context,
+				p *admissionregistrationv1.ValidatingAdmissionPolicy) (engine.Result, error) {
+				next := Plan(p, check)
 				if next == nil {
 					return engine.Result{}, nil
 				}
-				return engine.Result{}, client.IgnoreNotFound(env.Client.Status().Update(ctx, next))
-			}
+				return engine.Result{}, env.Client.Status().Update(ctx, next)
+			})
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -29,9 +30,9 @@ type Observed struct {
 
 // Actions is what to do, in the order of the fields.
 type Actions struct {
-	Adopt, Release []*corev1.Pod
-	Delete         []*corev1.Pod
-	Create         int
+	engine.Claimed[*corev1.Pod]
+	Delete []*corev1.Pod
+	Create int
 	// Status is the status before Create and Delete take effect.
 	Status appsv1.ReplicaSetStatus
 	// Again is the time until a ready pod becomes available, 0 if none is waiting.
@@ -47,9 +48,10 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 		return Actions{}, err
 	}
 	var a Actions
-	deleting := o.Set.DeletionTimestamp != nil
 	var mine, terminating []*corev1.Pod
-	keep := func(p *corev1.Pod) {
+	orphans := slices.DeleteFunc(slices.Clone(o.Orphans), podstate.Ended)
+	a.Claimed = engine.Claim(o.Set, o.Owned, orphans, selector, nil)
+	for _, p := range a.All {
 		switch {
 		case podstate.Active(p):
 			mine = append(mine, p)
@@ -57,20 +59,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 			terminating = append(terminating, p)
 		}
 	}
-	for _, p := range o.Owned {
-		if selector.Matches(labels.Set(p.Labels)) {
-			keep(p)
-		} else if !deleting && p.DeletionTimestamp == nil {
-			a.Release = append(a.Release, p)
-		}
-	}
-	if !deleting {
-		for _, p := range o.Orphans {
-			if podstate.Active(p) && selector.Matches(labels.Set(p.Labels)) {
-				a.Adopt = append(a.Adopt, p)
-				keep(p)
-			}
-		}
+	if o.Set.DeletionTimestamp == nil {
 		want := int(replicas(o.Set))
 		switch missing := want - len(mine); {
 		case missing > 0:

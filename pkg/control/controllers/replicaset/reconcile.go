@@ -11,7 +11,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +36,7 @@ func declare(name string, f family) *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(f.object())},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env, f}).reconcile
+			return engine.EachOf(env, f.object, (&reconciler{env, f}).reconcile)
 		},
 	}
 }
@@ -47,11 +46,7 @@ type reconciler struct {
 	family
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	self := r.object()
-	if err := r.Cache.Get(ctx, req.NamespacedName, self); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, self client.Object) (engine.Result, error) {
 	rs := r.view(self)
 	o, err := r.observe(ctx, rs)
 	if err != nil {
@@ -62,24 +57,18 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if len(a.Adopt) > 0 {
-		// The set may have been deleted and its name reused, so ask the server before adopting.
-		if err := engine.Current(ctx, r.Client, self); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	if err := r.own(ctx, rs, a); err != nil {
+	if err := engine.Own(ctx, r.Client, self, r.kind, a.Claimed); err != nil {
 		return engine.Result{}, err
 	}
 	reason, failed := r.scale(ctx, self, rs, a)
 	want := withFailure(a.Status, reason, failed, now)
 	if next := r.withStatus(self, want); !equality.Semantic.DeepEqual(r.view(next).Status, rs.Status) {
-		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Status().Update(ctx, next); err != nil {
 			return engine.Result{}, errors.Join(failed, err)
 		}
 	}
 	if failed == nil && a.More {
-		r.Enqueue(req, 0)
+		r.Enqueue(engine.RequestFor(rs.Namespace, rs.Name), 0)
 	}
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
@@ -122,63 +111,16 @@ func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Obse
 	return o, nil
 }
 
-// own adopts and releases pods. A conflict is retried.
-func (r *reconciler) own(ctx context.Context, rs *appsv1.ReplicaSet, a Actions) error {
-	for _, p := range a.Adopt {
-		next := p.DeepCopy()
-		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(rs, r.kind))
-		if err := r.patch(ctx, p, next); err != nil {
-			return err
-		}
-	}
-	for _, p := range a.Release {
-		next := p.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
-			return ref.UID == rs.UID
-		})
-		if err := r.patch(ctx, p, next); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
-	return client.IgnoreNotFound(r.Client.Patch(ctx, next,
-		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
-}
-
 func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet,
 	a Actions) (reason string, err error) {
-	err = engine.SlowStart(a.Create, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	err = engine.SlowStart(a.Create, func(int) error {
+		return podstate.Create(ctx, r.Env, self, podstate.FromTemplate(&rs.Spec.Template, self, r.kind))
+	})
+	if engine.Terminating(err) {
 		return "", nil
 	}
 	if err != nil {
 		return "FailedCreate", err
 	}
-	err = engine.Parallel(len(a.Delete), func(i int) error {
-		p := a.Delete[i]
-		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
-		if err == nil {
-			r.Events.Event(self, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
-		} else if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			r.Events.Event(self, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-			return err
-		}
-		return nil
-	})
-	return "FailedDelete", err
-}
-
-func (r *reconciler) create(ctx context.Context, self client.Object, t *corev1.PodTemplateSpec) error {
-	p := podstate.FromTemplate(t, self, r.kind)
-	err := r.Client.Create(ctx, p)
-	switch {
-	case err == nil:
-		r.Events.Event(self, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", p.Name)
-	case !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		r.Events.Event(self, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
-	}
-	return err
+	return "FailedDelete", podstate.Delete(ctx, r.Env, self, a.Delete)
 }

@@ -34,7 +34,7 @@ func NewRelease() *engine.Reconciler {
 			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}}, // a dry run, to ask whether it exists
 		},
 		Indexes: []engine.Index{engine.ByController(&resourcev1.ResourceClaim{})},
-		New:     func(env engine.Env) engine.Func { return (&claims{env}).reconcile },
+		New:     func(env engine.Env) engine.Func { return engine.Each(env, (&claims{env}).reconcile) },
 	}
 }
 
@@ -117,12 +117,8 @@ func PlanClaim(c *resourcev1.ResourceClaim, uses func(name string, uid types.UID
 
 type claims struct{ engine.Env }
 
-func (r *claims) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var stored resourcev1.ResourceClaim
-	if err := r.Cache.Get(ctx, req.NamespacedName, &stored); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	plan, err := PlanClaim(&stored, func(name string, uid types.UID) (bool, error) {
+func (r *claims) reconcile(ctx context.Context, stored *resourcev1.ResourceClaim) (engine.Result, error) {
+	plan, err := PlanClaim(stored, func(name string, uid types.UID) (bool, error) {
 		return r.uses(ctx, stored.Namespace, name, uid)
 	})
 	if err != nil {
@@ -135,17 +131,17 @@ func (r *claims) reconcile(ctx context.Context, req engine.Request) (engine.Resu
 			claim.Status.Allocation = nil
 		}
 		if err := r.Client.Status().Update(ctx, claim); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+			return engine.Result{}, err
 		}
 	}
 	if plan.Unprotect {
 		claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == resourcev1.Finalizer })
 		if err := r.Client.Update(ctx, claim); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+			return engine.Result{}, err
 		}
 	}
 	if plan.Delete {
-		return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, claim, engine.Preconditions(claim)))
+		return engine.Result{}, engine.Remove(ctx, r.Client, claim)
 	}
 	return engine.Result{}, nil
 }

@@ -48,7 +48,7 @@ func New() *engine.Reconciler {
 			}
 			return names
 		}}},
-		New: func(env engine.Env) engine.Func { return (&pods{env}).reconcile },
+		New: func(env engine.Env) engine.Func { return engine.Each(env, (&pods{env}).reconcile) },
 	}
 }
 
@@ -82,13 +82,9 @@ func podsOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []e
 		env.Log.Warn("could not list the pods of a claim", "claim", c.Namespace+"/"+c.Name, "error", err)
 		return nil
 	}
-	var out []engine.Request
-	for i := range list.Items {
-		if p := &list.Items[i]; p.Spec.NodeName != "" && !resourceclaim.IsReservedForPod(p, c, false) {
-			out = append(out, engine.RequestFor(p.Namespace, p.Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(p *corev1.Pod) bool {
+		return p.Spec.NodeName != "" && !resourceclaim.IsReservedForPod(p, c, false)
+	})
 }
 
 // podsOfTemplate maps a new template to the pods that may wait for it.
@@ -101,15 +97,11 @@ func podsOfTemplate(ctx context.Context, env engine.Env, was, is client.Object) 
 		env.Log.Warn("could not list pods", "namespace", is.GetNamespace(), "error", err)
 		return nil
 	}
-	var out []engine.Request
-	for i := range list.Items {
-		if slices.ContainsFunc(list.Items[i].Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
+	return engine.Requests(list.Items, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
 			return c.ResourceClaimTemplateName != nil && *c.ResourceClaimTemplateName == is.GetName()
-		}) {
-			out = append(out, engine.RequestFor(is.GetNamespace(), list.Items[i].Name))
-		}
-	}
-	return out
+		})
+	})
 }
 
 // Named is the name of a pod's entry and of the claim that was created for it.
@@ -181,40 +173,36 @@ func fromTemplate(p *corev1.Pod, entry string, t *resourcev1.ResourceClaimTempla
 
 type pods struct{ engine.Env }
 
-func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var p corev1.Pod
-	if err := r.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *pods) reconcile(ctx context.Context, p *corev1.Pod) (engine.Result, error) {
 	var list resourcev1.ResourceClaimList
 	if err := r.Cache.List(ctx, &list, client.InNamespace(p.Namespace)); err != nil {
 		return engine.Result{}, err
 	}
-	create, record, err := PlanPod(&p, list.Items)
+	create, record, err := PlanPod(p, list.Items)
 	if err != nil {
 		return engine.Result{}, err
 	}
 	for _, entry := range create {
-		claim, err := r.create(ctx, &p, entry)
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		claim, err := r.create(ctx, p, entry)
+		if engine.Terminating(err) {
 			return engine.Result{}, nil
 		}
 		if err != nil {
-			r.Events.Event(&p, corev1.EventTypeWarning, "FailedResourceClaimCreation", "PodResourceClaim %s: %v", entry.Name,
+			r.Events.Event(p, corev1.EventTypeWarning, "FailedResourceClaimCreation", "PodResourceClaim %s: %v", entry.Name,
 				err)
 			return engine.Result{}, client.IgnoreNotFound(err) // templates are watched
 		}
 		record = append(record, Named{entry.Name, claim.Name})
 	}
 	if len(record) > 0 {
-		if err := r.record(ctx, &p, record); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
+		if err := r.record(ctx, p, record); err != nil {
+			return engine.Result{}, err
 		}
 	}
 	if p.Spec.NodeName == "" {
 		return engine.Result{}, nil // the scheduler reserves
 	}
-	return engine.Result{}, r.reserve(ctx, &p)
+	return engine.Result{}, r.reserve(ctx, p)
 }
 
 func (r *pods) create(ctx context.Context, p *corev1.Pod,

@@ -36,22 +36,18 @@ func New(kinds engine.Kinds, usage Usage) *engine.Reconciler {
 		Every:   &engine.Every{Kinds: kinds, Object: counted, Event: changed},
 		Writes:  []engine.Write{{Object: &corev1.ResourceQuota{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var q corev1.ResourceQuota
-				if err := env.Cache.Get(ctx, req.NamespacedName, &q); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				used, err := usage(&q)
+			return engine.Each(env, func(ctx context.Context, q *corev1.ResourceQuota) (engine.Result, error) {
+				used, err := usage(q)
 				if err != nil {
 					return engine.Result{}, err
 				}
-				if status, changed := Plan(&q, used); changed {
+				if status, changed := Plan(q, used); changed {
 					next := q.DeepCopy()
 					next.Status = status
 					err = env.Client.Status().Update(ctx, next)
 				}
-				return engine.Result{RequeueAfter: resync}, client.IgnoreNotFound(err)
-			}
+				return engine.Result{RequeueAfter: resync}, err
+			})
 		},
 	}
 }
@@ -112,8 +108,8 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 		env.Log.Warn("could not list resource quotas", "namespace", is.GetNamespace(), "error", err)
 		return nil
 	}
-	for i := range list.Items {
-		env.Enqueue(engine.RequestFor(is.GetNamespace(), list.Items[i].Name), after)
+	for _, req := range engine.Requests(list.Items, nil) {
+		env.Enqueue(req, after)
 	}
 	return nil
 }

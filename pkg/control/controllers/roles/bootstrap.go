@@ -128,7 +128,7 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	case reconciliation.ReconcileUpdate:
 		return c.Update(ctx, next)
 	case reconciliation.ReconcileRecreate:
-		if err := c.Delete(ctx, have, engine.Preconditions(have)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, c, have); err != nil {
 			return err
 		}
 		return c.Create(ctx, next)

@@ -105,7 +105,7 @@ func publish(ctx context.Context, env engine.Env, signer, pem string) error {
 		}
 	}
 	for _, b := range stale {
-		if err := env.Client.Delete(ctx, b, engine.Preconditions(b)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, env.Client, b); err != nil {
 			return err
 		}
 	}

@@ -36,37 +36,29 @@ func New(bundle *Bundle) *engine.Reconciler {
 				if err := env.Cache.List(context.Background(), &all); err != nil {
 					env.Log.Warn("could not list namespaces to update kube-root-ca.crt", "error", err)
 				}
-				for i := range all.Items {
-					env.Enqueue(engine.RequestFor("", all.Items[i].Name), 0)
+				for _, req := range engine.Requests(all.Items, nil) {
+					env.Enqueue(req, 0)
 				}
 			})
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req.Name, bundle.PEM())
-			}
+			return engine.Each(env, func(ctx context.Context, ns *corev1.Namespace) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, ns, bundle.PEM())
+			})
 		},
 	}
 }
 
-func reconcile(ctx context.Context, env engine.Env, namespace, bundle string) error {
-	var ns corev1.Namespace
-	if err := env.Cache.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	var there *corev1.ConfigMap
-	var cm corev1.ConfigMap
-	switch err := env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &cm); {
-	case err == nil:
-		there = &cm
-	case !apierrors.IsNotFound(err):
+func reconcile(ctx context.Context, env engine.Env, ns *corev1.Namespace, bundle string) error {
+	there, err := engine.Find[corev1.ConfigMap](ctx, env.Cache, ns.Name, name)
+	if err != nil {
 		return err
 	}
-	want := Plan(&ns, there, bundle)
+	want := Plan(ns, there, bundle)
 	switch {
 	case want == nil:
 		return nil
 	case there == nil:
 		err := env.Client.Create(ctx, want)
-		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if apierrors.IsAlreadyExists(err) || engine.Terminating(err) {
 			return nil
 		}
 		return err

@@ -21,9 +21,9 @@ func New() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.ServiceAccount{}, Parts: []engine.Part{engine.Create}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req.Name)
-			}
+			return engine.Each(env, func(ctx context.Context, ns *corev1.Namespace) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, ns)
+			})
 		},
 	}
 }
@@ -36,25 +36,17 @@ func namespaceOf(ctx context.Context, env engine.Env, o client.Object) []engine.
 	return engine.Namespace(ctx, env, o)
 }
 
-func reconcile(ctx context.Context, env engine.Env, namespace string) error {
-	var ns corev1.Namespace
-	if err := env.Cache.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	var there *corev1.ServiceAccount
-	var sa corev1.ServiceAccount
-	switch err := env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: defaultName}, &sa); {
-	case err == nil:
-		there = &sa
-	case !apierrors.IsNotFound(err):
+func reconcile(ctx context.Context, env engine.Env, ns *corev1.Namespace) error {
+	there, err := engine.Find[corev1.ServiceAccount](ctx, env.Cache, ns.Name, defaultName)
+	if err != nil {
 		return err
 	}
-	make := Plan(&ns, there)
+	make := Plan(ns, there)
 	if make == nil {
 		return nil
 	}
-	err := env.Client.Create(ctx, make)
-	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	err = env.Client.Create(ctx, make)
+	if apierrors.IsAlreadyExists(err) || engine.Terminating(err) {
 		return nil
 	}
 	return err

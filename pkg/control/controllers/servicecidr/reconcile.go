@@ -29,7 +29,7 @@ func New() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: ranges, Parts: []engine.Part{engine.Finalizers, engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			return engine.Each(env, (&reconciler{env}).reconcile)
 		},
 	}
 }
@@ -66,22 +66,14 @@ func going(ctx context.Context, env engine.Env, f func(*networkingv1.ServiceCIDR
 	if err := env.Cache.List(ctx, &all); err != nil {
 		return nil
 	}
-	var out []engine.Request
-	for i := range all.Items {
-		if s := &all.Items[i]; s.DeletionTimestamp != nil && f(s) {
-			out = append(out, engine.RequestFor("", s.Name))
-		}
-	}
-	return out
+	return engine.Requests(all.Items, func(s *networkingv1.ServiceCIDR) bool {
+		return s.DeletionTimestamp != nil && f(s)
+	})
 }
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var s networkingv1.ServiceCIDR
-	if err := r.Cache.Get(ctx, req.NamespacedName, &s); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *reconciler) reconcile(ctx context.Context, s *networkingv1.ServiceCIDR) (engine.Result, error) {
 	var all []*networkingv1.ServiceCIDR
 	var allocated []netip.Addr
 	if s.DeletionTimestamp != nil {
@@ -93,22 +85,20 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		if err := r.Cache.List(ctx, &addresses, client.MatchingLabels{networkingv1.LabelManagedBy: allocator}); err != nil {
 			return engine.Result{}, err
 		}
-		for i := range ranges.Items {
-			all = append(all, &ranges.Items[i])
-		}
+		all = engine.Pointers(ranges.Items)
 		for i := range addresses.Items {
 			if ip, err := netip.ParseAddr(addresses.Items[i].Name); err == nil {
 				allocated = append(allocated, ip)
 			}
 		}
 	}
-	d := Plan(&s, all, allocated, r.Now())
-	var err error
+	d := Plan(s, all, allocated, r.Now())
+	result := engine.Result{RequeueAfter: d.Again}
 	switch {
 	case d.Object != nil:
-		err = r.Client.Update(ctx, d.Object)
+		return result, r.Client.Update(ctx, d.Object)
 	case d.Status != nil:
-		err = r.Client.Status().Update(ctx, d.Status)
+		return result, r.Client.Status().Update(ctx, d.Status)
 	}
-	return engine.Result{RequeueAfter: d.Again}, client.IgnoreNotFound(err)
+	return result, nil
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/history"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
@@ -21,30 +22,16 @@ const burst = 500
 // Observed is the observed state.
 type Observed struct {
 	Set *appsv1.StatefulSet
-	// Owned are the pods that the set controls. Orphans are the pods in its namespace without a controller. The
-	// revisions are divided likewise.
-	Owned, Orphans                  []*corev1.Pod
-	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
+	history.Dependents
 }
 
 // Actions is what to do, in the order of the fields.
 type Actions struct {
-	Pods      podstate.Claimed
-	Revisions history.Claimed
-	// Create is the template's revision if it does not exist yet. Renumber is an old revision to make the latest,
-	// with Number as its revision. If either is set, the fields below are not.
-	Create, Renumber *appsv1.ControllerRevision
-	Number           int64
+	history.Actions
 	// Run are pods to create, Repair pods whose identity labels must be set, Delete pods to delete.
 	Run, Repair, Delete []*corev1.Pod
-	// Forget are revisions beyond the history limit.
-	Forget []*appsv1.ControllerRevision
 	// Status is the status before pods are created and deleted.
 	Status appsv1.StatefulSetStatus
-	// Again is the time until a pod becomes available, 0 if none is waiting.
-	Again time.Duration
-	// More means that the burst limit left work for another call.
-	More bool
 }
 
 // Plan computes one step. It does not change o. The number of existing pods and burst bound its cost, not the
@@ -66,14 +53,15 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 		p.status()
 		return p.a, nil
 	}
-	p.a.Pods = podstate.Claim(o.Owned, o.Orphans, selector, func(pod *corev1.Pod) bool {
+	p.a.Pods = engine.Claim(set, o.Owned, o.Orphans, selector, func(pod *corev1.Pod) bool {
 		return Ordinal(set, pod.Name) >= 0
 	})
-	p.a.Revisions = history.Claim(o.OwnedRevisions, o.OrphanRevisions, selector)
+	p.a.Revisions = engine.Claim(set, o.OwnedRevisions, o.OrphanRevisions, selector, nil)
+	history.Sort(p.a.Revisions.All)
 	if settled, err := p.revise(data); err != nil || !settled {
 		return p.a, err
 	}
-	p.sort(p.a.Pods.Pods)
+	p.sort(p.a.Pods.All)
 	if p.keep() && p.shrink() && set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 		if err := p.roll(); err != nil {
 			return Actions{}, err
@@ -296,7 +284,7 @@ func identify(set *appsv1.StatefulSet, pod *corev1.Pod) {
 // forget deletes unused old revisions beyond the history limit.
 func (p *plan) forget() {
 	live := map[string]bool{p.current: true, p.update: true}
-	for _, pod := range p.a.Pods.Pods {
+	for _, pod := range p.a.Pods.All {
 		live[revision(pod)] = true
 	}
 	limit := int32(10)

@@ -10,14 +10,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/history"
-	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
 var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
@@ -40,7 +38,7 @@ func New() *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(&appsv1.ControllerRevision{})},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			return engine.Each(env, (&reconciler{env}).reconcile)
 		},
 	}
 }
@@ -88,80 +86,25 @@ func group(o client.Object) string {
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var set appsv1.StatefulSet
-	if err := r.Cache.Get(ctx, req.NamespacedName, &set); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	o, err := r.observe(ctx, &set)
+func (r *reconciler) reconcile(ctx context.Context, set *appsv1.StatefulSet) (engine.Result, error) {
+	dependents, err := history.Observe(ctx, r.Env, set)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	a, err := Plan(o, r.Now())
+	a, err := Plan(Observed{set, dependents}, r.Now())
 	if err != nil {
 		return engine.Result{}, err
 	}
-	step := history.Step{
-		Own:    func() (bool, error) { return r.own(ctx, &set, a) },
-		Pods:   func() error { return r.pods(ctx, &set, a) },
-		Forget: a.Forget,
-		More:   a.More,
-		Again:  a.Again,
-	}
-	if !equality.Semantic.DeepEqual(a.Status, set.Status) {
-		next := set.DeepCopy()
-		next.Status = a.Status
-		step.Status = next
-	}
-	return step.Carry(ctx, r.Env, req)
+	return a.Carry(ctx, r.Env, history.Workload{Object: set, Kind: kind, Collisions: &set.Status.CollisionCount},
+		func() error { return r.pods(ctx, set, a) },
+		func() error { return engine.SetStatus(ctx, r.Client, set, &set.Status, a.Status) })
 }
-
-func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Observed, err error) {
-	o.Set = set
-	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
-		return o, err
-	}
-	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, engine.NoController); err != nil {
-		return o, err
-	}
-	if o.OwnedRevisions, err = history.List(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
-		return o, err
-	}
-	o.OrphanRevisions, err = history.List(ctx, r.Env, set.Namespace, engine.NoController)
-	return o, err
-}
-
-// own adopts and releases objects, and writes the current revision. settled is false if Plan must run again before
-// pods are changed.
-func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
-	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
-		return false, err
-	}
-	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
-		return false, err
-	}
-	if len(a.Pods.Adopt)+len(a.Revisions.Adopt) > 0 {
-		return false, nil // the adopted objects have changed
-	}
-	switch {
-	case a.Create != nil:
-		return false, history.Create(ctx, r.Client, set, a.Create, collisions)
-	case a.Renumber != nil:
-		return false, history.Renumber(ctx, r.Client, a.Renumber, a.Number)
-	}
-	return true, nil
-}
-
-func collisions(o client.Object) **int32 { return &o.(*appsv1.StatefulSet).Status.CollisionCount }
 
 func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {
-	if err := r.retain(ctx, set, a.Pods.Pods); err != nil {
+	if err := r.retain(ctx, set, a.Pods.All); err != nil {
 		return err
 	}
 	created := engine.SlowStart(len(a.Run), func(i int) error { return r.create(ctx, set, a.Run[i]) })
-	if apierrors.HasStatusCause(created, corev1.NamespaceTerminatingCause) {
-		return nil
-	}
 	for _, p := range a.Repair {
 		next := p.DeepCopy()
 		identify(set, next)
@@ -191,7 +134,7 @@ func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *cor
 	if err == nil {
 		err = r.Client.Create(ctx, p)
 	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if engine.Terminating(err) {
 		return err
 	}
 	if apierrors.IsAlreadyExists(err) {

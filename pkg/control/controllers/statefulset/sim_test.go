@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/engine/history"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -57,7 +58,7 @@ func (s *sim) image(v string) {
 }
 
 func (s *sim) observed() Observed {
-	o := Observed{Set: s.set, OwnedRevisions: s.revs}
+	o := Observed{Set: s.set, Dependents: history.Dependents{OwnedRevisions: s.revs}}
 	for _, p := range s.pods {
 		switch ref := metav1.GetControllerOfNoCopy(p); {
 		case ref == nil:
@@ -183,10 +184,10 @@ func (s *sim) check(a Actions) {
 		return
 	}
 	p := &plan{set: s.set, now: s.now, members: map[int64]*corev1.Pod{}}
-	p.sort(a.Pods.Pods)
+	p.sort(a.Pods.All)
 	first, end := p.bounds()
 	owned, names := map[string]bool{}, map[string]bool{}
-	for _, pod := range a.Pods.Pods {
+	for _, pod := range a.Pods.All {
 		require.False(s.t, names[pod.Name], "two pods with one ordinal")
 		owned[pod.Name], names[pod.Name] = true, true
 	}

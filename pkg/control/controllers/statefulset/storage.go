@@ -27,13 +27,7 @@ func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engin
 		env.Log.Warn("could not list the sets of a claim", "claim", was.GetNamespace()+"/"+was.GetName(), "error", err)
 		return nil
 	}
-	var out []engine.Request
-	for i := range list.Items {
-		if hasClaim(&list.Items[i], was.GetName()) {
-			out = append(out, engine.RequestFor(was.GetNamespace(), list.Items[i].Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(set *appsv1.StatefulSet) bool { return hasClaim(set, was.GetName()) })
 }
 
 func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) error {
@@ -53,7 +47,7 @@ func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *co
 		}
 		c.OwnerReferences, _ = owners(c, set, pod, false)
 		err = r.Client.Create(ctx, c)
-		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if apierrors.IsAlreadyExists(err) || engine.Terminating(err) {
 			return err
 		}
 		if err != nil {

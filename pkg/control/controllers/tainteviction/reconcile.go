@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -94,32 +93,12 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 				again = in
 			}
 		default:
-			if err := r.evict(ctx, p, now); err != nil {
-				failed = append(failed, err) // evict the others nevertheless
-			}
+			failed = append(failed, podstate.Evict(ctx, r.Env, p, "DeletionByTaintManager",
+				"Taint manager: deleting due to NoExecute taint", func() {
+					r.Events.Event(p, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s",
+						p.Namespace, p.Name)
+				}))
 		}
 	}
 	return engine.Result{RequeueAfter: again}, errors.Join(failed...)
-}
-
-func (r *reconciler) evict(ctx context.Context, p *corev1.Pod, now time.Time) error {
-	next := p.DeepCopy()
-	var changed bool
-	next.Status.Conditions, changed = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
-		ObservedGeneration: p.Generation,
-		Message:            "Taint manager: deleting due to NoExecute taint",
-	}, now)
-	if changed {
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-	}
-	r.Events.Event(p, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", p.Namespace,
-		p.Name)
-	err := r.Client.Delete(ctx, next, engine.Preconditions(p))
-	if apierrors.IsConflict(err) {
-		return nil // replaced since
-	}
-	return client.IgnoreNotFound(err)
 }

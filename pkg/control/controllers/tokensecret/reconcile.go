@@ -8,7 +8,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -47,15 +46,13 @@ func New(sign Sign, bundle Bundle) *engine.Reconciler {
 				if err := env.Cache.List(context.Background(), &all); err != nil {
 					env.Log.Warn("could not list secrets to update the CA bundle in them", "error", err)
 				}
-				for i := range all.Items {
-					if s := &all.Items[i]; accountOf(s) != "" {
-						env.Enqueue(engine.RequestFor(s.Namespace, s.Name), 0)
-					}
+				for _, req := range engine.Requests(all.Items, func(s *corev1.Secret) bool { return accountOf(s) != "" }) {
+					env.Enqueue(req, 0)
 				}
 			})
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req, sign, []byte(bundle.PEM()))
-			}
+			return engine.Each(env, func(ctx context.Context, s *corev1.Secret) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, s, sign, []byte(bundle.PEM()))
+			})
 		},
 	}
 }
@@ -85,36 +82,24 @@ func ofAccount(ctx context.Context, env engine.Env, was, is client.Object) []eng
 			was.GetName(), "error", err)
 		return nil
 	}
-	out := make([]engine.Request, len(secrets.Items))
-	for i := range secrets.Items {
-		out[i] = engine.RequestFor(secrets.Items[i].Namespace, secrets.Items[i].Name)
-	}
-	return out
+	return engine.Requests(secrets.Items, nil)
 }
 
-func reconcile(ctx context.Context, env engine.Env, req engine.Request, sign Sign, ca []byte) error {
-	var secret corev1.Secret
-	if err := env.Cache.Get(ctx, req.NamespacedName, &secret); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	owner := accountOf(&secret)
+func reconcile(ctx context.Context, env engine.Env, secret *corev1.Secret, sign Sign, ca []byte) error {
+	owner := accountOf(secret)
 	if owner == "" {
 		return nil
 	}
-	var account *corev1.ServiceAccount
-	var found corev1.ServiceAccount
-	switch err := env.Cache.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: owner}, &found); {
-	case err == nil:
-		account = &found
-	case !apierrors.IsNotFound(err):
+	account, err := engine.Find[corev1.ServiceAccount](ctx, env.Cache, secret.Namespace, owner)
+	if err != nil {
 		return err
 	}
-	d := Plan(&secret, account, ca)
+	d := Plan(secret, account, ca)
 	switch {
 	case d.Delete:
-		env.Events.Event(&secret, corev1.EventTypeWarning, "ServiceAccountMissing",
+		env.Events.Event(secret, corev1.EventTypeWarning, "ServiceAccountMissing",
 			"Deleted the secret: its service account %q does not exist", owner)
-		return client.IgnoreNotFound(env.Client.Delete(ctx, &secret, engine.Preconditions(&secret)))
+		return engine.Remove(ctx, env.Client, secret)
 	case d.Write == nil:
 		return nil
 	case d.Sign:
@@ -124,5 +109,5 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, sign Sig
 		}
 		d.Write.Data[corev1.ServiceAccountTokenKey] = []byte(token)
 	}
-	return client.IgnoreNotFound(env.Client.Update(ctx, d.Write))
+	return env.Client.Update(ctx, d.Write)
 }

@@ -8,7 +8,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,23 +28,15 @@ func New() *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &batchv1.Job{}, Parts: []engine.Part{engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				var j batchv1.Job
-				if err := env.Cache.Get(ctx, req.NamespacedName, &j); err != nil {
-					return engine.Result{}, client.IgnoreNotFound(err)
-				}
-				del, again := Plan(&j, env.Now())
+			return engine.Each(env, func(ctx context.Context, j *batchv1.Job) (engine.Result, error) {
+				del, again := Plan(j, env.Now())
 				if !del {
 					return engine.Result{RequeueAfter: again}, nil
 				}
 				// If ttlSecondsAfterFinished has changed since, the delete conflicts and is retried.
-				err := env.Client.Delete(ctx, &j, client.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
+				return engine.Result{}, env.Client.Delete(ctx, j, engine.Unchanged(j),
 					client.PropagationPolicy(metav1.DeletePropagationForeground))
-				if apierrors.IsNotFound(err) {
-					err = nil
-				}
-				return engine.Result{}, err
-			}
+			})
 		},
 	}
 }

@@ -161,10 +161,8 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState,
 	}
 	s := ClaimState{Claim: &c}
 	if name := c.Spec.VolumeName; name != "" {
-		var v corev1.PersistentVolume
-		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &v); err == nil {
-			s.Volume = &v
-		} else if !apierrors.IsNotFound(err) {
+		var err error
+		if s.Volume, err = engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", name); err != nil {
 			return s, err
 		}
 	}

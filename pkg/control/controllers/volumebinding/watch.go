@@ -25,10 +25,7 @@ func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Requ
 	if err := env.ByIndex(ctx, &list, "", claimRefIndex, o.GetNamespace()+"/"+o.GetName()); err != nil {
 		env.Log.Warn("could not list the volumes of a claim", "claim", o.GetNamespace()+"/"+o.GetName(), "error", err)
 	}
-	for i := range list.Items {
-		out = append(out, engine.RequestFor("", list.Items[i].Name))
-	}
-	return out
+	return append(out, engine.Requests(list.Items, nil)...)
 }
 
 // ofVolume maps a volume to itself and to its claim, or to the unbound claims of its class.
@@ -55,11 +52,7 @@ func unbound(ctx context.Context, env engine.Env, class string) []engine.Request
 		env.Log.Warn("could not list the claims of a class", "class", class, "error", err)
 		return nil
 	}
-	out := make([]engine.Request, len(list.Items))
-	for i := range list.Items {
-		out[i] = engine.RequestFor(list.Items[i].Namespace, list.Items[i].Name)
-	}
-	return out
+	return engine.Requests(list.Items, nil)
 }
 
 // ofPod maps a pod to its claims when it is created, bound, over or deleted.
@@ -92,12 +85,9 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 	if env.Cache.List(ctx, &volumes) != nil || env.Cache.List(ctx, &classes) != nil {
 		return nil
 	}
-	var out []engine.Request
-	for i := range volumes.Items {
-		if v := &volumes.Items[i]; v.DeletionTimestamp != nil && slices.Contains(v.Finalizers, storage.Finalizer) {
-			out = append(out, engine.RequestFor("", v.Name))
-		}
-	}
+	out := engine.Requests(volumes.Items, func(v *corev1.PersistentVolume) bool {
+		return v.DeletionTimestamp != nil && slices.Contains(v.Finalizers, storage.Finalizer)
+	})
 	for i := range classes.Items {
 		if c := &classes.Items[i]; c.Provisioner == storage.Provisioner {
 			out = append(out, unbound(ctx, env, c.Name)...)

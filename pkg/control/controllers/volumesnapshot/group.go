@@ -157,18 +157,15 @@ func ofMemberContent(ctx context.Context, env engine.Env, o client.Object) []eng
 }
 
 // waitingGroups returns the groups in a namespace, "" for all, that are not ready or are being deleted.
-func waitingGroups(ctx context.Context, env engine.Env, namespace string) (out []engine.Request) {
+func waitingGroups(ctx context.Context, env engine.Env, namespace string) []engine.Request {
 	var list snapshots.VolumeGroupSnapshotList
 	if err := env.Cache.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		env.Log.Warn("could not list the groups that wait", "namespace", namespace, "error", err)
 		return nil
 	}
-	for i := range list.Items {
-		if g := &list.Items[i]; g.DeletionTimestamp != nil || !groupReady(g) {
-			out = append(out, engine.RequestFor(g.Namespace, g.Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(g *snapshots.VolumeGroupSnapshot) bool {
+		return g.DeletionTimestamp != nil || !groupReady(g)
+	})
 }
 
 func (r *reconciler) planGroup(ctx context.Context, req engine.Request) (Step, error) {
@@ -197,10 +194,9 @@ func (r *reconciler) groupState(ctx context.Context, req engine.Request) (GroupS
 		Contents:  map[string]*snapshots.VolumeSnapshotContent{},
 		Volumes:   map[string]*corev1.PersistentVolume{},
 	}
-	var content snapshots.VolumeGroupSnapshotContent
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: groupContentOf(&g)}, &content); err == nil {
-		s.Content = &content
-	} else if !apierrors.IsNotFound(err) {
+	var err error
+	s.Content, err = engine.Find[snapshots.VolumeGroupSnapshotContent](ctx, r.Cache, "", groupContentOf(&g))
+	if err != nil {
 		return s, err
 	}
 	if g.DeletionTimestamp != nil {
@@ -275,17 +271,15 @@ func (r *reconciler) sources(ctx context.Context, s *GroupState) error {
 // member reads the existing objects for a group's snapshot of a volume.
 func (r *reconciler) member(ctx context.Context, s *GroupState, handle string) error {
 	name := MemberName(s.Group.UID, handle)
-	var v snapshots.VolumeSnapshot
-	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: s.Group.Namespace, Name: name}, &v); err == nil {
-		s.Snapshots[name] = &v
-	} else if !apierrors.IsNotFound(err) {
+	if v, err := engine.Find[snapshots.VolumeSnapshot](ctx, r.Cache, s.Group.Namespace, name); err != nil {
 		return err
+	} else if v != nil {
+		s.Snapshots[name] = v
 	}
-	var c snapshots.VolumeSnapshotContent
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: memberContent(name)}, &c); err == nil {
-		s.Contents[c.Name] = &c
-	} else if !apierrors.IsNotFound(err) {
+	if c, err := engine.Find[snapshots.VolumeSnapshotContent](ctx, r.Cache, "", memberContent(name)); err != nil {
 		return err
+	} else if c != nil {
+		s.Contents[c.Name] = c
 	}
 	var volumes corev1.PersistentVolumeList
 	if err := r.ByIndex(ctx, &volumes, "", volumeIndex, handleKey(s.Content.Spec.Driver, handle)); err != nil {
@@ -341,14 +335,11 @@ func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot,
 	if name == "" {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	var g snapshots.VolumeGroupSnapshot
-	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: v.Namespace, Name: name}, &g); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if uid != "" && uid != g.UID {
+	g, err := engine.Find[snapshots.VolumeGroupSnapshot](ctx, r.Cache, v.Namespace, name)
+	if g != nil && uid != "" && uid != g.UID {
 		return nil, nil //nolint:nilnil // a later one of this name
 	}
-	return &g, nil
+	return g, err
 }
 
 func ofGroup(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
@@ -357,11 +348,7 @@ func ofGroup(ctx context.Context, env engine.Env, o client.Object) []engine.Requ
 		env.Log.Warn("could not list the snapshots of a group", "group", o.GetNamespace()+"/"+o.GetName(), "error", err)
 		return nil
 	}
-	out := make([]engine.Request, 0, len(list.Items))
-	for i := range list.Items {
-		out = append(out, engine.RequestFor(list.Items[i].Namespace, list.Items[i].Name))
-	}
-	return out
+	return engine.Requests(list.Items, nil)
 }
 
 // ofDriversGroup maps a group's content to the snapshots with the same group handle.

@@ -10,7 +10,6 @@ package volumesnapshot
 import (
 	"context"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,11 +25,10 @@ const (
 	sourceIndex = "claim.snapshot"
 )
 
-// claimPrefix marks requests for claims. Names of snapshots have no colon.
-const claimPrefix = "claim:"
+// ofKindClaim is the kind of requests for claims.
+const ofKindClaim = "claim"
 
-// New declares the reconciler. Its requests are snapshots, contents (without a namespace) and claims (with
-// claimPrefix).
+// New declares the reconciler. Its requests are snapshots, contents (without a namespace) and claims (ofKindClaim).
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "volumesnapshot",
@@ -84,7 +82,7 @@ func source(c *corev1.PersistentVolumeClaim) []string {
 func ofSnapshot(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	out := []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
 	if v, ok := o.(*snapshots.VolumeSnapshot); ok && v.Spec.Source.PersistentVolumeClaimName != nil {
-		out = append(out, engine.RequestFor(v.Namespace, claimPrefix+*v.Spec.Source.PersistentVolumeClaimName))
+		out = append(out, engine.RequestOf(ofKindClaim, v.Namespace, *v.Spec.Source.PersistentVolumeClaimName))
 	}
 	return out
 }
@@ -104,13 +102,9 @@ func ofClass(ctx context.Context, env engine.Env, _ client.Object) []engine.Requ
 		env.Log.Warn("could not list the snapshots that wait for a class", "error", err)
 		return nil
 	}
-	var out []engine.Request
-	for i := range list.Items {
-		if v := &list.Items[i]; v.Status == nil || v.Status.BoundVolumeSnapshotContentName == nil {
-			out = append(out, engine.RequestFor(v.Namespace, v.Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(v *snapshots.VolumeSnapshot) bool {
+		return v.Status == nil || v.Status.BoundVolumeSnapshotContentName == nil
+	})
 }
 
 // ofClaim maps a claim to its snapshots, and to the snapshot that it is restored from.
@@ -138,11 +132,7 @@ func ofClaimNamed(ctx context.Context, env engine.Env, namespace, name string) [
 		env.Log.Warn("could not list the snapshots of a claim", "claim", namespace+"/"+name, "error", err)
 		return nil
 	}
-	out := make([]engine.Request, 0, len(list.Items)+1)
-	for i := range list.Items {
-		out = append(out, engine.RequestFor(namespace, list.Items[i].Name))
-	}
-	return append(out, engine.RequestFor(namespace, claimPrefix+name))
+	return append(engine.Requests(list.Items, nil), engine.RequestOf(ofKindClaim, namespace, name))
 }
 
 type reconciler struct{ engine.Env }
@@ -168,7 +158,6 @@ func (r *reconciler) follow(plan func(context.Context, engine.Request) (Step, er
 }
 
 func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error) {
-	claim, isClaim := strings.CutPrefix(req.Name, claimPrefix)
 	switch {
 	case req.Namespace == "":
 		var c snapshots.VolumeSnapshotContent
@@ -176,8 +165,8 @@ func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error)
 			return Step{}, err
 		}
 		return PlanContent(&c), nil
-	case isClaim:
-		return r.planClaim(ctx, client.ObjectKey{Namespace: req.Namespace, Name: claim})
+	case req.Kind == ofKindClaim:
+		return r.planClaim(ctx, req.NamespacedName)
 	}
 	s, err := r.state(ctx, req)
 	if err != nil {
@@ -207,13 +196,10 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 		return State{}, err
 	}
 	s := State{Snapshot: &v}
-	var content snapshots.VolumeSnapshotContent
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: contentOf(&v)}, &content); err == nil {
-		s.Content = &content
-	} else if !apierrors.IsNotFound(err) {
+	var err error
+	if s.Content, err = engine.Find[snapshots.VolumeSnapshotContent](ctx, r.Cache, "", contentOf(&v)); err != nil {
 		return s, err
 	}
-	var err error
 	if s.Group, err = r.group(ctx, &v, s.Content); err != nil {
 		return s, err
 	}
@@ -229,29 +215,17 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 		return s, err
 	}
 	s.Classes = engine.Pointers(classes.Items)
-	s.Claim, s.Volume, err = r.claim(ctx, client.ObjectKey{
-		Namespace: v.Namespace, Name: *v.Spec.Source.PersistentVolumeClaimName,
-	})
+	s.Claim, err = engine.Find[corev1.PersistentVolumeClaim](ctx, r.Cache, v.Namespace,
+		*v.Spec.Source.PersistentVolumeClaimName)
+	if err == nil && s.Claim != nil {
+		s.Volume, err = r.volumeOf(ctx, s.Claim)
+	}
 	return s, err
 }
 
-// claim returns a claim and its volume. Each is nil if it does not exist.
-func (r *reconciler) claim(ctx context.Context,
-	key client.ObjectKey) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
-	var c corev1.PersistentVolumeClaim
-	if err := r.Cache.Get(ctx, key, &c); err != nil {
-		return nil, nil, client.IgnoreNotFound(err)
-	}
-	v, err := r.volumeOf(ctx, &c)
-	return &c, v, err
-}
-
+// volumeOf returns the volume of a claim, or nil if it does not exist.
 func (r *reconciler) volumeOf(ctx context.Context, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
-	var v corev1.PersistentVolume
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: c.Spec.VolumeName}, &v); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return &v, nil
+	return engine.Find[corev1.PersistentVolume](ctx, r.Cache, "", c.Spec.VolumeName)
 }
 
 func (r *reconciler) restoring(ctx context.Context, v *snapshots.VolumeSnapshot) (out []string, err error) {

@@ -8,9 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
@@ -192,18 +190,12 @@ func named(controller mapping) mapping {
 	}
 }
 
-func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, value string) (out []engine.Request) {
+func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, value string) []engine.Request {
 	list := k.list()
 	if env.ByIndex(ctx, list, namespace, index, value) != nil {
 		return nil // the cache is stopping
 	}
-	_ = meta.EachListItem(list, func(o runtime.Object) error {
-		if p, ok := o.(client.Object); ok {
-			out = append(out, engine.RequestFor(p.GetNamespace(), p.GetName()))
-		}
-		return nil
-	})
-	return out
+	return engine.RequestsIn(list, nil)
 }
 
 // outlives reports whether the part must outlive workers, which need it to end their actions.
@@ -212,20 +204,16 @@ func (k part) outlives() bool {
 }
 
 // siblings maps workers to the parts of this kind in the same farm.
-func (k part) siblings(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+func (k part) siblings(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	farm := metav1.GetControllerOfNoCopy(o)
 	list := k.list()
 	if farm == nil || env.Cache.List(ctx, list, client.InNamespace(o.GetNamespace())) != nil {
 		return nil
 	}
-	_ = meta.EachListItem(list, func(item runtime.Object) error {
-		p, ok := item.(client.Object)
-		if ref := metav1.GetControllerOfNoCopy(p); ok && ref != nil && ref.UID == farm.UID {
-			out = append(out, engine.RequestFor(p.GetNamespace(), p.GetName()))
-		}
-		return nil
+	return engine.RequestsIn(list, func(p client.Object) bool {
+		ref := metav1.GetControllerOfNoCopy(p)
+		return ref != nil && ref.UID == farm.UID
 	})
-	return out
 }
 
 // configured maps a ConfigMap to the part that owns it as a copy, and to the parts that name it.

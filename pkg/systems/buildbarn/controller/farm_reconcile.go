@@ -4,8 +4,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,7 +38,7 @@ func newFarm() *engine.Reconciler {
 			{Object: &corev1.Secret{}, Parts: all},
 		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Secret{})},
-		New:     func(env engine.Env) engine.Func { return (&farmReconciler{env}).reconcile },
+		New:     func(env engine.Env) engine.Func { return engine.Each(env, (&farmReconciler{env}).reconcile) },
 	}
 	for _, o := range []client.Object{
 		&buildbarn.BuildbarnScheduler{},
@@ -57,20 +55,14 @@ func newFarm() *engine.Reconciler {
 
 type farmReconciler struct{ engine.Env }
 
-func (r *farmReconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var b buildbarn.Buildbarn
-	if err := r.Cache.Get(ctx, req.NamespacedName, &b); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
+func (r *farmReconciler) reconcile(ctx context.Context, b *buildbarn.Buildbarn) (engine.Result, error) {
 	if b.DeletionTimestamp != nil {
 		return engine.Result{}, nil
 	}
-	o := FarmObserved{Farm: &b}
-	var c corev1.ConfigMap
-	switch err := r.Cache.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: config.ConfigMapOf(b.Name)}, &c); {
-	case err == nil:
-		o.ConfigMap = &c
-	case !apierrors.IsNotFound(err):
+	o := FarmObserved{Farm: b}
+	var err error
+	o.ConfigMap, err = engine.Find[corev1.ConfigMap](ctx, r.Cache, b.Namespace, config.ConfigMapOf(b.Name))
+	if err != nil {
 		return engine.Result{}, err
 	}
 	for _, list := range partLists() {
@@ -89,21 +81,12 @@ func (r *farmReconciler) reconcile(ctx context.Context, req engine.Request) (eng
 	}
 	a := PlanFarm(o, r.Now())
 	if err := r.apply(ctx, a); err != nil {
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return engine.Result{}, nil
-		}
 		return engine.Result{}, err
 	}
 	for _, e := range a.Events {
-		r.Events.Event(&b, e.Type, e.Reason, "%s", e.Message)
+		r.Events.Event(b, e.Type, e.Reason, "%s", e.Message)
 	}
-	result := engine.Result{RequeueAfter: a.Again}
-	if equality.Semantic.DeepEqual(a.Status, b.Status) {
-		return result, nil
-	}
-	next := b.DeepCopy()
-	next.Status = a.Status
-	return result, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
+	return engine.Result{RequeueAfter: a.Again}, engine.SetStatus(ctx, r.Client, b, &b.Status, a.Status)
 }
 
 func (r *farmReconciler) apply(ctx context.Context, a FarmActions) error {
@@ -145,12 +128,12 @@ func (r *farmReconciler) observeSecrets(ctx context.Context, o *FarmObserved) er
 		if o.secret(name) != nil {
 			continue
 		}
-		var s corev1.Secret
-		switch err := r.Cache.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, &s); {
-		case err == nil:
-			o.Secrets = append(o.Secrets, &s)
-		case !apierrors.IsNotFound(err):
+		s, err := engine.Find[corev1.Secret](ctx, r.Cache, b.Namespace, name)
+		if err != nil {
 			return err
+		}
+		if s != nil {
+			o.Secrets = append(o.Secrets, s)
 		}
 	}
 	return nil

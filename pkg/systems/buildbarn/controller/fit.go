@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
@@ -25,21 +24,23 @@ const maxDoubts = 5
 // observeNamed reads the Services that the part's files name, and their BuildbarnStorages.
 func (r *reconciler) observeNamed(ctx context.Context, p buildbarn.Part, o *Observed) error {
 	for _, name := range fit.Names(o.Facts, p.GetNamespace()) {
-		var s corev1.Service
-		if ok, err := r.get(ctx, p.GetNamespace(), name, &s); err != nil {
+		s, err := engine.Find[corev1.Service](ctx, r.Cache, p.GetNamespace(), name)
+		if err != nil {
 			return err
-		} else if !ok {
+		}
+		if s == nil {
 			continue
 		}
 		if o.Named == nil {
 			o.Named, o.Storage = map[string]*corev1.Service{}, map[string]int32{}
 		}
-		o.Named[name] = &s
-		var storage buildbarn.BuildbarnStorage
-		if ok, err := r.get(ctx, p.GetNamespace(), name, &storage); err != nil {
+		o.Named[name] = s
+		storage, err := engine.Find[buildbarn.BuildbarnStorage](ctx, r.Cache, p.GetNamespace(), name)
+		if err != nil {
 			return err
-		} else if ok {
-			buildbarn.DefaultPart(&storage)
+		}
+		if storage != nil {
+			buildbarn.DefaultPart(storage)
 			o.Storage[name] = *storage.Spec.Replicas
 		}
 	}
@@ -62,11 +63,12 @@ func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Obser
 	}
 	o.Schedulers, o.Frontends = map[string]*protocol.Facts{}, map[string]*protocol.Facts{}
 	for name := range o.Named {
-		var s buildbarn.BuildbarnScheduler
-		if ok, err := r.get(ctx, p.GetNamespace(), name, &s); err != nil {
+		s, err := engine.Find[buildbarn.BuildbarnScheduler](ctx, r.Cache, p.GetNamespace(), name)
+		if err != nil {
 			return err
-		} else if ok {
-			o.Schedulers[name] = facts(&s)
+		}
+		if s != nil {
+			o.Schedulers[name] = facts(s)
 		}
 	}
 	var frontends buildbarn.BuildbarnFrontendList
@@ -91,11 +93,11 @@ func said(facts []*protocol.Facts) bool { return len(facts) > 0 && !slices.Conta
 func (r *reconciler) facts(ctx context.Context, p buildbarn.Part,
 	asker engine.Request) (f *protocol.Facts, awaited bool) {
 	p = defaulted(p)
-	var source corev1.ConfigMap
-	if ok, err := r.get(ctx, p.GetNamespace(), p.Pods().ConfigMapName, &source); err != nil || !ok {
+	source, err := engine.Find[corev1.ConfigMap](ctx, r.Cache, p.GetNamespace(), p.Pods().ConfigMapName)
+	if err != nil || source == nil {
 		return nil, false
 	}
-	want := requestOf(&source, p)
+	want := requestOf(source, p)
 	v, known, err := r.checks.checker.Known(want)
 	if err == nil && !known {
 		_ = r.checks.ask(asker, want, source.ResourceVersion) // a failed check is retried later
@@ -114,18 +116,12 @@ func farmMatters(was, is client.Object) bool {
 }
 
 // neighbours maps a Service or a part to all parts of this kind in its namespace, whose files may name it.
-func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	list := k.list()
 	if env.Cache.List(ctx, list, client.InNamespace(o.GetNamespace())) != nil {
 		return nil // the cache is stopping
 	}
-	_ = meta.EachListItem(list, func(item runtime.Object) error {
-		if p, ok := item.(client.Object); ok {
-			out = append(out, engine.RequestFor(p.GetNamespace(), p.GetName()))
-		}
-		return nil
-	})
-	return out
+	return engine.RequestsIn(list, nil)
 }
 
 func serviceMatters(was, is client.Object) bool {

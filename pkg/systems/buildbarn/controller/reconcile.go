@@ -51,7 +51,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		err = r.apply(ctx, a)
 	}
 	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	case engine.Terminating(err):
 		return engine.Result{}, nil
 	case refused(err):
 		a.Status.State, a.Again = buildbarn.NotReady, refusedAgain
@@ -105,17 +105,12 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 		}
 	}
 	for _, o := range a.Delete {
-		if err := r.Client.Delete(ctx, o, engine.Preconditions(o),
-			client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, r.Client, o,
+			client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (r *reconciler) get(ctx context.Context, namespace, name string, o client.Object) (bool, error) {
-	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
-	return err == nil, client.IgnoreNotFound(err)
 }
 
 func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed, err error) {
@@ -125,14 +120,11 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	if source == "" {
 		source = buildbarn.DefaultConfigMap
 	}
-	var s corev1.ConfigMap
-	if ok, err := r.get(ctx, namespace, source, &s); err != nil {
+	if o.Source, err = engine.Find[corev1.ConfigMap](ctx, r.Cache, namespace, source); err != nil {
 		return o, err
-	} else if ok {
-		o.Source = &s
-		if p.GetDeletionTimestamp() == nil {
-			r.check(p, &o)
-		}
+	}
+	if o.Source != nil && p.GetDeletionTimestamp() == nil {
+		r.check(p, &o)
 	}
 	var copies corev1.ConfigMapList
 	if err := r.ByIndex(ctx, &copies, namespace, engine.ControllerIndex, string(p.GetUID())); err != nil {
@@ -140,11 +132,8 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	}
 	o.Copies = engine.Pointers(copies.Items)
 	if t := p.Pods().TLS; t != nil {
-		var s corev1.Secret
-		if ok, err := r.get(ctx, namespace, t.SecretName, &s); err != nil {
+		if o.Secret, err = engine.Find[corev1.Secret](ctx, r.Cache, namespace, t.SecretName); err != nil {
 			return o, err
-		} else if ok {
-			o.Secret = &s
 		}
 	}
 	if err := r.observeChildren(ctx, p, &o); err != nil {
@@ -189,39 +178,26 @@ func defaulted(p buildbarn.Part) buildbarn.Part {
 	return p
 }
 
-func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *Observed) error {
+func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *Observed) (err error) {
 	namespace, name := p.GetNamespace(), p.GetName()
 	if r.sets {
-		var s appsv1.StatefulSet
-		if ok, err := r.get(ctx, namespace, name, &s); err != nil {
-			return err
-		} else if ok {
-			o.StatefulSet = &s
-		}
+		o.StatefulSet, err = engine.Find[appsv1.StatefulSet](ctx, r.Cache, namespace, name)
 	} else {
-		var d appsv1.Deployment
-		if ok, err := r.get(ctx, namespace, name, &d); err != nil {
-			return err
-		} else if ok {
-			o.Deployment = &d
-		}
+		o.Deployment, err = engine.Find[appsv1.Deployment](ctx, r.Cache, namespace, name)
+	}
+	if err != nil {
+		return err
 	}
 	if r.service {
-		var s corev1.Service
-		if ok, err := r.get(ctx, namespace, name, &s); err != nil {
+		if o.Service, err = engine.Find[corev1.Service](ctx, r.Cache, namespace, name); err != nil {
 			return err
-		} else if ok {
-			o.Service = &s
 		}
 	}
 	if !r.hosts {
 		return nil
 	}
-	var i networkingv1.Ingress
-	if ok, err := r.get(ctx, namespace, name, &i); err != nil {
+	if o.Ingress, err = engine.Find[networkingv1.Ingress](ctx, r.Cache, namespace, name); err != nil {
 		return err
-	} else if ok {
-		o.Ingress = &i
 	}
 	host := buildbarn.HostOf(p)
 	if host == "" {

@@ -85,17 +85,12 @@ func reading(reads func(s *kontrol.BundleSource, namespace, name string) bool) f
 	}
 }
 
-func which(ctx context.Context, env engine.Env, is func(*kontrol.BundleSource) bool) (out []engine.Request) {
+func which(ctx context.Context, env engine.Env, is func(*kontrol.BundleSource) bool) []engine.Request {
 	var list kontrol.BundleList
 	if env.Cache.List(ctx, &list) != nil {
 		return nil
 	}
-	for i := range list.Items {
-		if is(&list.Items[i].Spec.Source) {
-			out = append(out, engine.RequestFor("", list.Items[i].Name))
-		}
-	}
-	return out
+	return engine.Requests(list.Items, func(b *kontrol.Bundle) bool { return is(&b.Spec.Source) })
 }
 
 type bundles struct {
@@ -149,9 +144,7 @@ func (r *bundles) observe(ctx context.Context, b *kontrol.Bundle, got result) (O
 	if err := r.Cache.List(ctx, &clusters); err != nil {
 		return o, err
 	}
-	for i := range clusters.Items {
-		o.Clusters = append(o.Clusters, &clusters.Items[i])
-	}
+	o.Clusters = engine.Pointers(clusters.Items)
 	var owned kontrol.ResourceList
 	if err := r.ByIndex(ctx, &owned, "", engine.ControllerIndex, string(b.UID)); err != nil {
 		return o, err
@@ -159,12 +152,11 @@ func (r *bundles) observe(ctx context.Context, b *kontrol.Bundle, got result) (O
 	for i := range owned.Items {
 		res := &owned.Items[i]
 		o.Resources = append(o.Resources, res)
-		var a kontrol.AppliedState
-		err := r.Cache.Get(ctx, client.ObjectKey{Name: kontrol.StateName(res.Name, res.Spec.ClusterName)}, &a)
-		if client.IgnoreNotFound(err) != nil {
+		a, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", kontrol.StateName(res.Name, res.Spec.ClusterName))
+		if err != nil {
 			return o, err
 		}
-		if err == nil && a.State.Status == kontrol.ApplyFailed && a.State.AttemptedGeneration == res.Generation {
+		if a != nil && a.State.Status == kontrol.ApplyFailed && a.State.AttemptedGeneration == res.Generation {
 			o.Failed[res.Name] = a.State.Error
 		}
 	}
@@ -185,7 +177,7 @@ func (r *bundles) carryOut(ctx context.Context, b *kontrol.Bundle, step Step) (e
 		}
 	}
 	for _, res := range step.Delete {
-		if err := r.Client.Delete(ctx, res, engine.Preconditions(res)); client.IgnoreNotFound(err) != nil {
+		if err := engine.Remove(ctx, r.Client, res); err != nil {
 			return engine.Result{}, err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/artifact"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
@@ -287,8 +287,7 @@ func (s *sources) fetched(name, key string, a *kontrol.Artifact, got result) {
 	switch {
 	case got.err != nil:
 		next.failures = failures + 1
-		wait = min(failFirst<<min(failures, 10), failMost)
-		wait = wait/2 + rand.N(wait)
+		wait = backoff.Jittered(backoff.Pause(failFirst, failMost, next.failures))
 	case !strings.Contains(a.Reference, "@"):
 		wait = a.Interval.Duration
 	}

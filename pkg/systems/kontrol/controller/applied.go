@@ -3,7 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
@@ -20,18 +21,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// After a failed attempt the pause grows from failFirst to failUsual, about the interval of the resync. Polling is
+// After a failed attempt the pause grows from failFirst to failUsual, about half a minute. Polling is
 // needed: no event reports that a missing object, such as a namespace, was created. If many pairs have failed, as
 // on a cluster that refuses everything, the pause grows by failShare for each pair, up to failMost.
 const (
 	failFirst = time.Second
-	failUsual = resync
+	failUsual = 30 * time.Second
 	failShare = 10 * time.Millisecond
 	failMost  = 2 * time.Minute
 	// appliers is how many pairs are reconciled at the same time. Most of them wait for a cluster or for a write.
 	appliers = 96
-	// settle delays and so batches the reconciliation of waiting Resources after a change on their cluster.
-	settle = 20 * time.Millisecond
+	// wakePause delays and so batches the reconciliation of waiting Resources after a change on their cluster.
+	wakePause = 20 * time.Millisecond
 )
 
 func newApplied(pool *target.Pool) *engine.Reconciler {
@@ -40,33 +41,37 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
-			{Object: &kontrol.AppliedState{}, Map: pairOfState, Changed: unsettled},
-			{Object: &kontrol.CurrentState{}, Map: pairOfState},
+			{Object: &kontrol.AppliedState{}, Changed: needsAttempt},
+			{Object: &kontrol.CurrentState{}},
 		},
 		Writes: []engine.Write{
 			{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}},
 		},
-		Indexes: append(resourceIndexes(), appliedIndexes()...),
+		Indexes: slices.Concat(resourceIndexes(), appliedIndexes(), waitIndexes()),
 		New: func(env engine.Env) engine.Func {
-			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}, held: newHeld()}
+			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}}
 			pool.Notify("reconciler", r.reached)
-			env.Enqueue(engine.Request{}, resync)
 			return r.reconcile
 		},
 	}
 }
 
-// unsettled reports whether a change of an AppliedState needs a reconciliation. A successful apply does not: the
+// needsAttempt reports whether a change of an AppliedState needs a reconciliation. A successful apply does not: the
 // object on the cluster changes too, and its CurrentState wakes the Resources that wait.
-func unsettled(was, is client.Object) bool {
+func needsAttempt(was, is client.Object) bool {
 	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
 	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
 	return failed || b.Status != kontrol.ApplyApplied || b.Generation < a.Generation || a.ResourceUID != b.ResourceUID
 }
 
-// pairsOfObject maps a Resource to its pairs, and to the pairs of other Resources for the same object.
+// pairsOfObject maps a Resource to its pairs, to the pairs that wait for it, and to the pairs of other Resources for
+// the same object.
 func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := pairsOfResource(ctx, env, o)
+	var waiting kontrol.AppliedStateList
+	if env.ByIndex(ctx, &waiting, "", byWaitsFor, o.GetName()) == nil {
+		out = append(out, engine.Requests(waiting.Items, nil)...)
+	}
 	r, ok := o.(*kontrol.Resource)
 	var same kontrol.ResourceList
 	if !ok || env.ByIndex(ctx, &same, "", byObject, objectKey(kontrol.TargetOf(r))) != nil {
@@ -86,28 +91,24 @@ type applied struct {
 	began time.Time
 
 	mu    sync.Mutex
-	tries map[watch.Pair]Tries
-	held  held
+	tries map[watch.Pair]Tries // of the pairs whose last attempt failed or corrected drift
 }
 
 func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	if req == (engine.Request{}) {
-		return r.sweep(ctx)
-	}
 	pair := pairOf(req)
 	t := r.pool.Get(pair.Cluster)
 	if t != nil {
 		defer t.Next()
 	}
-	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
+	res, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", pair.Resource)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	c, err := get[kontrol.Cluster](ctx, r.Cache, pair.Cluster)
+	c, err := engine.Find[kontrol.Cluster](ctx, r.Cache, "", pair.Cluster)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(pair.Resource, pair.Cluster))
+	a, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", kontrol.StateName(pair.Resource, pair.Cluster))
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -127,19 +128,11 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	}
 	step := Plan(o, r.Now())
 	if !step.Apply {
-		switch on := o.WaitsOn; {
-		case step.Status != kontrol.ApplyWaiting:
-			r.hold(pair, "")
-		case on == "":
-			r.hold(pair, onCluster)
-		default:
-			r.hold(pair, on)
-		}
 		if step.Status == "" {
 			if step.Again == 0 && a != nil && o.Waits == "" {
-				r.kick(pair.Cluster, pair.Resource)
+				r.wake(ctx, byWaitsFor, pair.Cluster+"/"+pair.Resource)
 				if len(provided(res)) > 0 {
-					r.kick(pair.Cluster, onKind)
+					r.wake(ctx, byNoKind, pair.Cluster)
 				}
 			}
 			return engine.Result{RequeueAfter: step.Again}, nil
@@ -151,6 +144,7 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 			Status:    step.Status,
 			Reason:    step.Reason,
 			Error:     step.Error,
+			WaitsFor:  step.WaitsFor,
 			Attempted: soon && step.Status == kontrol.ApplyWaiting,
 		})
 	}
@@ -174,7 +168,7 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 	if c == nil {
 		return o, nil
 	}
-	cur, err := get[kontrol.CurrentState](ctx, r.Cache, kontrol.StateName(res.Name, c.Name))
+	cur, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", kontrol.StateName(res.Name, c.Name))
 	if err != nil {
 		return o, err
 	}
@@ -190,7 +184,7 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 		if s.UID == res.UID || !targets(s, c.Name, c) {
 			continue
 		}
-		theirs, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(s.Name, c.Name))
+		theirs, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", kontrol.StateName(s.Name, c.Name))
 		if err != nil {
 			return o, err
 		}
@@ -211,6 +205,9 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 	r.mu.Lock()
 	o.Tries = r.tries[watch.Pair{Resource: res.Name, Cluster: c.Name}]
 	r.mu.Unlock()
+	if t := r.pool.Get(c.Name); t != nil {
+		o.Tries = o.Tries.after(t.Status().Outage)
+	}
 	return o, nil
 }
 
@@ -250,13 +247,11 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	case ctx.Err() != nil:
 		return engine.Result{}, nil
 	case errors.As(err, &lost):
-		r.hold(pair, onCluster)
-		var wait time.Duration
-		switch {
-		case lost.Asked:
+		// A request that was not sent waits for the probe's verdict: then the cluster is ready, or its condition says
+		// that it is not, and the next change of that condition wakes the pair.
+		wait := failFirst
+		if lost.Asked {
 			wait = r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
-		case r.ready(pair.Cluster): // it recovered before the call of hold: no wake-up comes
-			wait = settle
 		}
 		if a.State.Generation == o.Resource.Generation {
 			return engine.Result{RequeueAfter: wait}, nil // the Cluster's condition Ready reports it
@@ -269,13 +264,9 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	case err != nil:
 		failure := explain(err)
 		wait := r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
-		if r.hold(pair, ""); failure.Status == kontrol.ApplyWaiting {
-			r.hold(pair, onKind)
-		}
 		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, failure)
 	}
 	r.succeeded(pair, o.Resource.Generation, step.Correct)
-	r.hold(pair, "")
 	at := metav1.NewMicroTime(r.Now())
 	next := kontrol.Applied{
 		Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
@@ -336,13 +327,12 @@ func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current 
 	now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := r.tries[p]
+	t := r.tries[p].after(outage)
 	if t.Generation != generation {
 		t.Failures = 0
 	}
 	most := min(max(failUsual, time.Duration(len(r.tries))*failShare), failMost)
-	wait := min(failFirst<<min(t.Failures, 10), most)
-	wait = wait/2 + rand.N(wait)
+	wait := backoff.Jittered(backoff.Pause(failFirst, most, t.Failures+1))
 	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+
 		1, now, now.Add(wait), outage, seenOf(current)
 	r.tries[p] = t
@@ -367,81 +357,24 @@ func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
 	r.tries[p] = t
 }
 
-func (r *applied) ready(cluster string) bool {
-	t := r.pool.Get(cluster)
-	return t != nil && t.Status().Ready
-}
-
-// reached wakes the pairs that wait for a cluster once it is ready. After an outage it also forgets the failures
-// from before, so that they are retried at once. One lost request is not an outage, and errors about an object's
-// content occur again.
+// reached wakes the pairs of a cluster that are not applied, once the cluster is ready.
 func (r *applied) reached(cluster string) {
-	t := r.pool.Get(cluster)
-	if t == nil {
+	if t := r.pool.Get(cluster); t == nil || !t.Status().Ready {
 		return
 	}
-	s := t.Status()
-	if !s.Ready {
+	r.wake(context.Background(), byCluster, cluster)
+}
+
+// wake reconciles the pairs with a value in an index that are not applied.
+func (r *applied) wake(ctx context.Context, index, value string) {
+	var list kontrol.AppliedStateList
+	if err := r.ByIndex(ctx, &list, "", index, value); err != nil {
+		r.Log.Warn("could not list the objects that wait", "index", index, "value", value, "error", err)
 		return
 	}
-	r.mu.Lock()
-	waiting := append(r.held.all(cluster), forgive(r.tries, cluster, s.Outage)...)
-	r.mu.Unlock()
-	r.wake(waiting)
-}
-
-// forgive resets the failures on a cluster from before its last outage, and returns their pairs. The counts of
-// drift corrections remain.
-func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []watch.Pair) {
-	for p, t := range tries {
-		if p.Cluster == cluster && t.Failures > 0 && t.Outage != outage {
-			t.Failures, t.Next = 0, time.Time{}
-			tries[p] = t
-			list = append(list, p)
-		}
+	for _, req := range engine.Requests(list.Items, func(a *kontrol.AppliedState) bool {
+		return a.State.Status != kontrol.ApplyApplied
+	}) {
+		r.Enqueue(req, wakePause)
 	}
-	return list
-}
-
-// sweep enqueues all pairs that are not applied in their current generation, in case an event was missed.
-func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
-	var all kontrol.ResourceList
-	if err := r.Cache.List(ctx, &all); err != nil {
-		return engine.Result{}, err
-	}
-	for i := range all.Items {
-		res := &all.Items[i]
-		names, err := clustersOf(ctx, r.Cache, res)
-		if err != nil {
-			return engine.Result{}, err
-		}
-		for _, n := range names {
-			a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(res.Name, n))
-			if err != nil {
-				return engine.Result{}, err
-			}
-			if a == nil || a.State.Generation != res.Generation || a.State.Status != kontrol.ApplyApplied ||
-				res.DeletionTimestamp != nil {
-				r.Enqueue(pairRequest(res.Name, n), 0)
-			}
-		}
-	}
-	r.forget(&all)
-	return engine.Result{RequeueAfter: resync}, nil
-}
-
-// forget drops the retry state of Resources that no longer exist.
-func (r *applied) forget(all *kontrol.ResourceList) {
-	exists := make(map[string]bool, len(all.Items))
-	for i := range all.Items {
-		exists[all.Items[i].Name] = true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for p := range r.tries {
-		if !exists[p.Resource] {
-			delete(r.tries, p)
-		}
-	}
-	r.held.forget(func(p watch.Pair) bool { return exists[p.Resource] })
 }

@@ -48,17 +48,15 @@ func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub,
 	}
 }
 
-func clustersWithSecret(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+func clustersWithSecret(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var all kontrol.ClusterList
 	if env.Cache.List(ctx, &all) != nil {
 		return nil
 	}
-	for i := range all.Items {
-		if s := all.Items[i].Spec.KubeconfigSecret; s != nil && s.Name == o.GetName() && s.Namespace == o.GetNamespace() {
-			out = append(out, engine.RequestFor("", all.Items[i].Name))
-		}
-	}
-	return out
+	return engine.Requests(all.Items, func(c *kontrol.Cluster) bool {
+		s := c.Spec.KubeconfigSecret
+		return s != nil && s.Name == o.GetName() && s.Namespace == o.GetNamespace()
+	})
 }
 
 type clusters struct {
@@ -71,7 +69,7 @@ type clusters struct {
 }
 
 func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	c, err := get[kontrol.Cluster](ctx, r.Cache, req.Name)
+	c, err := engine.Find[kontrol.Cluster](ctx, r.Cache, "", req.Name)
 	if err != nil {
 		return engine.Result{}, err
 	}

@@ -51,9 +51,31 @@ const (
 	byProvided = "kontrol.provided" // Resources of CustomResourceDefinitions by the kind they define
 	byGroup    = "kontrol.group"    // Resources by the label LabelGroup
 	byWave     = "kontrol.wave"     // Resources with a wave by the label LabelGroup
+	byWaitsFor = "kontrol.waitsFor" // AppliedStates by the Resource that they wait for: on any cluster, and on theirs
+	byNoKind   = "kontrol.noKind"   // AppliedStates that wait for a kind, by cluster
 	byResource = kontrol.FieldResource
 	byCluster  = kontrol.FieldCluster
 )
+
+// waitIndexes find AppliedStates by the reason of their wait.
+func waitIndexes() []engine.Index {
+	return []engine.Index{
+		{Object: &kontrol.AppliedState{}, Name: byWaitsFor, Values: func(o client.Object) []string {
+			a := &o.(*kontrol.AppliedState).State
+			if a.WaitsFor == "" {
+				return nil
+			}
+			return []string{a.WaitsFor, a.Cluster + "/" + a.WaitsFor}
+		}},
+		{Object: &kontrol.AppliedState{}, Name: byNoKind, Values: func(o client.Object) []string {
+			a := &o.(*kontrol.AppliedState).State
+			if a.Status != kontrol.ApplyWaiting || a.Reason != kontrol.ReasonNoKind {
+				return nil
+			}
+			return []string{a.Cluster}
+		}},
+	}
+}
 
 func appliedIndexes() []engine.Index {
 	return []engine.Index{
@@ -139,13 +161,14 @@ func clustersOf(ctx context.Context, cache client.Reader, r *kontrol.Resource) (
 	return names, nil
 }
 
-// A request for a pair has the cluster as its namespace and the Resource as its name.
+// pairRequest returns the request for a Resource on a cluster: the name of its AppliedState and CurrentState.
 func pairRequest(resource, cluster string) engine.Request {
-	return engine.RequestFor(cluster, resource)
+	return engine.RequestFor("", kontrol.StateName(resource, cluster))
 }
 
 func pairOf(req engine.Request) watch.Pair {
-	return watch.Pair{Resource: req.Name, Cluster: req.Namespace}
+	resource, cluster := kontrol.SplitStateName(req.Name)
+	return watch.Pair{Resource: resource, Cluster: cluster}
 }
 
 // pairsOfResource maps a Resource to the clusters that it targets, and to those it was applied to before.
@@ -195,11 +218,6 @@ func pairsOfCluster(ctx context.Context, env engine.Env, o client.Object) (out [
 	return out
 }
 
-func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
-	resource, cluster := kontrol.SplitStateName(o.GetName())
-	return []engine.Request{pairRequest(resource, cluster)}
-}
-
 func desiredChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
 	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved ||
@@ -239,16 +257,4 @@ func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
 		Cluster:     cluster,
 		Target:      kontrol.TargetOf(r),
 	}
-}
-
-// get reads an object from the cache; nil if it does not exist.
-func get[T any, P interface {
-	*T
-	client.Object
-}](ctx context.Context, cache client.Reader, name string) (P, error) {
-	o := P(new(T))
-	if err := cache.Get(ctx, client.ObjectKey{Name: name}, o); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return o, nil
 }

@@ -29,8 +29,8 @@ func newCurrent(pool *target.Pool) *engine.Reconciler {
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfResource, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: placeChanged},
-			{Object: &kontrol.AppliedState{}, Map: pairOfState},
-			{Object: &kontrol.CurrentState{}, Map: pairOfState},
+			{Object: &kontrol.AppliedState{}},
+			{Object: &kontrol.CurrentState{}},
 		},
 		Writes: []engine.Write{
 			{Object: &kontrol.CurrentState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}},
@@ -53,19 +53,19 @@ type current struct {
 func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	pair := pairOf(req)
 	name := kontrol.StateName(pair.Resource, pair.Cluster)
-	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
+	res, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", pair.Resource)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	cluster, err := get[kontrol.Cluster](ctx, r.Cache, pair.Cluster)
+	cluster, err := engine.Find[kontrol.Cluster](ctx, r.Cache, "", pair.Cluster)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	applied, err := get[kontrol.AppliedState](ctx, r.Cache, name)
+	applied, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", name)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	was, err := get[kontrol.CurrentState](ctx, r.Cache, name)
+	was, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", name)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -73,7 +73,7 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		applied == nil && (res.DeletionTimestamp != nil || !targets(res, pair.Cluster, cluster)) {
 		r.hub.Drop(pair)
 		if was != nil {
-			return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, was, engine.Preconditions(was)))
+			return engine.Result{}, engine.Remove(ctx, r.Client, was)
 		}
 		return engine.Result{}, nil
 	}
@@ -86,8 +86,8 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		a = &applied.State
 	}
 	seen := r.hub.Look(pair)
-	if seen.Settled != 0 && seen.Reason == "" {
-		if was != nil && seen.Settled == basis(r.seed, res, a, was) {
+	if seen.Recorded != 0 && seen.Reason == "" {
+		if was != nil && seen.Recorded == basis(r.seed, res, a, was) {
 			return engine.Result{}, nil
 		}
 		if left := underWay(a, was, r.Now()); left > 0 {
@@ -96,7 +96,7 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		if err := r.hub.Load(ctx, pair); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(quiet(err))
 		}
-		if seen = r.hub.Look(pair); seen.Settled != 0 && seen.Reason == "" {
+		if seen = r.hub.Look(pair); seen.Recorded != 0 && seen.Reason == "" {
 			return engine.Result{RequeueAfter: time.Second}, nil
 		}
 	}
@@ -148,7 +148,7 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 		return max(time.Nanosecond, next.Time.Add(versionPause).Sub(now)), nil
 	}
 	if seen.Object != nil && seen.Reason == "" && a != nil && next.Generation == a.Generation {
-		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
+		r.hub.Recorded(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
 	}
 	return 0, nil
 }

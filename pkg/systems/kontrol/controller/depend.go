@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
@@ -19,7 +20,7 @@ type wait struct{ reason, text, on string }
 // and kind, then lower waves.
 func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
 	for _, name := range res.Spec.DependsOn {
-		dep, err := get[kontrol.Resource](ctx, r.Cache, name)
+		dep, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", name)
 		switch {
 		case err != nil:
 			return wait{}, err
@@ -110,11 +111,11 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (bool, error) {
 	in := state.Input{Resource: res, Cluster: c}
 	name := kontrol.StateName(res.Name, c.Name)
-	a, err := get[kontrol.AppliedState](ctx, r.Cache, name)
+	a, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", name)
 	if a == nil || err != nil {
 		return false, err
 	}
-	cur, err := get[kontrol.CurrentState](ctx, r.Cache, name)
+	cur, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", name)
 	if cur == nil || err != nil {
 		return false, err
 	}
@@ -138,7 +139,7 @@ func (r *applied) reaches(ctx context.Context, from *kontrol.Resource, name stri
 				continue
 			}
 			seen[d] = true
-			dep, err := get[kontrol.Resource](ctx, r.Cache, d)
+			dep, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", d)
 			if err != nil {
 				return false, err
 			}

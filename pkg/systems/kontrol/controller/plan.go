@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
@@ -57,6 +58,14 @@ func (t Tries) next(c *kontrol.Current) time.Time {
 	return t.Next
 }
 
+// after returns the tries without failures from before the cluster's last outage, so that they are retried at once.
+func (t Tries) after(outage uint64) Tries {
+	if t.Outage != outage {
+		t.Failures, t.Next = 0, time.Time{}
+	}
+	return t
+}
+
 // Step is Plan's decision.
 type Step struct {
 	// Apply requests an apply. Correct takes back fields that were applied before and drifted. Prune removes
@@ -65,6 +74,8 @@ type Step struct {
 	// Status, Reason and Error are recorded if Apply is false and Status is set.
 	Status        kontrol.ApplyStatus
 	Reason, Error string
+	// WaitsFor is the Resource that the apply waits for.
+	WaitsFor string
 	// Again is the time until the next Plan; 0 for not before a change.
 	Again time.Duration
 }
@@ -72,8 +83,6 @@ type Step struct {
 const (
 	// pendingPatience is how long to wait for the watch to show an applied object before applying it again.
 	pendingPatience = 30 * time.Second
-	// resync is the interval of the comparison of all Resources with their records.
-	resync = 30 * time.Second
 	// changedPause is the least pause between failures on an object that other clients keep changing.
 	changedPause = 5 * time.Second
 	// freeCorrections is how many drift corrections within correctionWindow come without a pause.
@@ -122,7 +131,9 @@ func Plan(o Observed, now time.Time) Step {
 		return step
 	}
 	if due && o.Waits != "" {
-		return waiting(o.WaitsReason, o.Waits)
+		step := waiting(o.WaitsReason, o.Waits)
+		step.WaitsFor = o.WaitsOn
+		return step
 	}
 	if next := o.Tries.next(c); o.Tries.Generation == r.Generation && now.Before(next) {
 		if due || drifted {
@@ -134,7 +145,7 @@ func Plan(o Observed, now time.Time) Step {
 		return Step{Apply: true}
 	case drifted && r.Spec.Mode != kontrol.ModeReport:
 		if o.Tries.Corrections >= freeCorrections && now.Sub(o.Tries.Corrected) < correctionWindow {
-			pause := min(time.Second<<min(o.Tries.Corrections-freeCorrections, 10), 5*time.Minute)
+			pause := backoff.Pause(time.Second, 5*time.Minute, 1+o.Tries.Corrections-freeCorrections)
 			if left := o.Tries.Corrected.Add(pause).Sub(now); left > 0 {
 				return Step{Again: left}
 			}

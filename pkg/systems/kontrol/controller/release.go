@@ -27,8 +27,8 @@ var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:nu
 // the object is orphaned.
 func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster,
 	a *kontrol.AppliedState) (engine.Result, error) {
-	r.hold(pair, "")
 	if a == nil {
+		r.forget(pair)
 		return engine.Result{}, nil
 	}
 	gone := res == nil || a.State.ResourceUID != string(res.UID)
@@ -42,7 +42,6 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 			failure := explain(err)
 			failure.Error = "the object cannot be deleted: " + failure.Error +
 				": set spec.deletionPolicy to Orphan to leave it"
-			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
 		case err != nil:
 			asked = false // orphan the object with its annotations, without waiting for late requests
@@ -50,18 +49,22 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 	}
 	r.mu.Lock()
 	wait := late(&a.State, r.tries[pair].Last, r.began, r.Now())
-	if wait <= 0 || !asked {
-		delete(r.tries, pair)
-	}
 	r.mu.Unlock()
 	if asked && wait > 0 {
 		return engine.Result{RequeueAfter: wait}, nil
 	}
-	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
+	r.forget(pair)
+	if err := engine.Remove(ctx, r.Client, a); err != nil {
 		return engine.Result{}, err
 	}
-	r.kick(pair.Cluster, pair.Resource)
+	r.wake(ctx, byWaitsFor, pair.Cluster+"/"+pair.Resource)
 	return engine.Result{}, nil
+}
+
+func (r *applied) forget(pair watch.Pair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.tries, pair)
 }
 
 // lateness is how long a request may still take effect after its answer was lost.

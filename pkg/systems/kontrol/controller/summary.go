@@ -40,8 +40,8 @@ func newSummary() *engine.Reconciler {
 			{
 				Object: &kontrol.Cluster{}, Changed: placeChanged,
 				Map: func(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
-					for _, p := range pairsOfCluster(ctx, env, o) {
-						out = append(out, engine.RequestFor("", p.Name))
+					for _, req := range pairsOfCluster(ctx, env, o) {
+						out = append(out, engine.RequestFor("", pairOf(req).Resource))
 					}
 					return out
 				},
@@ -61,7 +61,7 @@ type summary struct {
 }
 
 func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	r, err := get[kontrol.Resource](ctx, s.Cache, req.Name)
+	r, err := engine.Find[kontrol.Resource](ctx, s.Cache, "", req.Name)
 	if r == nil || err != nil {
 		if err == nil {
 			s.counts.set(req.Name, nil)
@@ -168,14 +168,14 @@ func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state
 	}
 	for _, n := range names {
 		in := state.Input{Resource: r}
-		if in.Cluster, err = get[kontrol.Cluster](ctx, s.Cache, n); err != nil {
+		if in.Cluster, err = engine.Find[kontrol.Cluster](ctx, s.Cache, "", n); err != nil {
 			return nil, err
 		}
-		a, err := get[kontrol.AppliedState](ctx, s.Cache, kontrol.StateName(r.Name, n))
+		a, err := engine.Find[kontrol.AppliedState](ctx, s.Cache, "", kontrol.StateName(r.Name, n))
 		if err != nil {
 			return nil, err
 		}
-		c, err := get[kontrol.CurrentState](ctx, s.Cache, kontrol.StateName(r.Name, n))
+		c, err := engine.Find[kontrol.CurrentState](ctx, s.Cache, "", kontrol.StateName(r.Name, n))
 		if err != nil {
 			return nil, err
 		}

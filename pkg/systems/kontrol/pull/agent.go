@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -20,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -67,7 +67,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	handler := a.handler()
-	pause := retryFirst
+	rounds := 0 // over all hubs, without a lasting connection
 	for i := 0; ; i++ {
 		began := time.Now()
 		err := a.connect(ctx, hubs[i%len(hubs)], handler)
@@ -75,19 +75,15 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		}
 		if time.Since(began) > retryMost {
-			pause = retryFirst
+			rounds = 0
 		}
-		wait := pause/2 + rand.N(pause)
+		wait := backoff.Jittered(backoff.Pause(retryFirst, retryMost, rounds+1))
 		a.Log.Warn("not connected to the hub, retrying", "hub", hubs[i%len(hubs)].Host, "error", err, "retry",
 			wait.Round(time.Millisecond))
 		if (i+1)%len(hubs) == 0 {
-			pause = min(2*pause, retryMost)
+			rounds++
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, wait) {
 			return nil
 		}
 	}

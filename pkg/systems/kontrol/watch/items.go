@@ -25,10 +25,10 @@ var selector = func() labels.Selector {
 type item struct {
 	pairs   []Pair // the pairs that want it
 	version string
-	// decoded or full holds the object until it is settled.
-	decoded *unstructured.Unstructured
-	full    stored
-	settled uint64
+	// decoded or full holds the object until it is recorded.
+	decoded  *unstructured.Unstructured
+	full     encoded
+	recorded uint64
 }
 
 const (
@@ -47,7 +47,7 @@ const (
 // Resource wants them. The caller holds the watcher's lock.
 func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 	if len(i.pairs) == 0 {
-		if full := store(o); w.unwanted+len(full) <= maxUnwanted {
+		if full := encode(o); w.unwanted+len(full) <= maxUnwanted {
 			i.full = full
 			w.unwanted += len(full)
 		}
@@ -58,7 +58,7 @@ func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 		i.decoded = &unstructured.Unstructured{Object: o.Object} // o may point into a list, which must be freed
 		return
 	}
-	i.full = store(o)
+	i.full = encode(o)
 }
 
 // fits subtracts the approximate JSON size of a value from left. The result is not positive if the value is
@@ -85,7 +85,7 @@ func fits(v any, left int) int {
 	return left
 }
 
-// release drops the stored object of an item. The caller holds the lock.
+// release drops the encoded object of an item. The caller holds the lock.
 func (w *watcher) release(i *item) {
 	if i.decoded != nil {
 		w.decoded--
@@ -104,10 +104,10 @@ func (i *item) object() *unstructured.Unstructured {
 	return i.full.object()
 }
 
-// stored is an object as JSON, which needs a fifth of the decoded object's memory.
-type stored []byte
+// encoded is an object as JSON, which needs a fifth of the decoded object's memory.
+type encoded []byte
 
-func store(o *unstructured.Unstructured) stored {
+func encode(o *unstructured.Unstructured) encoded {
 	raw, err := o.MarshalJSON()
 	if err != nil {
 		return nil
@@ -115,7 +115,7 @@ func store(o *unstructured.Unstructured) stored {
 	return raw
 }
 
-func (s stored) object() *unstructured.Unstructured {
+func (s encoded) object() *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	if s == nil || o.UnmarshalJSON(s) != nil {
 		return nil
@@ -131,7 +131,7 @@ func (w *watcher) want(at types.NamespacedName, p Pair) {
 		i = &item{}
 		w.items[at] = i
 	}
-	i.settled = 0 // the value was for the other pairs
+	i.recorded = 0 // the value was for the other pairs
 	if len(i.pairs) == 0 {
 		w.unwanted -= len(i.full)
 	}
@@ -175,18 +175,18 @@ func (w *watcher) look(at types.NamespacedName) Seen {
 	if i := w.items[at]; i != nil && i.version != "" {
 		s.Object = i.object()
 		if s.Object == nil {
-			s.Settled = max(i.settled, 1)
+			s.Recorded = max(i.recorded, 1)
 		}
 	}
 	return s
 }
 
-func (w *watcher) settle(at types.NamespacedName, version string, by uint64) {
+func (w *watcher) recorded(at types.NamespacedName, version string, by uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i := w.items[at]; i != nil && i.version == version && len(i.pairs) == 1 {
 		w.release(i)
-		i.settled = by
+		i.recorded = by
 	}
 }
 

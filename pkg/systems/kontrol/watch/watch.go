@@ -3,7 +3,7 @@
 //
 // Its invariants: an object is reported missing only if the cluster said so, and a failed watch is reported with
 // its reason. Memory is limited by maxObjects; changes replace each other instead of being queued, and only the
-// version is held of a recorded object (Settle).
+// version is held of a recorded object (Recorded).
 package watch
 
 import (
@@ -31,11 +31,11 @@ type Seen struct {
 	Known bool
 	// Reason and Error say why they cannot be listed or watched.
 	Reason, Error string
-	// Object is nil if it does not exist or is settled. Callers must not change it.
+	// Object is nil if it does not exist or is recorded. Callers must not change it.
 	Object *unstructured.Unstructured
-	// Settled is the value from Settle while the object is unchanged, or 1 if the object is not held for another
-	// reason. 0 means that it is not settled.
-	Settled uint64
+	// Recorded is the value from Recorded while the object is unchanged, or 1 if the object is not held for another
+	// reason. 0 means that it is not recorded.
+	Recorded uint64
 }
 
 type kind struct {
@@ -43,7 +43,7 @@ type kind struct {
 	schema.GroupVersionKind
 }
 
-type place struct {
+type followed struct {
 	watcher *watcher
 	types.NamespacedName
 }
@@ -56,13 +56,13 @@ type Hub struct {
 
 	mu      sync.Mutex
 	watches map[kind]*watcher
-	places  map[Pair]place
+	places  map[Pair]followed
 }
 
 // New returns a hub without watches. begin runs a function in a goroutine until its context ends. changed is
 // called without locks whenever the result of Look for a pair may have changed.
 func New(pool *target.Pool, begin func(func(context.Context)), changed func(Pair)) *Hub {
-	return &Hub{pool: pool, begin: begin, changed: changed, watches: map[kind]*watcher{}, places: map[Pair]place{}}
+	return &Hub{pool: pool, begin: begin, changed: changed, watches: map[kind]*watcher{}, places: map[Pair]followed{}}
 }
 
 // Want follows the object of a pair until Drop. It may be repeated, also with another target.
@@ -83,7 +83,7 @@ func (h *Hub) Want(p Pair, t kontrol.Target) {
 		h.begin(w.run)
 	}
 	at := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
-	h.places[p] = place{w, at}
+	h.places[p] = followed{w, at}
 	w.want(at, p)
 }
 
@@ -96,7 +96,7 @@ func (h *Hub) Drop(p Pair) {
 	}
 }
 
-func (h *Hub) drop(p Pair, at place) {
+func (h *Hub) drop(p Pair, at followed) {
 	delete(h.places, p)
 	if at.watcher.unwant(at.NamespacedName, p) {
 		delete(h.watches, at.watcher.kind)
@@ -104,7 +104,7 @@ func (h *Hub) drop(p Pair, at place) {
 	}
 }
 
-func (h *Hub) place(p Pair) (place, bool) {
+func (h *Hub) followed(p Pair) (followed, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at, ok := h.places[p]
@@ -113,27 +113,27 @@ func (h *Hub) place(p Pair) (place, bool) {
 
 // Look returns what is known of a pair's object.
 func (h *Hub) Look(p Pair) Seen {
-	at, ok := h.place(p)
+	at, ok := h.followed(p)
 	if !ok {
 		return Seen{}
 	}
 	return at.watcher.look(at.NamespacedName)
 }
 
-// Settle drops an object that was recorded in this version. Look returns by, which must not be 0, until the object
+// Recorded drops an object that was recorded in this version. Look returns by, which must not be 0, until the object
 // changes.
-func (h *Hub) Settle(p Pair, version string, by uint64) {
-	if at, ok := h.place(p); ok {
-		at.watcher.settle(at.NamespacedName, version, by)
+func (h *Hub) Recorded(p Pair, version string, by uint64) {
+	if at, ok := h.followed(p); ok {
+		at.watcher.recorded(at.NamespacedName, version, by)
 	}
 }
 
 // ErrUnreachable means that a cluster does not answer.
 var ErrUnreachable = errors.New("the cluster does not answer")
 
-// Load reads a settled object again, so that Look returns it.
+// Load reads a recorded object again, so that Look returns it.
 func (h *Hub) Load(ctx context.Context, p Pair) error {
-	at, ok := h.place(p)
+	at, ok := h.followed(p)
 	if !ok {
 		return nil
 	}

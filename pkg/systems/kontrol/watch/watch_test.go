@@ -204,7 +204,7 @@ func TestOneWatchForAll(t *testing.T) {
 	until(version("7"))
 	alone = <-s.alone
 	alone.Delete(s.remove("m"))
-	until(func(s Seen) bool { return s.Known && s.Object == nil && s.Settled == 0 })
+	until(func(s Seen) bool { return s.Known && s.Object == nil && s.Recorded == 0 })
 	require.Equal(t, 1, h.Watches())
 	s.mu.Lock()
 	require.Equal(t, []int{1, 1}, []int{s.lists, s.watches})
@@ -283,36 +283,36 @@ func TestAKindThatIsMissingIsWaitedFor(t *testing.T) {
 	until(version("1"))
 }
 
-// TestWhatIsRecordedIsNotHeld checks that only the version of a settled object is held until it changes or is loaded.
+// TestWhatIsRecordedIsNotHeld checks that only the version of a recorded object is held until it changes or is loaded.
 func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
 	h, until := hub(t, s)
 	h.Want(pair, at)
 	until(version("1"))
-	h.Settle(pair, "0", 7)
+	h.Recorded(pair, "0", 7)
 	require.NotNil(t, h.Look(pair).Object, "another version was recorded")
-	h.Settle(pair, "1", 7)
-	require.Equal(t, Seen{Known: true, Settled: 7}, h.Look(pair))
+	h.Recorded(pair, "1", 7)
+	require.Equal(t, Seen{Known: true, Recorded: 7}, h.Look(pair))
 	require.NoError(t, h.Load(t.Context(), pair))
 	require.True(t, version("1")(h.Look(pair)))
 
-	// A list with the same version leaves the object settled; another version does not.
-	h.Settle(pair, "1", 8)
+	// A list with the same version leaves the object recorded; another version does not.
+	h.Recorded(pair, "1", 8)
 	(<-s.began).Error(&metav1.Status{
 		Status: metav1.StatusFailure,
 		Code:   http.StatusGone,
 		Reason: metav1.StatusReasonExpired,
 	})
 	events := <-s.began
-	require.Equal(t, Seen{Known: true, Settled: 8}, h.Look(pair))
+	require.Equal(t, Seen{Known: true, Recorded: 8}, h.Look(pair))
 	events.Modify(s.put("m", "2", true))
 	until(version("2"))
 
 	// Two Resources for one object have different records, so the object is held for both.
 	other := Pair{"other", "c"}
 	h.Want(other, at)
-	h.Settle(pair, "2", 9)
+	h.Recorded(pair, "2", 9)
 	require.NotNil(t, h.Look(other).Object)
 	require.ErrorIs(t, func() error { h.pool.Remove("c"); return h.Load(t.Context(), pair) }(), ErrUnreachable)
 }
@@ -341,7 +341,7 @@ func TestWhatNobodyWantsIsBounded(t *testing.T) {
 	for i := range n {
 		p := Pair{fmt.Sprint(i), "c"}
 		h.Want(p, kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprint("o", i)})
-		if h.Look(p).Settled != 0 {
+		if h.Look(p).Recorded != 0 {
 			loaded++
 			require.NoError(t, h.Load(t.Context(), p))
 		}
