@@ -224,7 +224,7 @@ func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer
 func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
-		return fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		return fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Size(), a.Failed, a.Running)
 	}
 	switch s.Phase {
 	case tasks.TaskScheduled, tasks.TaskRunning:
