@@ -172,14 +172,16 @@ func (n *node) kept(w http.ResponseWriter, r *http.Request) bool {
 		dirs = append(dirs, dir)
 	}
 	for _, dir := range dirs {
-		for name, code := range map[string]int{outputError: http.StatusBadRequest, outputFile: http.StatusOK} {
-			if f, err := os.Open(filepath.Join(dir, name)); err == nil {
-				defer f.Close()
-				w.WriteHeader(code)
-				_, _ = io.Copy(w, f)
-				return true
+		f, err := os.Open(filepath.Join(dir, outputFile))
+		if err != nil {
+			if f, err = os.Open(filepath.Join(dir, outputError)); err != nil {
+				continue
 			}
+			w.WriteHeader(http.StatusBadRequest)
 		}
+		defer f.Close()
+		_, _ = io.Copy(w, f)
+		return true
 	}
 	return false
 }
