@@ -131,11 +131,17 @@ type Resource struct {
 	ReturnsDeleted bool
 	// DeleteWarning, if not empty, is the warning sent with the response to a deletion without a propagation policy.
 	DeleteWarning string
+	// Requires, if not nil, returns the permissions in the object's namespace that the author of a write needs besides
+	// the write's own. old is nil for a create.
+	Requires func(obj, old client.Object) []Permission
 	// Permanent returns an error if the object with that name must not be deleted. Nil means that all may be deleted.
 	Permanent func(name string) error
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
 }
+
+// Permission is a permission in a namespace. Why says which part of the object needs it.
+type Permission struct{ Verb, Group, Resource, Why string }
 
 // Coercion has the options of Resource.Coerce.
 type Coercion struct {

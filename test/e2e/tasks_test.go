@@ -3,7 +3,9 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -143,6 +145,103 @@ spec:
 		h.Ctl("wait task/brief --for=delete --timeout=120s")
 		require.Regexp(t, `^[1-9]\d* tasks? deleted\n$`, h.Run("prune"))
 		require.Empty(t, h.Ctl("get tasks -o name --field-selector=status.phase=Completed"))
+	})
+}
+
+// TestTasksForBatches runs on real containers what batch users need besides retries and arrays. The manual's page batch
+// shows most of it, and TestManual runs that page.
+func TestTasksForBatches(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	t.Run("attempts beyond a quota wait", func(t *testing.T) {
+		h.Ctl("create namespace narrow")
+		h.Ctl("-n narrow create quota two --hard=pods=2")
+		h.Ctl("-n narrow wait quota/two --for=jsonpath={.status.used.pods}=0 --timeout=120s")
+		h.Run("run", "hold", "-n", "narrow", "--image", "busybox:1.36", "--array", "2", "--stop-timeout", "1s", "--",
+			"sleep", "1000")
+		h.Ctl("-n narrow wait task/hold --for=jsonpath={.status.array.running}=2 --timeout=120s")
+		h.Run("run", "many", "-n", "narrow", "--image", "busybox:1.36", "--array", "5", "--", "true")
+		h.Ctl("-n narrow wait task/many --for=jsonpath={.status.error} --timeout=120s")
+		require.Contains(t, h.Ctl("-n narrow get task many -o jsonpath={.status.error}"), "exceeded quota: two")
+		h.Kill() // the tasks wait again after a restart
+		h.Run("start")
+		h.Run("cancel", "-n", "narrow", "hold")
+		h.Ctl("-n narrow wait task/many --for=jsonpath={.status.phase}=Completed --timeout=120s")
+		require.Equal(t, "5,5",
+			h.Ctl("-n narrow get task many -o jsonpath={.status.array.completed},{.status.endedAttempts}"))
+	})
+	t.Run("claims, accounts and paths of the node", func(t *testing.T) {
+		h.Apply(`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+`)
+		h.Run("run", "write", "--image", "busybox:1.36", "-v", "data:/data", "--wait", "--",
+			"sh", "-c", "echo kept > /data/f")
+		out, _ := exitCode(t, h, "run", "read", "--image", "busybox:1.36", "-v", "data:/data:ro", "--after", "write",
+			"--wait", "--", "sh", "-c", "cat /data/f; touch /data/g")
+		require.Contains(t, out, "kept\n")
+		require.Contains(t, out, "Read-only file system")
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("of the node"), 0o600))
+		require.Contains(t, h.Run("run", "host", "--image", "busybox:1.36", "-v", dir+":/host",
+			"--service-account", "default", "--wait", "--", "cat", "/host/f",
+			"/var/run/secrets/kubernetes.io/serviceaccount/namespace"), "of the nodedefault")
+	})
+	t.Run("files outlive the pod and a restart", func(t *testing.T) {
+		h.Run("run", "build", "--image", "busybox:1.36", "--output-path", "/out", "--retries", "1", "--backoff", "0s",
+			"--wait", "--", "sh", "-c", "mkdir /out/d; echo attempt $TASK_ATTEMPT > /out/d/f; "+
+				"ln -s /etc /out/link; [ $TASK_ATTEMPT = 2 ]")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=build --for=delete --timeout=120s")
+		h.Kill()
+		h.Run("start")
+		to := t.TempDir()
+		h.Run("task", "cp", "build:.", to)
+		h.Run("task", "cp", "build:/out/d/f", filepath.Join(to, "first"), "--attempt", "1")
+		for file, want := range map[string]string{"d/f": "attempt 2\n", "first": "attempt 1\n"} {
+			text, err := os.ReadFile(filepath.Join(to, file))
+			require.NoError(t, err)
+			require.Equal(t, want, string(text))
+		}
+		require.NoFileExists(t, filepath.Join(to, "link"))
+		require.Contains(t, h.Fails("task", "cp", "build:none", to), "left no none below /out")
+		require.Contains(t, h.Fails("task", "cp", "build:/etc/passwd", to), "keeps only the files below /out")
+		require.Contains(t, h.Fails("task", "cp", "write:f", to), "run it with --output-path")
+		for _, a := range readTask(t, h, "build").Status.Attempts {
+			require.NotNil(t, a.Usage)
+			require.Positive(t, a.Usage.PeakMemoryBytes)
+			require.Positive(t, a.Usage.CPUMilliseconds)
+		}
+		h.Run("run", "large", "--image", "busybox:1.36", "--output-path", "/out", "--wait", "--",
+			"truncate", "-s", "100M", "/out/f")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=large --for=delete --timeout=120s")
+		require.Contains(t, h.Fails("task", "cp", "large:f", to), "larger than 64 MiB")
+	})
+	t.Run("an init container that fails", func(t *testing.T) {
+		h.Apply(`
+apiVersion: tasks.coracle.dev/v1alpha1
+kind: Task
+metadata: {name: prepared}
+spec:
+  image: busybox:1.36
+  command: ["true"]
+  initContainers: [{name: first, image: busybox:1.36, command: [sh, -c, "echo not today; exit 4"]}]
+`)
+		taskUntil(h, "prepared", ".status.phase", "Failed")
+		require.Equal(t, "init container first failed: exit code 4", readTask(t, h, "prepared").Status.Error)
+		require.Equal(t, "not today\n", h.Run("logs", "prepared", "-c", "first"))
+		require.Contains(t, h.Fails("logs", "prepared", "-c", "../first"), "is not the name of a container")
+	})
+	t.Run("templates", func(t *testing.T) {
+		h.Run("run", "resize", "--image", "busybox:1.36", "--template", "--param", "FILE", "--", "echo", "$(FILE) done")
+		require.Contains(t, h.Fails("run", "--from", "resize"), "needs a value for its parameter FILE")
+		require.Contains(t, h.Fails("run", "--from", "resize", "--arg", "X=1", "--arg", "FILE=a"), "has no parameter X")
+		require.Contains(t, h.Fails("run", "--from", "resize", "--image", "x"), "leave out --image")
+		h.Run("run", "nightly", "--image", "busybox:1.36", "--schedule", "@daily", "--param", "A=1", "--",
+			"echo", "A is $(A)")
+		require.Contains(t, h.Run("run", "--from", "nightly", "--wait"), "A is 1\n")
+		require.Regexp(t, `nightly +@daily .* [0-9]+h`, h.Ctl("get taskschedule nightly"))
 	})
 }
 

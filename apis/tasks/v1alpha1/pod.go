@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -23,8 +24,16 @@ const FinalizerRecorded = "tasks.coracle.dev/recorded"
 // free capacity and the most recent heartbeat.
 const SchedulerName = "task"
 
-// ContainerName is the name of the container in a task's pods.
-const ContainerName = "task"
+// ContainerName is the name of the main container in a task's pods, and OutputVolume the name of the volume at
+// spec.outputPath.
+const (
+	ContainerName = "task"
+	OutputVolume  = "task-output"
+)
+
+// UsageCondition is the condition with which an agent reports the usage of a pod whose container has ended: its message
+// is a TaskUsage as JSON.
+const UsageCondition corev1.PodConditionType = "tasks.coracle.dev/Usage"
 
 // PodName returns the name of an attempt's pod. It depends only on the task and the attempt, so an attempt has at
 // most one pod.
@@ -71,27 +80,44 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
 			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
 			TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
-			// A task has no service account, so a token of the namespace's default account would be of no use.
-			AutomountServiceAccountToken: &no,
+			ServiceAccountName:            s.ServiceAccountName, InitContainers: s.InitContainers,
 		},
+	}
+	if s.ServiceAccountName == "" {
+		// The token of the namespace's default account would be of no use.
+		p.Spec.AutomountServiceAccountToken = &no
 	}
 	if a.Index != nil {
 		p.Labels[LabelIndex] = strconv.Itoa(int(*a.Index))
 	}
 	for i, v := range s.Volumes {
-		name := fmt.Sprintf("volume-%d", i)
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
-			Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: v.ConfigMap, Secret: v.Secret},
+		name := cmp.Or(v.Name, fmt.Sprintf("volume-%d", i))
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			ConfigMap: v.ConfigMap, Secret: v.Secret, EmptyDir: v.EmptyDir, HostPath: v.HostPath,
+			PersistentVolumeClaim: v.PersistentVolumeClaim,
+		}})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{
+			Name: name, MountPath: v.MountPath, SubPath: v.SubPath,
+			ReadOnly: v.ReadOnly || v.ConfigMap != nil || v.Secret != nil,
 		})
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: v.MountPath, ReadOnly: true})
+	}
+	if s.OutputPath != "" {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
+			Name: OutputVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: OutputVolume, MountPath: s.OutputPath})
 	}
 	p.Spec.Containers = []corev1.Container{c}
-	if s.NodeName != "" {
+	node := s.NodeName
+	if st := t.Status.Array; st != nil && a.Index != nil && int(*a.Index) < len(st.Targets) {
+		node = st.Targets[*a.Index]
+	}
+	if node != "" {
 		// Let the scheduler place the pod, so that it respects the node's capacity.
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchFields: []corev1.NodeSelectorRequirement{
-					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.NodeName}},
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
 				},
 			}}},
 		}}
@@ -103,7 +129,7 @@ func environment(t *Task, a *TaskAttempt) []corev1.EnvVar {
 	env := []corev1.EnvVar{{Name: "TASK_NAME", Value: t.Name}, {Name: "TASK_ATTEMPT", Value: strconv.Itoa(int(a.Number))}}
 	if a.Index != nil && t.Spec.Array != nil {
 		env = append(env, corev1.EnvVar{Name: "TASK_INDEX", Value: strconv.Itoa(int(*a.Index))},
-			corev1.EnvVar{Name: "TASK_COUNT", Value: strconv.Itoa(int(t.Spec.Array.Size))})
+			corev1.EnvVar{Name: "TASK_COUNT", Value: strconv.Itoa(int(t.Size()))})
 	}
 	return env
 }

@@ -1,18 +1,22 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// TaskSchedule creates a task at each time of a cron schedule.
+// TaskSchedule is a template of tasks. It creates a task at each time of a cron schedule, or on request.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -38,8 +42,9 @@ type TaskScheduleList struct {
 
 // TaskScheduleSpec is the desired state of a TaskSchedule.
 type TaskScheduleSpec struct {
-	// Schedule is the schedule in cron format, such as "0 3 * * *" or "@hourly".
-	Schedule string `json:"schedule"`
+	// Schedule is the schedule in cron format, such as "0 3 * * *" or "@hourly". If empty, tasks are created only on
+	// request, with `coracle run --from`.
+	Schedule string `json:"schedule,omitempty"`
 	// TimeZone is the time zone of the schedule, such as "Europe/Paris". If unset, the server's time zone is used.
 	TimeZone *string `json:"timeZone,omitempty"`
 	// StartingDeadlineSeconds is how late a task may be created after its scheduled time. If unset, the time
@@ -54,8 +59,19 @@ type TaskScheduleSpec struct {
 	// 0 to 1000. They default to 3 and 1.
 	CompletedTasksHistoryLimit *int32 `json:"completedTasksHistoryLimit,omitempty"`
 	FailedTasksHistoryLimit    *int32 `json:"failedTasksHistoryLimit,omitempty"`
+	// Parameters are values that each run can choose, at most 64. The containers get them as environment variables, and
+	// $(NAME) in command and args stands for the value. With a schedule each needs a value.
+	Parameters []TaskParameter `json:"parameters,omitempty"`
 	// TaskTemplate is the template of the tasks. It must not have an idempotency key.
 	TaskTemplate TaskTemplateSpec `json:"taskTemplate"`
+}
+
+// TaskParameter is a value that a run can choose.
+type TaskParameter struct {
+	// Name is the name of the environment variable.
+	Name string `json:"name"`
+	// Value is the default. If unset, each run must give a value.
+	Value *string `json:"value,omitempty"`
 }
 
 // TaskTemplateSpec is the template of a schedule's tasks.
@@ -73,6 +89,8 @@ type TaskScheduleStatus struct {
 	// LastScheduleTime is the time of the last run. LastCompletedTime is when a task last completed.
 	LastScheduleTime  *metav1.Time `json:"lastScheduleTime,omitempty"`
 	LastCompletedTime *metav1.Time `json:"lastCompletedTime,omitempty"`
+	// NextScheduleTime is the time of the next run. It is not set while the schedule is suspended.
+	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 }
 
 // Bounds of a TaskSchedule.
@@ -80,6 +98,7 @@ const (
 	MaxScheduleName = 52 // bytes; leaves room for the suffix in the names of its tasks
 	maxHistory      = 1000
 	maxSchedule     = 256 // bytes
+	maxParameters   = 64
 )
 
 // DefaultSchedule sets the defaults.
@@ -106,10 +125,7 @@ func ValidateSchedule(s *TaskSchedule) field.ErrorList {
 	if len(s.Name) > MaxScheduleName {
 		errs = append(errs, field.TooLong(field.NewPath("metadata", "name"), "", MaxScheduleName))
 	}
-	switch n := len(s.Spec.Schedule); {
-	case n == 0:
-		errs = append(errs, field.Required(spec.Child("schedule"), "such as \"0 3 * * *\""))
-	case n > maxSchedule:
+	if len(s.Spec.Schedule) > maxSchedule {
 		errs = append(errs, field.TooLong(spec.Child("schedule"), "", maxSchedule))
 	}
 	switch s.Spec.ConcurrencyPolicy {
@@ -139,7 +155,62 @@ func ValidateSchedule(s *TaskSchedule) field.ErrorList {
 	if s.Spec.TaskTemplate.Spec.Cancel {
 		errs = append(errs, field.Forbidden(at.Child("cancel"), "its tasks would not run"))
 	}
+	errs = append(errs, validateParameters(s, spec.Child("parameters"))...)
 	return append(errs, ValidateSpec(&s.Spec.TaskTemplate.Spec, at)...)
+}
+
+func validateParameters(s *TaskSchedule, path *field.Path) field.ErrorList {
+	if n := len(s.Spec.Parameters); n > maxParameters {
+		return field.ErrorList{field.TooMany(path, n, maxParameters)}
+	}
+	values := make([]corev1.EnvVar, len(s.Spec.Parameters))
+	var errs field.ErrorList
+	for i, p := range s.Spec.Parameters {
+		values[i].Name = p.Name
+		if p.Value == nil && s.Spec.Schedule != "" {
+			errs = append(errs, field.Required(path.Index(i).Child("value"), "the runs of the schedule need one"))
+		}
+		if slices.ContainsFunc(s.Spec.TaskTemplate.Spec.Env, func(e corev1.EnvVar) bool { return e.Name == p.Name }) {
+			errs = append(errs, field.Invalid(path.Index(i).Child("name"), p.Name, "taskTemplate.spec.env sets it as well"))
+		}
+	}
+	return append(errs, validateEnv(values, path)...)
+}
+
+// NewTask returns the task of a run with these arguments. The task has no name and no namespace.
+func (s *TaskSchedule) NewTask(arguments map[string]string) (*Task, error) {
+	m := s.Spec.TaskTemplate.DeepCopy()
+	t := &Task{ObjectMeta: metav1.ObjectMeta{Labels: m.Labels, Annotations: m.Annotations}, Spec: m.Spec}
+	var names []string
+	var values []corev1.EnvVar
+	used := 0
+	for _, p := range s.Spec.Parameters {
+		names = append(names, p.Name)
+		value, given := arguments[p.Name]
+		switch {
+		case given:
+			used++
+		case p.Value == nil:
+			return nil, fmt.Errorf("%s needs a value for its parameter %s", s.Name, p.Name)
+		default:
+			value = *p.Value
+		}
+		values = append(values, corev1.EnvVar{Name: p.Name, Value: value})
+	}
+	if used < len(arguments) {
+		for name := range arguments {
+			if !slices.Contains(names, name) {
+				return nil, fmt.Errorf("%s has no parameter %s: it has %s", s.Name, name,
+					cmp.Or(strings.Join(names, ", "), "none"))
+			}
+		}
+	}
+	t.Spec.Env = append(values, t.Spec.Env...)
+	for i := range t.Spec.InitContainers {
+		c := &t.Spec.InitContainers[i]
+		c.Env = append(slices.Clone(values), c.Env...)
+	}
+	return t, nil
 }
 
 // ScheduleColumns returns the columns of kubectl get taskschedules.
@@ -151,6 +222,7 @@ func ScheduleColumns() []metav1.TableColumnDefinition {
 		{Name: "Suspend", Type: "boolean", Description: "Whether it creates no tasks"},
 		{Name: "Active", Type: "integer", Description: "Tasks that have not ended"},
 		{Name: "Last Schedule", Type: "string", Description: "Time since the last run"},
+		{Name: "Next Schedule", Type: "string", Description: "Time until the next run"},
 		{Name: "Age", Type: "string", Description: "Time since its creation"},
 		{Name: "Image", Type: "string", Priority: 1, Description: "The container image"},
 	}
@@ -162,10 +234,14 @@ func ScheduleCells(s *TaskSchedule, now time.Time) []any {
 	if t := s.Status.LastScheduleTime; !t.IsZero() {
 		last = common.Age(t.Time, now)
 	}
+	next := "<none>"
+	if t := s.Status.NextScheduleTime; !t.IsZero() {
+		next = duration.HumanDuration(t.Sub(now))
+	}
 	zone := "<none>"
 	if s.Spec.TimeZone != nil {
 		zone = *s.Spec.TimeZone
 	}
-	return []any{s.Name, s.Spec.Schedule, zone, s.Spec.Suspend != nil && *s.Spec.Suspend, len(s.Status.Active),
-		last, common.Age(s.CreationTimestamp.Time, now), s.Spec.TaskTemplate.Spec.Image}
+	return []any{s.Name, cmp.Or(s.Spec.Schedule, "<none>"), zone, s.Spec.Suspend != nil && *s.Spec.Suspend,
+		len(s.Status.Active), last, next, common.Age(s.CreationTimestamp.Time, now), s.Spec.TaskTemplate.Spec.Image}
 }

@@ -21,7 +21,8 @@ func Columns() []metav1.TableColumnDefinition {
 		{Name: "Phase", Type: "string", Description: "Pending, Scheduled, Running, Completed or Failed"},
 		{Name: "Node", Type: "string", Description: "The node it was scheduled to"},
 		{Name: "Exit", Type: "string", Description: "The container's exit code"},
-		{Name: "Attempts", Type: "string", Description: "The attempts so far, or the completed and all indexes of an array"},
+		{Name: "Attempts", Type: "integer", Description: "The attempts so far, in an array of all indexes"},
+		{Name: "Indexes", Type: "string", Description: "The completed and all indexes of an array"},
 		{Name: "Age", Type: "string", Description: "Time since its creation"},
 		{Name: "Image", Type: "string", Priority: 1, Description: "The container image"},
 		{Name: "Reason", Type: "string", Priority: 1, Description: "Why it failed, in one word"},
@@ -40,25 +41,30 @@ func Cells(t *Task, now time.Time) []any {
 		phase = "Terminating"
 	}
 	return []any{
-		t.Name, phase, t.Status.Node, exit, Progress(t), common.Age(t.CreationTimestamp.Time, now), t.Spec.Image,
+		t.Name, phase, t.Status.Node, exit, Attempts(t), Indexes(t), common.Age(t.CreationTimestamp.Time, now), t.Spec.Image,
 		t.Status.Reason, t.Status.Error,
 	}
 }
 
-// Progress returns the number of attempts begun or, for an array, "completed/size".
-func Progress(t *Task) string {
-	if a := t.Spec.Array; a != nil {
-		done := int32(0)
-		if t.Status.Array != nil {
-			done = t.Status.Array.Completed
-		}
-		return fmt.Sprintf("%d/%d", done, a.Size)
-	}
-	n := t.Status.EndedAttempts
-	for _, a := range t.Status.Attempts {
-		if !a.Phase.Ended() && a.PodUID != "" {
+// Attempts returns the number of attempts begun.
+func Attempts(t *Task) int64 {
+	n := int64(t.Status.EndedAttempts)
+	for i := range t.Status.Attempts {
+		if a := &t.Status.Attempts[i]; !a.Phase.Ended() && a.PodUID != "" {
 			n++
 		}
 	}
-	return fmt.Sprint(n)
+	return n
+}
+
+// Indexes returns "completed/all" for an array, otherwise "".
+func Indexes(t *Task) string {
+	if t.Spec.Array == nil {
+		return ""
+	}
+	done := int32(0)
+	if t.Status.Array != nil {
+		done = t.Status.Array.Completed
+	}
+	return fmt.Sprintf("%d/%d", done, t.Size())
 }

@@ -50,8 +50,17 @@ type TaskSpec struct {
 	// Ports are ports of the container to publish on its node, at most 32. Two indexes of an array cannot use the
 	// same port of a node at the same time.
 	Ports []TaskPort `json:"ports,omitempty"`
-	// Volumes are ConfigMaps and Secrets to mount as files, at most 32.
+	// Volumes are mounted into the container, at most 32.
 	Volumes []TaskVolume `json:"volumes,omitempty"`
+	// OutputPath is a directory of the container whose files are kept with the log after the attempt has ended, up to
+	// 64 MiB and 10,000 files. It must be an absolute path.
+	OutputPath string `json:"outputPath,omitempty"`
+	// InitContainers run one after the other before the container, as in a pod, at most 16. Those with
+	// restartPolicy: Always are sidecars: they run beside the container and are stopped when it ends. The container's
+	// own name is "task".
+	InitContainers []corev1.Container `json:"initContainers,omitempty"`
+	// ServiceAccountName is the ServiceAccount whose token the containers get. If empty, they get none.
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
 	// NodeName is the node to run on. If empty, the scheduler chooses a node.
 	NodeName string `json:"nodeName,omitempty"`
@@ -84,6 +93,9 @@ type TaskSpec struct {
 	// TTLSecondsAfterFinished is the time after which a finished task and its logs are deleted. 0 deletes the task
 	// at once. If unset, the task is kept.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+	// After lists tasks of the namespace that must end before this one starts, at most 32. A task that does not exist
+	// yet is waited for. Nothing is passed between the tasks.
+	After []TaskAfter `json:"after,omitempty"`
 	// IdempotencyKey identifies the request, at most 256 bytes. At most one task in a namespace has a given key,
 	// because the task's name is derived from it ("key-" and a hash). Leave metadata.name empty: the server sets
 	// it.
@@ -96,10 +108,34 @@ type TaskSpec struct {
 	Cancel bool `json:"cancel,omitempty"`
 }
 
-// TaskArray runs a container once for each index from 0 to size-1.
+// AfterCondition is how a task must have ended.
+type AfterCondition string
+
+const (
+	// AfterSucceeded means that the task completed. It is the default.
+	AfterSucceeded AfterCondition = "Succeeded"
+	// AfterFailed means that the task failed.
+	AfterFailed AfterCondition = "Failed"
+	// AfterEnded means that the task completed or failed.
+	AfterEnded AfterCondition = "Ended"
+)
+
+// TaskAfter is a task that must end first.
+type TaskAfter struct {
+	// Name is the name of the task.
+	Name string `json:"name"`
+	// Condition is Succeeded (the default), Failed or Ended. If the task ends in another way, this task fails with the
+	// reason AfterFailed and does not start.
+	Condition AfterCondition `json:"condition,omitempty"`
+}
+
+// TaskArray runs a container once for each index from 0 to size-1, or once on each node.
 type TaskArray struct {
-	// Size is the number of indexes, 1 to 10000.
-	Size int32 `json:"size"`
+	// Size is the number of indexes, 1 to 10000. It must not be set with everyNode.
+	Size int32 `json:"size,omitempty"`
+	// EveryNode runs one index on each node that exists when the task starts, has the labels of nodeSelector and no
+	// NoSchedule or NoExecute taint that the task does not tolerate, at most 1000. status.array.targets lists them.
+	EveryNode bool `json:"everyNode,omitempty"`
 	// Parallelism is the maximum number of indexes in progress at a time, 1 to 100. An index that waits for a retry
 	// counts. Defaults to 10.
 	Parallelism *int32 `json:"parallelism,omitempty"`
@@ -117,14 +153,26 @@ type TaskPort struct {
 	HostIP string `json:"hostIP,omitempty"`
 }
 
-// TaskVolume mounts a ConfigMap or a Secret read-only. Exactly one of them must be set.
+// TaskVolume mounts a volume. Exactly one source must be set.
 type TaskVolume struct {
+	// Name is the name with which initContainers mount the volume. Defaults to "volume-" and its position in the list.
+	Name string `json:"name,omitempty"`
 	// MountPath is the path in the container. It must be unique.
 	MountPath string `json:"mountPath"`
+	// SubPath is the path in the volume to mount in place of its root.
+	SubPath string `json:"subPath,omitempty"`
+	// ReadOnly mounts the volume read-only. ConfigMaps and Secrets always are.
+	ReadOnly bool `json:"readOnly,omitempty"`
 	// ConfigMap is the ConfigMap to mount.
 	ConfigMap *corev1.ConfigMapVolumeSource `json:"configMap,omitempty"`
 	// Secret is the Secret to mount.
 	Secret *corev1.SecretVolumeSource `json:"secret,omitempty"`
+	// EmptyDir is a directory that exists as long as the attempt.
+	EmptyDir *corev1.EmptyDirVolumeSource `json:"emptyDir,omitempty"`
+	// PersistentVolumeClaim is the claim to mount.
+	PersistentVolumeClaim *corev1.PersistentVolumeClaimVolumeSource `json:"persistentVolumeClaim,omitempty"`
+	// HostPath is the file or directory of the node to mount.
+	HostPath *corev1.HostPathVolumeSource `json:"hostPath,omitempty"`
 }
 
 // TaskPhase is the phase of a task or an attempt. A task's phase moves back only when a new attempt begins, and a
@@ -163,10 +211,15 @@ const (
 	ReasonNotPrepared = "NotPrepared"
 	// ReasonPodDeleted means that a client deleted the pod.
 	ReasonPodDeleted = "PodDeleted"
-	// ReasonRejected means that the API server rejected the pod, for example because of a quota.
+	// ReasonRejected means that the API server rejected the pod, for example because of an admission policy. An attempt
+	// beyond a quota waits instead.
 	ReasonRejected = "Rejected"
 	// ReasonCancelled means that spec.cancel was set.
 	ReasonCancelled = "Cancelled"
+	// ReasonAfterFailed means that a task in spec.after ended otherwise than required.
+	ReasonAfterFailed = "AfterFailed"
+	// ReasonTooManyNodes means that an array with everyNode matches more than 1000 nodes.
+	ReasonTooManyNodes = "TooManyNodes"
 	// ReasonIndexesFailed means that indexes of the array failed.
 	ReasonIndexesFailed = "IndexesFailed"
 )
@@ -196,7 +249,7 @@ type TaskStatus struct {
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
 	// Reason is a one-word reason for the failure, such as Error, NodeLost, RunTimeout, NoNode, NotPrepared,
-	// PodDeleted, Rejected, Cancelled, IndexesFailed, OOMKilled or Evicted.
+	// PodDeleted, Rejected, Cancelled, AfterFailed, IndexesFailed, OOMKilled or Evicted.
 	Reason string `json:"reason,omitempty"`
 	// Error describes why the task failed, or what it is waiting for.
 	Error string `json:"error,omitempty"`
@@ -206,6 +259,8 @@ type TaskStatus struct {
 	Attempts []TaskAttempt `json:"attempts,omitempty"`
 	// EndedAttempts is the number of all attempts that have ended. It never decreases.
 	EndedAttempts int32 `json:"endedAttempts,omitempty"`
+	// After lists the tasks of spec.after that have ended as required.
+	After []string `json:"after,omitempty"`
 	// Array is the progress of an array.
 	Array *TaskArrayStatus `json:"array,omitempty"`
 }
@@ -227,6 +282,10 @@ type TaskAttempt struct {
 	ContainerID string `json:"containerID,omitempty"`
 	// ExitCode is the container's exit code. It is set once the container has exited.
 	ExitCode *int32 `json:"exitCode,omitempty"`
+	// Usage is what the attempt's containers have used. It is not known if the node was lost or its agent restarted
+	// during the attempt.
+	Usage *TaskUsage `json:"usage,omitempty"`
+
 	// Reason is a one-word reason for the failure.
 	Reason string `json:"reason,omitempty"`
 	// Message describes why the attempt failed, or what it is waiting for, in at most 1024 bytes.
@@ -240,6 +299,14 @@ type TaskAttempt struct {
 	ScheduledAt *metav1.Time `json:"scheduledAt,omitempty"`
 	StartedAt   *metav1.Time `json:"startedAt,omitempty"`
 	FinishedAt  *metav1.Time `json:"finishedAt,omitempty"`
+}
+
+// TaskUsage is the resource usage of an attempt, of all its containers together.
+type TaskUsage struct {
+	// PeakMemoryBytes is the most memory in use at a time, with the page cache.
+	PeakMemoryBytes int64 `json:"peakMemoryBytes"`
+	// CPUMilliseconds is the processor time.
+	CPUMilliseconds int64 `json:"cpuMilliseconds"`
 }
 
 // TaskArrayStatus is the progress of an array. Each index is in exactly one of the counts.
@@ -257,4 +324,19 @@ type TaskArrayStatus struct {
 	// Nodes lists nodes on which attempts have ended, at most 100. They keep the logs of attempts that are no
 	// longer listed.
 	Nodes []string `json:"nodes,omitempty"`
+	// Targets lists the nodes of an array with everyNode: index 0 runs on the first.
+	Targets []string `json:"targets,omitempty"`
+}
+
+// Size returns the number of indexes: 1 without an array, 0 before the nodes of an array with everyNode are known.
+func (t *Task) Size() int32 {
+	switch a := t.Spec.Array; {
+	case a == nil:
+		return 1
+	case !a.EveryNode:
+		return a.Size
+	case t.Status.Array != nil:
+		return int32(len(t.Status.Array.Targets))
+	}
+	return 0
 }

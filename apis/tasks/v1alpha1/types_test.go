@@ -188,7 +188,7 @@ func TestDefaultAndTable(t *testing.T) {
 	Default(task)
 	require.Equal(t, once, task)
 	require.Equal(t, TaskPending, task.Status.Phase)
-	require.Equal(t, []any{"a", "Pending", "", "", "0", "60s", "", "", ""}, Cells(task, now))
+	require.Equal(t, []any{"a", "Pending", "", "", int64(0), "", "60s", "", "", ""}, Cells(task, now))
 	require.Len(t, Cells(task, now), len(Columns()))
 
 	scheme := runtime.NewScheme()

@@ -29,6 +29,9 @@ const (
 	maxPorts       = 32
 	maxVolumes     = 32
 	maxEnv         = 1000
+	maxInit        = 16
+	maxAfter       = 32
+	MaxTargets     = 1000      // nodes of an array with everyNode
 	maxWords       = 1000      // for command and args each
 	maxText        = 256 << 10 // bytes of command, args and env together
 )
@@ -55,6 +58,11 @@ func DefaultSpec(s *TaskSpec) {
 	if s.BackoffSeconds == nil && s.Retries > 0 {
 		s.BackoffSeconds = new(int32)
 		*s.BackoffSeconds = 1
+	}
+	for i := range s.After {
+		if s.After[i].Condition == "" {
+			s.After[i].Condition = AfterSucceeded
+		}
 	}
 	if a := s.Array; a != nil && a.Parallelism == nil {
 		a.Parallelism = new(int32)
@@ -83,7 +91,19 @@ func Validate(t *Task) field.ErrorList {
 				fmt.Sprintf("a task with this idempotency key is named %s: leave the name empty", name)))
 		}
 	}
+	for i, a := range t.Spec.After {
+		if a.Name == t.Name {
+			errs = append(errs, field.Invalid(spec.Child("after").Index(i).Child("name"), a.Name, "is this task itself"))
+		}
+	}
 	return append(errs, ValidateSpec(&t.Spec, spec)...)
+}
+
+// NeedsPods reports whether a spec has fields that let their author do what otherwise only pods can. They require the
+// right to create pods.
+func NeedsPods(s *TaskSpec) bool {
+	return s.ServiceAccountName != "" || len(s.InitContainers) > 0 || slices.ContainsFunc(s.Volumes,
+		func(v TaskVolume) bool { return v.HostPath != nil || v.PersistentVolumeClaim != nil })
 }
 
 func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
@@ -133,15 +153,7 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	if l := s.TTLSecondsAfterFinished; l != nil {
 		within("ttlSecondsAfterFinished", int64(*l), 0, 1<<31-1)
 	}
-	for i, v := range s.Volumes {
-		if (v.ConfigMap == nil) == (v.Secret == nil) {
-			errs = append(errs,
-				field.Invalid(spec.Child("volumes").Index(i), "", "must have exactly one of configMap and secret"))
-		}
-		if v.MountPath == "" {
-			errs = append(errs, field.Required(spec.Child("volumes").Index(i).Child("mountPath"), "say where to mount it"))
-		}
-	}
+	errs = append(errs, validateVolumes(s.Volumes, spec.Child("volumes"))...)
 	for i, p := range s.Ports {
 		at := spec.Child("ports").Index(i)
 		if len(validation.IsValidPortNum(int(p.HostPort))) > 0 {
@@ -151,14 +163,70 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("containerPort"), p.ContainerPort, "must be from 1 to 65535"))
 		}
 	}
+	if s.OutputPath != "" && !path.IsAbs(s.OutputPath) {
+		errs = append(errs, field.Invalid(spec.Child("outputPath"), s.OutputPath, "must be an absolute path"))
+	}
+	errs = append(errs, validateAfter(s.After, spec.Child("after"))...)
 	if a := s.Array; a != nil {
-		if a.Size < 1 || a.Size > MaxArray {
+		switch {
+		case a.EveryNode && a.Size != 0:
+			errs = append(errs, field.Forbidden(spec.Child("array", "size"), "the nodes are the indexes with everyNode"))
+		case a.EveryNode && s.NodeName != "":
+			errs = append(errs, field.Forbidden(spec.Child("nodeName"), "may not be set with array.everyNode"))
+		case !a.EveryNode && (a.Size < 1 || a.Size > MaxArray):
 			errs = append(errs,
 				field.Invalid(spec.Child("array", "size"), a.Size, fmt.Sprintf("must be from 1 to %d", MaxArray)))
 		}
 		if p := a.Parallelism; p != nil && (*p < 1 || *p > MaxParallelism) {
 			errs = append(errs,
 				field.Invalid(spec.Child("array", "parallelism"), *p, fmt.Sprintf("must be from 1 to %d", MaxParallelism)))
+		}
+	}
+	return errs
+}
+
+func validateVolumes(list []TaskVolume, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, v := range list {
+		sources := 0
+		for _, is := range []bool{
+			v.ConfigMap != nil, v.Secret != nil, v.EmptyDir != nil, v.PersistentVolumeClaim != nil, v.HostPath != nil,
+		} {
+			if is {
+				sources++
+			}
+		}
+		if sources != 1 {
+			errs = append(errs, field.Invalid(path.Index(i), "",
+				"must have exactly one of configMap, secret, emptyDir, persistentVolumeClaim and hostPath"))
+		}
+		if v.Name == OutputVolume {
+			errs = append(errs, field.Invalid(path.Index(i).Child("name"), v.Name,
+				"is the name of the volume at outputPath"))
+		}
+		if v.MountPath == "" {
+			errs = append(errs, field.Required(path.Index(i).Child("mountPath"), "say where to mount it"))
+		}
+	}
+	return errs
+}
+
+func validateAfter(after []TaskAfter, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, a := range after {
+		for _, msg := range apivalidation.NameIsDNSSubdomain(a.Name, false) {
+			errs = append(errs, field.Invalid(path.Index(i).Child("name"), a.Name, msg))
+		}
+		if seen[a.Name] {
+			errs = append(errs, field.Duplicate(path.Index(i).Child("name"), a.Name))
+		}
+		seen[a.Name] = true
+		switch a.Condition {
+		case AfterSucceeded, AfterFailed, AfterEnded:
+		default:
+			errs = append(errs, field.NotSupported(path.Index(i).Child("condition"), a.Condition,
+				[]AfterCondition{AfterSucceeded, AfterFailed, AfterEnded}))
 		}
 	}
 	return errs
@@ -171,7 +239,8 @@ func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
 		len, max int
 	}{
 		{"command", len(s.Command), maxWords}, {"args", len(s.Args), maxWords}, {"env", len(s.Env), maxEnv},
-		{"ports", len(s.Ports), maxPorts},
+		{"ports", len(s.Ports), maxPorts}, {"initContainers", len(s.InitContainers), maxInit},
+		{"after", len(s.After), maxAfter},
 		{"volumes", len(s.Volumes), maxVolumes}, {"tolerations", len(s.Tolerations), 64},
 		{"nodeSelector", len(s.NodeSelector), 64},
 	} {
@@ -311,6 +380,9 @@ func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	}
 	if a := t.Status.Array; a != nil && len(a.Nodes) > MaxNodes {
 		errs = append(errs, field.TooMany(path.Child("array", "nodes"), len(a.Nodes), MaxNodes))
+	}
+	if a := t.Status.Array; a != nil && len(a.Targets) > MaxTargets {
+		errs = append(errs, field.TooMany(path.Child("array", "targets"), len(a.Targets), MaxTargets))
 	}
 	return errs
 }

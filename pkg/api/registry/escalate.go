@@ -9,11 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
 	rbacvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
@@ -21,8 +23,8 @@ import (
 
 // checkEscalation rejects roles and bindings that grant more than their author has, unless the author has the verb
 // escalate or bind; policies whose parameters the author may not read; certificates of signers that the author may
-// not act as; and claims of devices that the author may not make. It allows everything to system:masters or without
-// an authorizer.
+// not act as; claims of devices that the author may not make; and objects that require permissions that the author
+// lacks. It allows everything to system:masters or without an authorizer.
 func (c *call) checkEscalation(obj, old runtime.Object) error {
 	if err := c.mayReadParams(obj, old); err != nil {
 		return err
@@ -31,6 +33,9 @@ func (c *call) checkEscalation(obj, old runtime.Object) error {
 		return err
 	}
 	if err := c.mayClaim(obj, old); err != nil {
+		return err
+	}
+	if err := c.holdsRequired(obj, old); err != nil {
 		return err
 	}
 	p := c.authorizer.Load()
@@ -65,6 +70,30 @@ func (c *call) checkEscalation(obj, old runtime.Object) error {
 		if !rbacregistry.BindingAuthorized(c.ctx, o.RoleRef, "", *p) {
 			return c.mayBind(o.Name, o.RoleRef)
 		}
+	}
+	return nil
+}
+
+// holdsRequired rejects an object whose kind requires permissions that its author does not have.
+func (c *call) holdsRequired(obj, old runtime.Object) error {
+	p := c.authorizer.Load()
+	if p == nil || c.user == nil || c.Resource.Requires == nil || c.Subresource != "" {
+		return nil
+	}
+	was, _ := old.(client.Object)
+	for _, need := range c.Resource.Requires(obj.(client.Object), was) {
+		decision, _, err := (*p).Authorize(c.ctx, authorizer.AttributesRecord{
+			User: c.user, Verb: need.Verb, Namespace: c.Namespace, APIGroup: need.Group, Resource: need.Resource,
+			ResourceRequest: true,
+		})
+		if decision == authorizer.DecisionAllow {
+			continue
+		}
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		return apierrors.NewForbidden(c.gr(), c.Name, fmt.Errorf("%s, and user %q cannot %s %s in the namespace %q",
+			need.Why, c.user.GetName(), need.Verb, need.Resource, c.Namespace))
 	}
 	return nil
 }

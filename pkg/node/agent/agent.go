@@ -164,6 +164,10 @@ func (a *Agent) host(c Config) part.Host {
 			a.mu.Unlock()
 			s.ServeLog(w, r, log) // not nil: it serves this request
 		},
+		VolumeDir: func(uid types.UID, volume string) string { return a.pods.VolumeDir(uid, volume) },
+		Usage: func(ctx context.Context, uid types.UID, container string) (uint64, time.Duration, error) {
+			return a.pods.PodUsage(ctx, uid, container)
+		},
 		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
 		Event: func(p *corev1.Pod, kind, reason, message string) {
 			about := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +44,12 @@ type Part interface {
 	Owner(p *corev1.Pod) string
 	// Keep takes over the logs of an owned pod before anything of the pod is removed. It may be repeated after a crash.
 	Keep(logs, owner string, uid types.UID, name string) error
+}
+
+// FileKeeper is implemented by Parts that keep files of owned pods. KeepFiles may copy files from a pod's volumes to
+// its directory of logs, before the volumes are removed. Nothing of the pod runs any more. It may be repeated.
+type FileKeeper interface {
+	KeepFiles(logs, owner string, uid types.UID)
 }
 
 // None is a Part that does nothing, for embedding.
@@ -93,6 +100,11 @@ type Host struct {
 	Token func(ctx context.Context, p *corev1.Pod) (string, error)
 	// ServeLog responds with a log. The query has PodLogOptions.
 	ServeLog func(w http.ResponseWriter, r *http.Request, log Log)
+	// VolumeDir returns the directory of an emptyDir on disk, whether it exists or not.
+	VolumeDir func(uid types.UID, volume string) string
+	// Usage returns what the pod's containers have used together since the pod began: the most bytes of memory at a
+	// time, with the page cache, and processor time. It fails unless the container has ended.
+	Usage func(ctx context.Context, uid types.UID, container string) (memory uint64, cpu time.Duration, err error)
 	// Changed must be called when the result of Condition changes.
 	Changed func(types.UID)
 	// Event records an event on a pod.

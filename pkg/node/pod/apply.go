@@ -362,8 +362,10 @@ func removeLogs(path string) {
 // release releases shim, network and volumes. With forget it also removes containers and logs.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs, kept []error
+	owner := w.keptFor(p)
+	w.keepFiles(p, owner)
 	if forget {
-		kept = append(kept, w.keepLogs(p))
+		kept = append(kept, w.keepLogs(p, owner))
 		for _, c := range w.m.containers.of(w.uid) {
 			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
 			w.m.refresh(ctx, c.ID)

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -32,15 +33,8 @@ func (m *Manager) owner(p *corev1.Pod) string {
 }
 
 // keepLogs passes the logs of an owned pod to the parts. It is called before anything of the pod is removed.
-func (w *worker) keepLogs(p *corev1.Pod) error {
-	owner := w.m.owner(p)
-	// If the pod was deleted while no agent ran, only the labels of its containers name the owner.
-	for _, c := range w.m.containers.of(w.uid) {
-		if owner == "" {
-			owner = c.Labels[labelOwner]
-		}
-	}
-	if owner == "" || p.Name == "" {
+func (w *worker) keepLogs(p *corev1.Pod, owner string) error {
+	if owner == "" {
 		return nil
 	}
 	for _, part := range w.m.c.Parts {
@@ -49,6 +43,33 @@ func (w *worker) keepLogs(p *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// keepFiles lets the parts keep files of an owned pod. It is called before the pod's volumes are removed.
+func (w *worker) keepFiles(p *corev1.Pod, owner string) {
+	if owner == "" {
+		return
+	}
+	for _, extension := range w.m.c.Parts {
+		if k, ok := extension.(part.FileKeeper); ok {
+			k.KeepFiles(filepath.Join(w.m.c.LogDir, logDirName(p)), owner, w.uid)
+		}
+	}
+}
+
+// keptFor returns the owner of a pod of which something may be kept, or "".
+func (w *worker) keptFor(p *corev1.Pod) string {
+	owner := w.m.owner(p)
+	// If the pod was deleted while no agent ran, only the labels of its containers name the owner.
+	for _, c := range w.m.containers.of(w.uid) {
+		if owner == "" {
+			owner = c.Labels[labelOwner]
+		}
+	}
+	if p.Name == "" {
+		return ""
+	}
+	return owner
 }
 
 // settleFor returns how long the first status of a pod that starts normally may be delayed, and how long later ones.

@@ -2,6 +2,8 @@ package pod
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -87,4 +89,18 @@ func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
 			return
 		}
 	}
+}
+
+// VolumeDir returns the directory of a pod's emptyDir on disk, whether it exists or not.
+func (m *Manager) VolumeDir(uid types.UID, volume string) string {
+	return m.volumes.VolumeDir(uid, volume)
+}
+
+// PodUsage returns the most bytes of memory that a pod has used at a time, and its processor time. It fails unless the
+// container has ended.
+func (m *Manager) PodUsage(ctx context.Context, uid types.UID, container string) (uint64, time.Duration, error) {
+	if runs := m.Instances(uid, container); len(runs) == 0 || runs[0].State != runtime.Exited {
+		return 0, 0, fmt.Errorf("container %s of pod %s has not ended", container, uid)
+	}
+	return m.c.Runtime.PodUsage(ctx, m.cgroup(uid))
 }

@@ -234,6 +234,9 @@ type Runtime interface {
 	UpdatePod(ctx context.Context, cgroupParent string, l PodLimits) error
 	// MemoryUsage returns the memory usage of a container in bytes, with page cache; of the whole pod if id is empty.
 	MemoryUsage(ctx context.Context, cgroupParent, id string) (uint64, error)
+	// PodUsage returns the most bytes of memory that a pod has used at a time, with page cache, and its processor time.
+	// Its containers may have ended.
+	PodUsage(ctx context.Context, cgroupParent string) (memory uint64, cpu time.Duration, err error)
 	Stats(ctx context.Context, id string) (Stats, error)
 	// DiskUsage walks a container's writable layer and returns its bytes and inodes. The container need not run.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)

@@ -146,6 +146,9 @@ func (e emptyDir) Teardown(ctx context.Context, v *Volume) error {
 	return errors.Join(disk.RemoveAll(ctx, unfinished(v.Dir)), disk.RemoveAll(ctx, v.Dir))
 }
 
+// VolumeDir returns the directory of an emptyDir on disk, whether it exists or not.
+func (m *Manager) VolumeDir(uid types.UID, name string) string { return m.volumeDir(uid, name) }
+
 func (m *Manager) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.PodDir(uid), volumesDir, name)
 }

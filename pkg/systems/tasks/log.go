@@ -3,6 +3,7 @@ package tasks
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,22 +22,49 @@ import (
 // taskLog reads the log of a task's attempt from its node's agent, which keeps the log until the task is deleted. The
 // query has the parameters of a pod's log, and attempt and index. The default is the last attempt that started.
 func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
+	_, _, name := on.Target()
+	follow, err := builtin.ValidateLogOptions(req, name)
+	if err != nil {
+		return nil, err
+	}
+	in, err := kept(req, on, "taskLogs", follow)
+	if err != nil {
+		return nil, err
+	}
+	return builtin.LogHandler(on, in, follow), nil
+}
+
+// taskOutput reads the files of a task's attempt as a tar archive. The query has attempt and index.
+func taskOutput(req *http.Request, on kind.Connection) (http.Handler, error) {
+	in, err := kept(req, on, "taskOutput", false)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer in.Close()
+		w.Header().Set("Content-Type", "application/x-tar")
+		if _, err := io.Copy(w, in); err != nil {
+			panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		}
+	}), nil
+}
+
+// kept opens what a node has kept of an attempt.
+func kept(req *http.Request, on kind.Connection, what string, follow bool) (io.ReadCloser, error) {
 	r, namespace, name := on.Target()
 	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)
 	if !ok {
 		return nil, apierrors.NewNotFound(r.GR(), name)
 	}
 	q := req.URL.Query()
-	follow, err := builtin.ValidateLogOptions(req, name)
-	if err != nil {
-		return nil, err
-	}
 	from, err := loggedAttempt(t, q)
 	if err != nil {
 		return nil, err
 	}
 	params := url.Values{}
-	for _, p := range []string{"follow", "timestamps", "tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream"} {
+	for _, p := range []string{
+		"follow", "timestamps", "tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream", "container",
+	} {
 		if v := q.Get(p); v != "" {
 			params.Set(p, v)
 		}
@@ -53,26 +81,26 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 					fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
 			continue
 		}
-		location := base.JoinPath("taskLogs", string(t.UID), namespace, from.pod, from.uid)
+		location := base.JoinPath(what, string(t.UID), namespace, from.pod, from.uid)
 		location.RawQuery = params.Encode()
 		streamer := &genericrest.LocationStreamer{
 			Location: location, Transport: transport, ContentType: "text/plain", Flush: follow,
 			ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{
-				Group: r.Group, Resource: "tasks/log",
+				Group: r.Group, Resource: "tasks",
 			}, name),
 			RedirectChecker: genericrest.PreventRedirects,
 		}
 		in, _, _, err := streamer.InputStream(req.Context(), "", "")
 		if err == nil {
-			return builtin.LogHandler(on, in, follow), nil
+			return in, nil
 		}
-		if from.uid != tasks.AnyPod || !apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) {
 			failed = cmp.Or(failed, err)
 		}
 	}
 	return nil, cmp.Or(failed,
-		error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or its output is not kept any more",
-			t.Name))))
+		error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt or container of task %s has begun, or its output is not "+
+			"kept any more", t.Name))))
 }
 
 type loggedFrom struct {
@@ -137,7 +165,7 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
 	array := t.Spec.Array
 	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) ||
-		array != nil && (index < 0 || index >= int64(array.Size)) {
+		array != nil && (index < 0 || index >= int64(t.Size())) {
 		return nil
 	}
 	a := tasks.TaskAttempt{Number: int32(max(attempt, 1))}
@@ -145,8 +173,10 @@ func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
 	if array != nil {
 		at := int32(index)
 		a.Index = &at
-		if t.Status.Array != nil {
-			from.nodes = slices.Clone(t.Status.Array.Nodes)
+		if st := t.Status.Array; st != nil && len(st.Targets) > 0 {
+			from.nodes = []string{st.Targets[index]}
+		} else if st != nil {
+			from.nodes = slices.Clone(st.Nodes)
 		}
 	}
 	for i := range t.Status.Attempts {

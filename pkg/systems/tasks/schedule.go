@@ -18,7 +18,7 @@ func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 		return errs
 	}
 	spec := field.NewPath("spec")
-	if err := validCron(s.Spec.Schedule); err != nil {
+	if err := validCron(s.Spec.Schedule); err != nil && s.Spec.Schedule != "" {
 		errs = append(errs, field.Invalid(spec.Child("schedule"), s.Spec.Schedule, err.Error()))
 	}
 	if strings.Contains(s.Spec.Schedule, "TZ") {
@@ -30,8 +30,23 @@ func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 				field.Invalid(spec.Child("timeZone"), *z, "is not the name of a time zone, such as Europe/Paris"))
 		}
 	}
-	at := &tasks.Task{Spec: s.Spec.TaskTemplate.Spec}
+	at, err := s.NewTask(example(s.Spec.Parameters))
+	if err != nil {
+		return append(errs, field.Invalid(spec.Child("parameters"), "", err.Error()))
+	}
+	at.Spec.Env = at.Spec.Env[len(s.Spec.Parameters):] // they are valid, and errors name positions in the template
 	return append(errs, validatePod(at, spec.Child("taskTemplate", "spec"))...)
+}
+
+// example returns arguments for the parameters that need one.
+func example(list []tasks.TaskParameter) map[string]string {
+	args := map[string]string{}
+	for _, p := range list {
+		if p.Value == nil {
+			args[p.Name] = ""
+		}
+	}
+	return args
 }
 
 // validCron parses a cron expression. The library panics on some inputs.

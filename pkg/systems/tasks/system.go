@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -54,7 +55,16 @@ func kinds() []own.Kind {
 	row.Subresources = []kind.Subresource{{
 		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog,
 		Methods: []string{http.MethodGet},
+	}, {
+		Name: "output", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskOutput,
+		Methods: []string{http.MethodGet},
 	}}
+	row.Requires = func(o, old client.Object) []kind.Permission {
+		if old != nil { // the fields that need a permission do not change
+			return nil
+		}
+		return required(&o.(*tasks.Task).Spec)
+	}
 	schedules := own.Row(own.Definition[*tasks.TaskSchedule]{
 		Kind: tasks.GroupVersion.WithKind("TaskSchedule"), Plural: "taskschedules", Categories: []string{"coracle"},
 		New:     func() *tasks.TaskSchedule { return &tasks.TaskSchedule{} },
@@ -62,21 +72,41 @@ func kinds() []own.Kind {
 		Default: tasks.DefaultSchedule, Validate: validateSchedule,
 		Columns: tasks.ScheduleColumns, Cells: tasks.ScheduleCells, Source: tasks.ScheduleSource,
 	}, func(s *tasks.TaskSchedule) *tasks.TaskScheduleStatus { return &s.Status })
+	schedules.Requires = func(o, old client.Object) []kind.Permission {
+		s := o.(*tasks.TaskSchedule)
+		if was, ok := old.(*tasks.TaskSchedule); ok && equality.Semantic.DeepEqual(was.Spec, s.Spec) {
+			return nil
+		}
+		return required(&s.Spec.TaskTemplate.Spec)
+	}
 	return []own.Kind{{Row: row, Rights: tasks.Rights}, {Row: schedules, Rights: tasks.ScheduleRights}}
+}
+
+// required returns the permission for fields with which a task can do what otherwise only pods can.
+func required(s *tasks.TaskSpec) []kind.Permission {
+	if !tasks.NeedsPods(s) {
+		return nil
+	}
+	return []kind.Permission{{
+		Verb: "create", Resource: "pods",
+		Why: "initContainers, serviceAccountName and volumes of persistentVolumeClaim and hostPath are for users who may " +
+			"create pods",
+	}}
 }
 
 // forget returns a function that asks a node's agent to remove the logs of a deleted task, or nil if there is no way
 // to reach nodes.
-func forget(c system.Controllers) func(ctx context.Context, node string, task types.UID) error {
+func forget(c system.Controllers) func(ctx context.Context, node, namespace string, task types.UID) error {
 	if c.Connect == nil {
 		return nil
 	}
-	return func(ctx context.Context, node string, task types.UID) error {
+	return func(ctx context.Context, node, namespace string, task types.UID) error {
 		base, transport, err := c.Connect(ctx, node)
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, base.JoinPath("taskLogs", string(task)).String(), nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodDelete,
+			base.JoinPath("taskLogs", string(task), namespace).String(), nil)
 		if err != nil {
 			return err
 		}

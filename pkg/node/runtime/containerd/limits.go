@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -153,9 +154,31 @@ func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (uint64, err
 	if cgroup2() {
 		file = "memory.current"
 	}
-	text, err := os.ReadFile(filepath.Join(root, filepath.Clean("/"+cgroup), id, file))
+	return readNumber(filepath.Join(root, filepath.Clean("/"+cgroup), id, file))
+}
+
+func readNumber(path string) (uint64, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
 	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// PodUsage implements runtime.Runtime. With cgroup v2 it needs Linux 5.19.
+func (r *Runtime) PodUsage(_ context.Context, cgroup string) (uint64, time.Duration, error) {
+	memory := filepath.Join(hierarchy("memory"), filepath.Clean("/"+cgroup))
+	if !cgroup2() {
+		most, err := readNumber(filepath.Join(memory, "memory.max_usage_in_bytes"))
+		cpu, err2 := readNumber(filepath.Join(hierarchy("cpuacct"), filepath.Clean("/"+cgroup), "cpuacct.usage"))
+		return most, time.Duration(cpu), errors.Join(err, err2)
+	}
+	most, err := readNumber(filepath.Join(memory, "memory.peak"))
+	text, err2 := os.ReadFile(filepath.Join(memory, "cpu.stat"))
+	if err := errors.Join(err, err2); err != nil {
+		return 0, 0, err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	cpu, err := strconv.ParseUint(strings.TrimPrefix(first, "usage_usec "), 10, 63)
+	return most, time.Duration(cpu) * time.Microsecond, err
 }

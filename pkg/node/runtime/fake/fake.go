@@ -366,6 +366,10 @@ func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (sum uint64,
 	return sum, nil
 }
 
+func (r *Runtime) PodUsage(context.Context, string) (uint64, time.Duration, error) {
+	return 64 << 20, time.Second, nil
+}
+
 // Limits returns the limits that UpdatePod has set.
 func (r *Runtime) Limits(cgroup string) runtime.PodLimits {
 	r.mu.Lock()

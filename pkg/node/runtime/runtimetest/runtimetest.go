@@ -389,6 +389,10 @@ func statsAndUpdate(t *testing.T, p *pod) {
 	require.GreaterOrEqual(t, all, own)
 	require.NoError(t, p.Signal(p.ctx, id, syscall.SIGKILL, false))
 	p.until(id, exited)
+	most, cpu, err := p.PodUsage(p.ctx, s.CgroupParent)
+	require.NoError(t, err, "a pod whose containers have ended")
+	require.GreaterOrEqual(t, most, own)
+	require.Positive(t, cpu)
 	_, err = p.Stats(p.ctx, id)
 	require.ErrorIs(t, err, runtime.ErrNotRunning)
 }

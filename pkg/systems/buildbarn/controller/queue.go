@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
@@ -36,13 +37,14 @@ func (r *reconciler) pods(ctx context.Context, p buildbarn.Part) ([]*corev1.Pod,
 }
 
 func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
-	var s buildbarn.BuildbarnScheduler
-	if ok, err := r.get(ctx, w.Namespace, w.Spec.Scale.Scheduler, &s); err != nil {
+	s, err := engine.Find[buildbarn.BuildbarnScheduler](ctx, r.Cache, w.Namespace, w.Spec.Scale.Scheduler)
+	if err != nil {
 		return nil, err
-	} else if !ok {
+	}
+	if s == nil {
 		return nil, fmt.Errorf("BuildbarnScheduler %s does not exist", w.Spec.Scale.Scheduler)
 	}
-	pods, err := r.pods(ctx, &s)
+	pods, err := r.pods(ctx, s)
 	if err != nil {
 		return nil, err
 	}

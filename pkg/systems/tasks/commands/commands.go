@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,7 +25,7 @@ type commands struct{ command.Connector }
 // New returns the commands of tasks. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
-	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune()}
+	return []*cobra.Command{k.run(), k.ps(), k.logs(), k.cancel(), k.prune(), k.task()}
 }
 
 const taskKind = "task"
@@ -49,13 +50,24 @@ func (k commands) run() *cobra.Command {
 		Example: `  coracle run hello --image busybox:1.36 --wait -- echo hello
   coracle run build --image busybox:1.36 --retries 3 --timeout 10m --cpu 500m --memory 64Mi -- make
   coracle run render --image busybox:1.36 --array 100 --parallelism 8 -- sh -c 'echo frame $TASK_INDEX'
-  coracle run backup --image busybox:1.36 --schedule "0 3 * * *" --time-zone Europe/Paris -- echo done`,
+  coracle run backup --image busybox:1.36 --schedule "0 3 * * *" --time-zone Europe/Paris -- echo done
+  coracle run resize --image busybox:1.36 --template --param FILE --param SIZE=100 -- echo '$(FILE) to $(SIZE)'
+  coracle run --from resize --arg FILE=a.png --wait`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			named := len(args)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				named = dash
 			}
 			switch {
+			case o.From != "":
+				if err := onlyFrom(cmd); err != nil {
+					return err
+				}
+				if named > 1 || len(args) > named {
+					return errors.New("usage: coracle run [NAME] --from TEMPLATE [--arg NAME=value...] [--wait]")
+				}
+			case len(o.Arguments) > 0:
+				return errors.New("--arg is for the parameters of a template: add --from TEMPLATE")
 			case named > 1:
 				return fmt.Errorf("unexpected argument %q: put the container's command after --; usage: %s", args[1], runUsage)
 			case named == 0 && o.Key == "":
@@ -75,7 +87,12 @@ func (k commands) run() *cobra.Command {
 			return nil
 		},
 	}
-	f := cmd.Flags()
+	runFlags(cmd.Flags(), &o)
+	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error { return c.Run(ctx, o, command.Standard()) })
+	return cmd
+}
+
+func runFlags(f *pflag.FlagSet, o *RunOptions) {
 	f.StringVar(&o.Image, "image", "", "container image")
 	f.StringArrayVarP(&o.Env, "env", "e", nil, "environment, NAME=value; may be repeated")
 	f.StringArrayVarP(&o.Ports, "publish", "p", nil, "publish a port on the node, HOST:CONTAINER[/udp]; may be repeated")
@@ -101,11 +118,22 @@ func (k commands) run() *cobra.Command {
 		"run it again and again, at the times of this cron line, such as \"0 3 * * *\"")
 	f.StringVar(&o.TimeZone, "time-zone", "", "the time zone of the schedule (default the server's)")
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
+	f.StringArrayVarP(&o.Volumes, "volume", "v", nil,
+		"mount a claim (CLAIM:PATH), a path of the node (/NODE/PATH:PATH), both with an optional :ro, or an empty "+
+			"directory (PATH); may be repeated")
+	f.StringVar(&o.Output, "output-path", "", "keep the files below this directory of the container (see task cp)")
+	f.StringVar(&o.Account, "service-account", "", "the ServiceAccount whose token the container gets (default no token)")
+	f.StringArrayVar(&o.After, "after", nil,
+		"start only after this task has succeeded: TASK, TASK:failed or TASK:ended; may be repeated")
+	f.BoolVar(&o.EveryNode, "every-node", false, "run it once on each node")
+	f.BoolVar(&o.Template, "template", false, "do not run it now; `coracle run --from NAME` does")
+	f.StringArrayVar(&o.Parameters, "param", nil,
+		"a parameter of the template or schedule, NAME or NAME=DEFAULT: a variable of the environment; may be repeated")
+	f.StringVar(&o.From, "from", "", "run the task of this template or schedule now")
+	f.StringArrayVar(&o.Arguments, "arg", nil, "a value for a parameter of --from, NAME=value; may be repeated")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
 	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // hidden from the usage text
-	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error { return c.Run(ctx, o, command.Standard()) })
-	return cmd
 }
 
 func (k commands) ps() *cobra.Command {
@@ -137,13 +165,14 @@ func (k commands) logs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs TASK",
 		Short: "Print the output of a task",
-		Args:  command.Exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]"),
+		Args:  command.Exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N] [-c CONTAINER]"),
 	}
 	var o LogOptions
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "follow the output until the attempt ends")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
 	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array; required for arrays")
+	cmd.Flags().StringVarP(&o.Container, "container", "c", "", "an init container or sidecar (default the task's own)")
 	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // hidden from the usage text
 	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
@@ -184,6 +213,33 @@ func (k commands) prune() *cobra.Command {
 			fmt.Printf("%s deleted\n", count.Of(n, "task"))
 		}
 		return err
+	})
+	return cmd
+}
+
+func (k commands) task() *cobra.Command {
+	cmd := &cobra.Command{Use: "task", Short: "Commands for one task"}
+	cmd.AddCommand(k.cp())
+	return cmd
+}
+
+func (k commands) cp() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cp TASK:PATH LOCAL",
+		Short: "Copy files that a task left below its output path",
+		Example: `  coracle run build --image busybox:1.36 --output-path /out --wait -- sh -c 'echo done > /out/result'
+  coracle task cp build:result .`,
+		Args: command.Exactly(2, "TASK:PATH LOCAL [--attempt N] [--index N]"),
+	}
+	var o LogOptions
+	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
+	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array; required for arrays")
+	cmd.Flags().Lookup("index").DefValue = "0" // hidden from the usage text
+	k.onCluster(cmd, func(ctx context.Context, c cluster, args []string) error {
+		if cmd.Flags().Changed("attempt") && o.Attempt < 1 {
+			return errors.New("--attempt must be positive")
+		}
+		return c.Copy(ctx, args[0], args[1], o)
 	})
 	return cmd
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-const taskHeader = "TASK\tIMAGE\tSTATUS\tNODE\tEXIT\tATTEMPTS\tCREATED\tTOOK\tERROR"
+const taskHeader = "TASK\tIMAGE\tSTATUS\tNODE\tEXIT\tATTEMPTS\tINDEXES\tCREATED\tTOOK\tERROR"
 
 func taskLine(t *tasks.Task, now time.Time) []any {
 	s := t.Status
@@ -31,7 +31,8 @@ func taskLine(t *tasks.Task, now time.Time) []any {
 		run = command.Ago(s.StartedAt, now)
 	}
 	return []any{
-		t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Progress(t), command.Ago(&t.CreationTimestamp, now), run,
+		t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Attempts(t), tasks.Indexes(t),
+		command.Ago(&t.CreationTimestamp, now), run,
 		command.Shorten(s.Error),
 	}
 }
@@ -75,8 +76,8 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 
 // WatchTasks prints a line for each change of a task until ctx is done.
 func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) error {
-	const format = "%-30s  %-10s  %-20s  %4s  %-8s  %s\n"
-	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "ERROR")
+	const format = "%-30s  %-10s  %-20s  %4s  %8v  %-7s  %s\n"
+	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "INDEXES", "ERROR")
 	first := true
 	for ctx.Err() == nil {
 		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, ctrl.InNamespace(c.Namespace))
@@ -103,7 +104,7 @@ func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) e
 					line[i] = "-"
 				}
 			}
-			fmt.Fprintf(t.Out, format, line[0], fmt.Sprint(line[2]), line[3], line[4], line[5], line[8])
+			fmt.Fprintf(t.Out, format, line[0], fmt.Sprint(line[2]), line[3], line[4], line[5], line[6], line[9])
 		}
 		first = false
 	}
@@ -136,7 +137,7 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 		rows = append(rows,
 			[2]string{
 				"Indexes",
-				fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Spec.Array.Size, a.Failed,
+				fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Size(), a.Failed,
 					a.Running, a.Pending),
 			},
 			[2]string{"Failed", a.FailedIndexes})
@@ -159,9 +160,14 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	now := time.Now()
-	return command.Table(out, "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED\tFINISHED\tMESSAGE", func(line func(...any)) {
+	const header = "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED\tFINISHED\tMEMORY\tCPU\tMESSAGE"
+	return command.Table(out, header, func(line func(...any)) {
 		for _, a := range t.Status.Attempts {
-			index, code := "", ""
+			index, code, memory, cpu := "", "", "", ""
+			if u := a.Usage; u != nil {
+				memory = fmt.Sprintf("%dMi", (u.PeakMemoryBytes+1<<20-1)>>20)
+				cpu = (time.Duration(u.CPUMilliseconds) * time.Millisecond).String()
+			}
 			if a.Index != nil {
 				index = fmt.Sprint(*a.Index)
 			}
@@ -169,7 +175,7 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 				code = fmt.Sprint(*a.ExitCode)
 			}
 			line(a.Number, index, a.Phase, a.Node, code, command.Ago(a.StartedAt, now), command.Ago(a.FinishedAt, now),
-				a.Message)
+				memory, cpu, a.Message)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
@@ -20,6 +21,8 @@ type LogOptions struct {
 	// Attempt is the number of the attempt, 0 for the last one that has begun. Index is the index in an array,
 	// negative if the task is not an array.
 	Attempt, Index int32
+	// Container is the name of an init container or sidecar, "" for the main container.
+	Container string
 }
 
 // Logs copies the output of a task's attempt to out. The attempt's node keeps the output until the task is deleted.
@@ -28,35 +31,39 @@ func (c cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Wri
 	if err != nil {
 		return err
 	}
-	if a := t.Spec.Array; a != nil && a.Size > 1 && o.Index < 0 {
-		return fmt.Errorf("task %s is an array: choose one of its outputs with --index 0 to %d", name, a.Size-1)
-	} else if a != nil && o.Index >= a.Size {
-		return fmt.Errorf("task %s has no index %d: choose 0 to %d", name, o.Index, a.Size-1)
-	} else if a == nil && o.Index > 0 {
-		return fmt.Errorf("task %s is not an array: leave out --index", name)
+	if err := validIndex(t, o.Index); err != nil {
+		return err
 	}
 	return c.copyLogs(ctx, name, o, out)
 }
 
+func validIndex(t *tasks.Task, index int32) error {
+	switch size := t.Size(); {
+	case t.Spec.Array == nil && index > 0:
+		return fmt.Errorf("task %s is not an array: leave out --index", t.Name)
+	case size == 0:
+		return fmt.Errorf("task %s has not started: %s", t.Name, t.Status.Error)
+	case t.Spec.Array != nil && size > 1 && index < 0:
+		return fmt.Errorf("task %s is an array: choose one of its outputs with --index 0 to %d", t.Name, size-1)
+	case t.Spec.Array != nil && index >= size:
+		return fmt.Errorf("task %s has no index %d: choose 0 to %d", t.Name, index, size-1)
+	}
+	return nil
+}
+
 func (c cluster) copyLogs(ctx context.Context, name string, o LogOptions, out io.Writer) error {
-	set, err := kubernetes.NewForConfig(c.REST)
+	req, err := c.subresource(name, "log", o)
 	if err != nil {
 		return err
 	}
-	gv := tasks.GroupVersion
-	req := set.CoreV1().RESTClient().Get().AbsPath("apis", gv.Group, gv.Version, "namespaces", c.Namespace, "tasks", name,
-		"log")
 	if o.Follow {
 		req = req.Param("follow", "true")
 	}
 	if o.Tail >= 0 {
 		req = req.Param("tailLines", strconv.FormatInt(o.Tail, 10))
 	}
-	if o.Attempt > 0 {
-		req = req.Param("attempt", strconv.Itoa(int(o.Attempt)))
-	}
-	if o.Index >= 0 {
-		req = req.Param("index", strconv.Itoa(int(o.Index)))
+	if o.Container != "" {
+		req = req.Param("container", o.Container)
 	}
 	stream, err := req.Stream(ctx)
 	if err != nil {
@@ -64,4 +71,22 @@ func (c cluster) copyLogs(ctx context.Context, name string, o LogOptions, out io
 	}
 	_, err = io.Copy(out, stream)
 	return errors.Join(err, stream.Close())
+}
+
+// subresource returns a request for what is kept of an attempt.
+func (c cluster) subresource(name, subresource string, o LogOptions) (*rest.Request, error) {
+	set, err := kubernetes.NewForConfig(c.REST)
+	if err != nil {
+		return nil, err
+	}
+	gv := tasks.GroupVersion
+	req := set.CoreV1().RESTClient().Get().AbsPath("apis", gv.Group, gv.Version, "namespaces", c.Namespace, "tasks", name,
+		subresource)
+	if o.Attempt > 0 {
+		req = req.Param("attempt", strconv.Itoa(int(o.Attempt)))
+	}
+	if o.Index >= 0 {
+		req = req.Param("index", strconv.Itoa(int(o.Index)))
+	}
+	return req, nil
 }

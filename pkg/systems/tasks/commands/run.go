@@ -44,6 +44,18 @@ type RunOptions struct {
 	Key string
 	// Schedule makes it a schedule of tasks, in TimeZone.
 	Schedule, TimeZone string
+	// Template makes it a template. Parameters are NAME or NAME=DEFAULT.
+	Template   bool
+	Parameters []string
+	// From is the template or schedule to run, with Arguments of the form NAME=value.
+	From      string
+	Arguments []string
+	// Volumes are CLAIM:PATH, /NODE/PATH:PATH, both with an optional :ro, or PATH. After are TASK, TASK:failed or
+	// TASK:ended.
+	Volumes, After []string
+	// Output is the directory whose files are kept, Account the ServiceAccount.
+	Output, Account string
+	EveryNode       bool
 	// Wait waits for the task's end and streams its output. A failed task is returned as a *command.Exit.
 	Wait bool
 	// Remove deletes the task after it has ended.
@@ -56,25 +68,15 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 	s := &t.Spec
 	s.Image, s.Args, s.WorkingDir, s.NodeName, s.PriorityClassName = o.Image, o.Command, o.WorkingDir, o.Node, o.Priority
 	s.Retries, s.IdempotencyKey = o.Retries, o.Key
+	s.OutputPath, s.ServiceAccountName = o.Output, o.Account
 	if o.Key != "" {
 		if o.Name != "" {
 			return nil, errors.New("the name of a task with --idempotency-key is derived from the key: leave NAME out")
 		}
 		t.Name = tasks.NameForKey(o.Key)
 	}
-	for _, pair := range o.Env {
-		name, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return nil, fmt.Errorf("--env %q is not of the form NAME=value", pair)
-		}
-		s.Env = append(s.Env, corev1.EnvVar{Name: name, Value: value})
-	}
-	for _, text := range o.Ports {
-		p, err := port(text)
-		if err != nil {
-			return nil, err
-		}
-		s.Ports = append(s.Ports, p)
+	if err := o.lists(s); err != nil {
+		return nil, err
 	}
 	for name, text := range map[corev1.ResourceName]string{corev1.ResourceCPU: o.CPU, corev1.ResourceMemory: o.Memory} {
 		if text == "" {
@@ -107,8 +109,8 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 		ttl := int32(max(min(o.TTL/time.Second, 1<<31-1), 0))
 		s.TTLSecondsAfterFinished = &ttl
 	}
-	if o.Array > 0 {
-		s.Array = &tasks.TaskArray{Size: o.Array}
+	if o.Array > 0 || o.EveryNode {
+		s.Array = &tasks.TaskArray{Size: o.Array, EveryNode: o.EveryNode}
 		if o.Parallelism > 0 {
 			s.Array.Parallelism = &o.Parallelism
 		}
@@ -118,7 +120,70 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 	if o.TimeZone != "" && o.Schedule == "" {
 		return nil, errors.New("--time-zone is for schedules: add --schedule")
 	}
+	if o.Template && o.Schedule != "" {
+		return nil, errors.New("a schedule is a template as well: leave out --template")
+	}
+	if len(o.Parameters) > 0 && o.Schedule == "" && !o.Template {
+		return nil, errors.New("--param is for templates and schedules: add --template or --schedule")
+	}
 	return t, nil
+}
+
+// lists sets the fields of options that may be repeated.
+func (o *RunOptions) lists(s *tasks.TaskSpec) error {
+	for _, text := range o.Volumes {
+		v, err := volume(text)
+		if err != nil {
+			return err
+		}
+		s.Volumes = append(s.Volumes, v)
+	}
+	for _, text := range o.After {
+		name, how, _ := strings.Cut(text, ":")
+		condition, known := afterConditions[how]
+		if !known {
+			return fmt.Errorf("--after %q is not of the form TASK, TASK:failed or TASK:ended", text)
+		}
+		s.After = append(s.After, tasks.TaskAfter{Name: name, Condition: condition})
+	}
+	for _, pair := range o.Env {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return fmt.Errorf("--env %q is not of the form NAME=value", pair)
+		}
+		s.Env = append(s.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	for _, text := range o.Ports {
+		p, err := port(text)
+		if err != nil {
+			return err
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return nil
+}
+
+var afterConditions = map[string]tasks.AfterCondition{
+	"": tasks.AfterSucceeded, "succeeded": tasks.AfterSucceeded, "failed": tasks.AfterFailed, "ended": tasks.AfterEnded,
+}
+
+func volume(text string) (tasks.TaskVolume, error) {
+	source, path, mapped := strings.Cut(text, ":")
+	if !mapped {
+		return tasks.TaskVolume{MountPath: source, EmptyDir: &corev1.EmptyDirVolumeSource{}}, nil
+	}
+	path, mode, has := strings.Cut(path, ":")
+	if source == "" || path == "" || has && mode != "ro" {
+		return tasks.TaskVolume{},
+			fmt.Errorf("--volume %q is not of the form CLAIM:PATH[:ro], /NODE/PATH:PATH[:ro] or PATH", text)
+	}
+	v := tasks.TaskVolume{MountPath: path, ReadOnly: has}
+	if strings.HasPrefix(source, "/") {
+		v.HostPath = &corev1.HostPathVolumeSource{Path: source}
+	} else {
+		v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: source}
+	}
+	return v, nil
 }
 
 // seconds returns d in seconds, rounded up; nil for 0.
@@ -151,11 +216,15 @@ func port(text string) (tasks.TaskPort, error) {
 
 // Run creates a task, or a schedule of tasks, and prints its name to t.Out. With Wait it waits for the task.
 func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) error {
-	task, err := o.Task(c.Namespace)
+	create := o.Task
+	if o.From != "" {
+		create = func(string) (*tasks.Task, error) { return c.from(ctx, o) }
+	}
+	task, err := create(c.Namespace)
 	if err != nil {
 		return err
 	}
-	if o.Schedule != "" {
+	if o.Schedule != "" || o.Template {
 		return c.schedule(ctx, o, task, t)
 	}
 	err = c.Client.Create(ctx, task)
@@ -208,10 +277,18 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 
 func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t command.Terminal) error {
 	if o.Wait || o.Key != "" {
-		return errors.New("--schedule runs a task again and again: leave out --wait and --idempotency-key")
+		return errors.New("--schedule and --template run a task again and again: leave out --wait and --idempotency-key")
 	}
 	s := &tasks.TaskSchedule{ObjectMeta: task.ObjectMeta}
 	s.Spec.Schedule, s.Spec.TaskTemplate.Spec = o.Schedule, task.Spec
+	for _, text := range o.Parameters {
+		name, value, has := strings.Cut(text, "=")
+		p := tasks.TaskParameter{Name: name}
+		if has {
+			p.Value = &value
+		}
+		s.Spec.Parameters = append(s.Spec.Parameters, p)
+	}
 	if o.TimeZone != "" {
 		s.Spec.TimeZone = &o.TimeZone
 	}
@@ -220,7 +297,9 @@ func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t
 		return fmt.Errorf("schedule %s already exists: choose another name, or delete it with `coracle ctl delete "+
 			"taskschedule %s`", o.Name, o.Name)
 	}
-	if err == nil {
+	if err == nil && o.Schedule == "" {
+		fmt.Fprintf(t.Out, "template %s created; `coracle run --from %s` runs it\n", s.Name, s.Name)
+	} else if err == nil {
 		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows it, `coracle ps -a` its tasks\n",
 			s.Name)
 	}

@@ -246,7 +246,7 @@ func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer
 func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
-		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Size(), a.Failed, a.Running)
 		if s.Error != "" {
 			line += "; " + s.Error
 		}

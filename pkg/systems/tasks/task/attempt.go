@@ -1,8 +1,11 @@
 package task
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +25,7 @@ func fail(a *tasks.TaskAttempt, reason, format string, args ...any) {
 // one updates an attempt from its pod. retry is false if it failed in a way that another attempt would repeat.
 func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	if a.PodUID == "" {
+		a.Message = ""
 		if why, rejected := p.Rejected[tasks.PodName(p.Task, a)]; rejected {
 			fail(a, tasks.ReasonRejected, "%s", why)
 		}
@@ -71,6 +75,10 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted before a node was chosen", pod.Name)
 		return true
 	}
+	if i := index(a); i < len(p.targets) && p.Deleted[p.targets[i]] {
+		fail(a, tasks.ReasonNodeLost, "node %s was deleted", p.targets[i])
+		return false
+	}
 	a.Message = ""
 	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		a.Message = c.Message
@@ -91,10 +99,7 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 }
 
 func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
-	var c corev1.ContainerStatus
-	if len(pod.Status.ContainerStatuses) > 0 {
-		c = pod.Status.ContainerStatuses[0]
-	}
+	c := mainContainer(pod)
 	if c.ContainerID != "" {
 		a.ContainerID = c.ContainerID
 	}
@@ -102,6 +107,7 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 	switch {
 	case c.State.Terminated != nil:
 		terminated(a, c.State.Terminated, deleted)
+		a.Usage = usage(pod)
 		if pod.Status.Reason == "Evicted" || pod.Status.Reason == "DeadlineExceeded" {
 			fail(a, pod.Status.Reason, "%s", pod.Status.Message)
 		}
@@ -114,11 +120,9 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 		if reason == "" {
 			reason = tasks.ReasonError
 		}
-		message := pod.Status.Message
-		if message == "" {
-			message = "the node refused the pod"
-		}
+		message := cmp.Or(pod.Status.Message, failedInit(pod), "the node refused the pod")
 		fail(a, reason, "%s", message)
+		a.Usage = usage(pod)
 	case deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0:
 		// The agent or a forced deletion has removed the pod, so no further status follows.
 		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted", pod.Name)
@@ -126,8 +130,54 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 		a.Phase, a.Message = tasks.TaskRunning, ""
 		a.StartedAt = c.State.Running.StartedAt.DeepCopy()
 	case a.Phase == tasks.TaskScheduled && c.State.Waiting != nil:
-		p.cannotStart(a, c.State.Waiting)
+		p.cannotStart(a, waitingFor(pod, c.State.Waiting))
 	}
+}
+
+// mainContainer returns the status of the task's own container.
+func mainContainer(pod *corev1.Pod) corev1.ContainerStatus {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return corev1.ContainerStatus{}
+	}
+	return pod.Status.ContainerStatuses[0]
+}
+
+// waitingFor returns why the pod's containers wait: an init container that cannot be created, or the main container.
+func waitingFor(pod *corev1.Pod, main *corev1.ContainerStateWaiting) *corev1.ContainerStateWaiting {
+	for _, c := range pod.Status.InitContainerStatuses {
+		switch w := c.State.Waiting; {
+		case c.State.Running != nil && (c.Started == nil || !*c.Started): // it takes the time that it needs
+			return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+		case w != nil && w.Reason != "" && w.Reason != "PodInitializing":
+			return &corev1.ContainerStateWaiting{
+				Reason: w.Reason, Message: strings.TrimSuffix("init container "+c.Name+": "+w.Message, ": "),
+			}
+		}
+	}
+	return main
+}
+
+// failedInit returns why the pod failed if an init container did, or "".
+func failedInit(pod *corev1.Pod) string {
+	for _, c := range pod.Status.InitContainerStatuses {
+		if end := c.State.Terminated; end != nil && end.ExitCode != 0 {
+			return fmt.Sprintf("init container %s failed: exit code %d", c.Name, end.ExitCode)
+		}
+	}
+	return ""
+}
+
+// usage returns what the agent has reported, or nil.
+func usage(pod *corev1.Pod) *tasks.TaskUsage {
+	c := podstate.Condition(pod, tasks.UsageCondition)
+	if c == nil {
+		return nil
+	}
+	var u tasks.TaskUsage
+	if json.Unmarshal([]byte(c.Message), &u) != nil {
+		return nil
+	}
+	return &u
 }
 
 // cannotStart records why a container waits. A reason that does not go away before the start timeout ends the attempt.

@@ -2,6 +2,7 @@ package task
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ func logsOf(o client.Object) []engine.Request {
 	}
 	var nodes []string
 	if t.Status.Array != nil {
-		nodes = append(nodes, t.Status.Array.Nodes...)
+		nodes = slices.Concat(t.Status.Array.Nodes, t.Status.Array.Targets)
 	}
 	for _, a := range t.Status.Attempts {
 		nodes = append(nodes, a.Node)
@@ -40,14 +41,14 @@ func logsOf(o client.Object) []engine.Request {
 
 // forgetLogs asks a node once to remove a task's logs. An unreachable node keeps them until its bounds are exceeded,
 // but clients cannot read them, since the API finds logs through the task.
-func (r *reconciler) forgetLogs(ctx context.Context, at string) error {
+func (r *reconciler) forgetLogs(ctx context.Context, namespace, at string) error {
 	task, node, ok := strings.Cut(at, "/")
 	if !ok || r.forget == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, forgetPatience)
 	defer cancel()
-	if err := r.forget(ctx, node, types.UID(task)); err != nil {
+	if err := r.forget(ctx, node, namespace, types.UID(task)); err != nil {
 		r.Log.Debug("could not remove the logs of a deleted task", "node", node, "task", task, "error", err)
 	}
 	return nil

@@ -1,8 +1,11 @@
 package task
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +25,16 @@ type Observed struct {
 	Heard map[string]Heartbeat
 	// Rejected holds the errors of pods that the API server refused, by the pods' names.
 	Rejected map[string]string
+	// Quota is why a quota refuses further pods of the task at present, or "".
+	Quota string
+	// After are the tasks that spec.after names, by name; those that do not exist have no entry. Cycle is the chain of
+	// tasks through which the task waits for itself, or "".
+	After map[string]*tasks.Task
+	Cycle string
+	// Deleted are the deleted nodes among the targets of pods without a node.
+	Deleted map[string]bool
+	// Targets returns the nodes for an array with everyNode, sorted by name.
+	Targets func() []string
 }
 
 // Heartbeat is the time of a node's last heartbeat, and how long the node may be silent.
@@ -63,9 +76,10 @@ func Plan(o Observed, now time.Time) Actions {
 		for p.adopt() { // retries that have begun
 			p.follow()
 		}
-		if p.spec.Cancel {
+		switch {
+		case p.spec.Cancel:
 			p.cancel()
-		} else {
+		case p.may():
 			p.fill()
 		}
 		p.store()
@@ -87,8 +101,12 @@ type plan struct {
 	completed, failed indexes.Set
 	// nodes are the nodes on which attempts of an array have ended.
 	nodes []string
+	// targets are the nodes of an array with everyNode, once they are known.
+	targets []string
 	// cancelled means that the cancellation ended or prevented an attempt.
 	cancelled bool
+	// blocked is why no attempt has begun yet, and prevented why none can ever, with its reason.
+	blocked, prevented, reason string
 }
 
 // within reports whether the time at has passed. If not, it shortens Again to the time until then.
@@ -118,8 +136,11 @@ func (p *plan) expire() {
 }
 
 func (p *plan) size() int {
-	if p.spec.Array == nil {
+	switch {
+	case p.spec.Array == nil:
 		return 1
+	case p.spec.Array.EveryNode:
+		return len(p.targets)
 	}
 	return int(p.spec.Array.Size)
 }
@@ -159,6 +180,7 @@ func (p *plan) load() {
 		}
 	}
 	if a := p.Status.Array; a != nil {
+		p.targets = a.Targets
 		p.completed, p.failed = indexes.Parse(a.CompletedIndexes, p.size()), indexes.Parse(a.FailedIndexes, p.size())
 		p.nodes = a.Nodes
 	}
@@ -266,7 +288,7 @@ func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
 }
 
 func (p *plan) cancel() {
-	p.cancelled = p.completed.Count()+p.failed.Count() < p.size()
+	p.cancelled = p.completed.Count()+p.failed.Count() < p.size() || p.size() == 0
 	for _, a := range p.active {
 		p.failed = p.failed.With([]int{index(&a)})
 		if a.PodUID == "" && a.Number > 1 {
@@ -276,6 +298,48 @@ func (p *plan) cancel() {
 		p.end(a)
 	}
 	p.active = nil
+}
+
+// may reports whether attempts may begin: the tasks before have ended as required, and the targets are known.
+func (p *plan) may() bool {
+	if len(p.active) > 0 || len(p.ended) > 0 {
+		return true
+	}
+	for _, a := range p.spec.After {
+		if slices.Contains(p.Status.After, a.Name) {
+			continue
+		}
+		before := p.After[a.Name]
+		switch {
+		case before == nil:
+			p.blocked = cmp.Or(p.blocked, fmt.Sprintf("waits for task %s, which does not exist", a.Name))
+		case !before.Status.Phase.Ended():
+			p.blocked = cmp.Or(p.blocked, fmt.Sprintf("waits for task %s to end", a.Name))
+		case a.Condition == tasks.AfterSucceeded && before.Status.Phase == tasks.TaskFailed,
+			a.Condition == tasks.AfterFailed && before.Status.Phase == tasks.TaskCompleted:
+			p.prevented, p.reason = fmt.Sprintf("task %s has %s, and this task starts only if it has %s", a.Name,
+				strings.ToLower(string(before.Status.Phase)), strings.ToLower(string(a.Condition))), tasks.ReasonAfterFailed
+			return false
+		default:
+			p.Status.After = append(p.Status.After, a.Name)
+		}
+	}
+	if p.Cycle != "" {
+		p.blocked = "waits for itself: " + p.Cycle
+	}
+	if p.blocked == "" && p.spec.Array != nil && p.spec.Array.EveryNode && len(p.targets) == 0 && !p.spec.Suspend {
+		switch p.targets = p.Targets(); {
+		case len(p.targets) > tasks.MaxTargets:
+			p.reason = tasks.ReasonTooManyNodes
+			p.prevented = fmt.Sprintf("it would run on %d nodes, and at most %d are possible: choose them with nodeSelector",
+				len(p.targets), tasks.MaxTargets)
+			p.targets = nil
+		case len(p.targets) == 0:
+			p.blocked = "no node has the labels of nodeSelector and only taints that the task tolerates"
+		}
+		return false // the targets are recorded first, because the pods' indexes refer to them
+	}
+	return p.blocked == "" && p.prevented == ""
 }
 
 // fill begins more indexes, and creates the pods of attempts that are due.
@@ -294,6 +358,9 @@ func (p *plan) fill() {
 	}
 	for i := range p.active {
 		a := &p.active[i]
+		if a.PodUID == "" {
+			a.Message = p.Quota
+		}
 		if a.PodUID != "" || a.NotBefore != nil && !p.within(a.NotBefore.Time) || p.busy(a) {
 			continue
 		}
@@ -311,8 +378,7 @@ func (p *plan) busy(a *tasks.TaskAttempt) bool {
 }
 
 func over(pod *corev1.Pod) bool {
-	c := pod.Status.ContainerStatuses
-	return podstate.Ended(pod) || len(c) > 0 && c[0].State.Terminated != nil
+	return podstate.Ended(pod) || mainContainer(pod).State.Terminated != nil
 }
 
 // lost reports whether a node was deleted or has been silent for too long.

@@ -5,6 +5,7 @@ package task
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +28,10 @@ import (
 
 var kind = tasks.GroupVersion.WithKind("Task")
 
-const podIndex = "tasks.coracle.dev.pods"
+const (
+	podIndex   = "tasks.coracle.dev.pods"
+	afterIndex = "tasks.coracle.dev.after"
+)
 
 // A request for orphan plus a pod's name removes the finalizer of a pod without a task. No task can have such a name.
 const orphan = "pods/"
@@ -38,19 +42,27 @@ const logs = "logs/"
 // New declares the reconciler. patience is how long nodes may be silent; 0 means tasks.DefaultPatience. forget asks a
 // node to remove the logs of a deleted task; it may be nil.
 func New(patience time.Duration,
-	forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
+	forget func(ctx context.Context, node, namespace string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
 		patience = tasks.DefaultPatience
 	}
 	var heard *heartbeat.Record
+	quotas, targeting := &waiting{}, &waiting{}
+	metrics := newMetrics()
 	return &engine.Reconciler{
-		Name: "task", Workers: 8,
+		Name: "task", Workers: 8, Metrics: metrics,
 		Watches: []engine.Watch{
 			{Object: &tasks.Task{}, Event: taskChanged},
+			{
+				Object: &corev1.ResourceQuota{},
+				Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+					return quotas.freed(was, is)
+				},
+			},
 			{Object: &corev1.Pod{}, Event: podChanged},
 			{Object: &corev1.Node{}, Event: func(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 				heard.Node(was, is, env.Now())
-				return tasksOf(ctx, env, was, is)
+				return append(tasksOf(ctx, env, was, is), targeting.nodeChanged(was, is)...)
 			}},
 			{
 				Object: &coordinationv1.Lease{},
@@ -71,10 +83,18 @@ func New(patience time.Duration,
 				}
 				return nil
 			}},
+			{Object: &tasks.Task{}, Name: afterIndex, Values: func(o client.Object) (names []string) {
+				for _, a := range o.(*tasks.Task).Spec.After {
+					names = append(names, a.Name)
+				}
+				return names
+			}},
 		},
 		New: func(env engine.Env) engine.Func {
 			heard = &heartbeat.Record{}
-			return (&reconciler{env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}}).reconcile
+			return (&reconciler{
+				env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}, quotas, targeting, metrics,
+			}).reconcile
 		},
 	}
 }
@@ -93,16 +113,22 @@ func owner(o client.Object) *metav1.OwnerReference {
 
 func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, tasks.FinalizerRecorded) }
 
-// taskChanged maps a task to itself, unless nothing is left to do: it has ended and does not expire.
-func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+// taskChanged maps a task to itself, unless nothing is left to do: it has ended and does not expire. A task that begins
+// to exist, ends or is deleted is mapped to the tasks that wait for it as well.
+func taskChanged(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	t, ok := is.(*tasks.Task)
 	if !ok {
-		return append(logsOf(was), engine.RequestFor(was.GetNamespace(), was.GetName()))
+		return append(append(logsOf(was), engine.RequestFor(was.GetNamespace(), was.GetName())), tasksAfter(ctx, env, was)...)
+	}
+	var list []engine.Request
+	before, _ := was.(*tasks.Task)
+	if before == nil || before.Status.Phase.Ended() != t.Status.Phase.Ended() {
+		list = tasksAfter(ctx, env, t)
 	}
 	if t.Status.Phase.Ended() && t.Spec.TTLSecondsAfterFinished == nil && t.DeletionTimestamp == nil {
-		return nil
+		return list
 	}
-	return []engine.Request{engine.RequestFor(t.Namespace, t.Name)}
+	return append(list, engine.RequestFor(t.Namespace, t.Name))
 }
 
 // podChanged maps a pod to its task, or to itself if it has lost its task.
@@ -160,13 +186,16 @@ type reconciler struct {
 	engine.Env
 	heard    *heartbeat.Record
 	patience time.Duration
-	forget   func(ctx context.Context, node string, task types.UID) error
+	forget   func(ctx context.Context, node, namespace string, task types.UID) error
 	pace     *pace
+	// quotas are the tasks that a quota may have refused a pod, targeting those that no node matches.
+	quotas, targeting *waiting
+	metrics           *metrics
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	if at, ok := strings.CutPrefix(req.Name, logs); ok {
-		return engine.Result{}, r.forgetLogs(ctx, at)
+		return engine.Result{}, r.forgetLogs(ctx, req.Namespace, at)
 	}
 	if name, ok := strings.CutPrefix(req.Name, orphan); ok {
 		return engine.Result{}, r.adrift(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name})
@@ -179,11 +208,13 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.ByIndex(ctx, &list, req.Namespace, podIndex, req.Name); err != nil {
 		return engine.Result{}, err
 	}
-	o := Observed{Task: &t, Heard: map[string]Heartbeat{}, Rejected: map[string]string{}}
+	o := Observed{
+		Task: &t, Heard: map[string]Heartbeat{}, Rejected: map[string]string{}, Deleted: map[string]bool{},
+	}
 	var others []*corev1.Pod // pods of a deleted task with the same name
 	for i := range list.Items {
 		p := &list.Items[i]
-		if t.UID == "" || owner(p).UID != t.UID {
+		if t.UID == "" || owner(p).UID != t.UID || !named(&t, p) {
 			others = append(others, p)
 			continue
 		}
@@ -191,12 +222,16 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	if t.UID == "" {
 		r.pace.forget(req.NamespacedName)
+		r.forgetWaiting(req.NamespacedName)
 	}
 	if err := r.release(ctx, others); err != nil || t.UID == "" {
 		return engine.Result{}, err
 	}
 	next, err := r.hear(ctx, &o)
 	if err != nil {
+		return engine.Result{}, err
+	}
+	if err := r.before(ctx, &o); err != nil {
 		return engine.Result{}, err
 	}
 	a := Plan(o, r.Now())
@@ -211,11 +246,17 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 			return engine.Result{RequeueAfter: wait}, nil // the next Plan yields the same status or a later one
 		}
 	}
+	if o.Quota != "" && !strings.Contains(t.Status.Error, quotaExceeded) {
+		r.Events.Event(&t, corev1.EventTypeWarning, "QuotaExceeded", "Waits for a quota: %s", o.Quota)
+	}
 	if err := r.write(ctx, &t, a.Status); err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if err := r.release(ctx, a.Release); err != nil {
 		return engine.Result{}, err
+	}
+	if a.Expired && len(tasksAfter(ctx, r.Env, &t)) > 0 {
+		return engine.Result{RequeueAfter: settle}, nil // the tasks after it record its end, or end themselves
 	}
 	if a.Expired {
 		// A conflict means that the task changed, for example its ttlSecondsAfterFinished. It is reconciled again.
@@ -236,6 +277,15 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 func (r *reconciler) hear(ctx context.Context, o *Observed) (next time.Duration, err error) {
 	for _, p := range o.Pods {
 		name := p.Spec.NodeName
+		if a := o.Task.Status.Array; name == "" && a != nil {
+			if i, _ := of(p); i < len(a.Targets) {
+				err := r.Cache.Get(ctx, client.ObjectKey{Name: a.Targets[i]}, &corev1.Node{})
+				if client.IgnoreNotFound(err) != nil {
+					return 0, err
+				}
+				o.Deleted[a.Targets[i]] = err != nil
+			}
+		}
 		if _, known := o.Heard[name]; known || name == "" {
 			continue
 		}
@@ -254,8 +304,25 @@ func (r *reconciler) hear(ctx context.Context, o *Observed) (next time.Duration,
 	return next, nil
 }
 
-// create creates the pods of attempts, and adds to o the pods or the reasons for their rejection.
+// create creates the pods of attempts, and adds to o the pods or the reasons for their rejection. It doubles the number
+// of concurrent requests, as upstream's job controller does, and stops at the first pod that a quota refuses.
 func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.TaskAttempt) error {
+	name := client.ObjectKeyFromObject(o.Task)
+	r.quotas.add(name) // before the request, so that no change of a quota is missed
+	for n := 1; len(attempts) > 0 && o.Quota == ""; n *= 2 {
+		now := attempts[:min(n, len(attempts))]
+		if err := r.createBatch(ctx, o, now); err != nil {
+			return err
+		}
+		attempts = attempts[len(now):]
+	}
+	if o.Quota == "" {
+		r.quotas.remove(name)
+	}
+	return nil
+}
+
+func (r *reconciler) createBatch(ctx context.Context, o *Observed, attempts []tasks.TaskAttempt) error {
 	var mu sync.Mutex
 	return engine.Parallel(len(attempts), func(i int) error {
 		p := tasks.Pod(o.Task, &attempts[i])
@@ -275,6 +342,8 @@ func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.T
 		case err == nil:
 			o.Pods = append(o.Pods, p)
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the task will be deleted as well
+		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), quotaExceeded):
+			o.Quota = err.Error()
 		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsAlreadyExists(err):
 			o.Rejected[p.Name] = err.Error()
 		default:
@@ -293,17 +362,35 @@ func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatu
 	if err := r.Client.Status().Update(ctx, next); err != nil {
 		return err
 	}
+	if s.Phase.Ended() {
+		r.forgetWaiting(client.ObjectKeyFromObject(t))
+	}
 	if s.EndedAttempts > t.Status.EndedAttempts {
-		for _, a := range s.Attempts[:min(len(s.Attempts), tasks.MaxAttempts)] {
-			if a.Phase == tasks.TaskFailed && !slices.ContainsFunc(t.Status.Attempts, func(b tasks.TaskAttempt) bool {
-				return b.Phase.Ended() && b.PodUID == a.PodUID && b.Number == a.Number
-			}) {
-				r.Events.Event(t, corev1.EventTypeWarning, "AttemptFailed", "Attempt %d failed: %s", a.Number, a.Message)
-			}
-		}
+		r.ended(t, s.Attempts)
 	}
 	*t = *next
 	return nil
+}
+
+// ended counts the attempts that have ended since the status of t, and reports the failed ones.
+func (r *reconciler) ended(t *tasks.Task, attempts []tasks.TaskAttempt) {
+	for i := range attempts {
+		a := &attempts[i]
+		if !a.Phase.Ended() || slices.ContainsFunc(t.Status.Attempts, func(b tasks.TaskAttempt) bool {
+			return b.Phase.Ended() && b.PodUID == a.PodUID && b.Number == a.Number && index(&b) == index(a)
+		}) {
+			continue
+		}
+		r.metrics.ended(a)
+		if a.Phase != tasks.TaskFailed {
+			continue
+		}
+		of := ""
+		if a.Index != nil {
+			of = fmt.Sprintf(" of index %d", *a.Index)
+		}
+		r.Events.Event(t, corev1.EventTypeWarning, "AttemptFailed", "Attempt %d%s failed: %s", a.Number, of, a.Message)
+	}
 }
 
 // release deletes pods. From pods that are being deleted already it removes the finalizer, since other clients delete

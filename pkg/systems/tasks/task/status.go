@@ -45,8 +45,11 @@ func (p *plan) storeOne() {
 		if a.Phase.Ended() {
 			s.Reason, s.FinishedAt = a.Reason, a.FinishedAt
 		}
+	} else {
+		s.Error = ""
 	}
 	if s.Phase == tasks.TaskPending && s.Error == "" {
+		s.Error = p.blocked
 		if n := len(p.ended); n > 0 {
 			s.Error = fmt.Sprintf("attempt %d failed: %s", p.ended[n-1].Number, p.ended[n-1].Message)
 		}
@@ -56,6 +59,8 @@ func (p *plan) storeOne() {
 	}
 	if p.cancelled {
 		s.Phase, s.Reason, s.Error = tasks.TaskFailed, tasks.ReasonCancelled, cancelledMessage
+	} else if p.prevented != "" {
+		s.Phase, s.Reason, s.Error = tasks.TaskFailed, p.reason, p.prevented
 	}
 }
 
@@ -65,9 +70,12 @@ func (p *plan) storeArray() {
 	s := &p.Status
 	s.Array = &tasks.TaskArrayStatus{
 		Completed: int32(p.completed.Count()), Failed: int32(p.failed.Count()),
-		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(), Nodes: p.nodes,
+		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(), Nodes: p.nodes, Targets: p.targets,
 	}
-	s.Phase, s.Error, s.Reason = tasks.TaskPending, "", ""
+	s.Phase, s.Error, s.Reason = tasks.TaskPending, p.blocked, ""
+	if p.spec.Suspend && len(s.Attempts) == 0 {
+		s.Error = "the task is suspended"
+	}
 	if s.Array.Completed+s.Array.Failed > 0 {
 		s.Phase = tasks.TaskRunning // running indexes may end before they are observed
 	}
@@ -95,11 +103,13 @@ func (p *plan) storeArray() {
 		}
 	}
 	switch {
-	case int(s.Array.Completed) == p.size():
+	case p.prevented != "":
+		s.Phase, s.Reason, s.Error = tasks.TaskFailed, p.reason, p.prevented
+	case int(s.Array.Completed) == p.size() && p.size() > 0:
 		s.Phase, s.Error = tasks.TaskCompleted, ""
 	case p.cancelled:
 		s.Phase, s.Reason, s.Error = tasks.TaskFailed, tasks.ReasonCancelled, cancelledMessage
-	case int(s.Array.Completed+s.Array.Failed) == p.size():
+	case int(s.Array.Completed+s.Array.Failed) == p.size() && p.size() > 0:
 		s.Phase, s.Reason = tasks.TaskFailed, tasks.ReasonIndexesFailed
 		s.Error = fmt.Sprintf("%d of %d indexes failed: %s", s.Array.Failed, p.size(), shorten(s.Array.FailedIndexes))
 	}

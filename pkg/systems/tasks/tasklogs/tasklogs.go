@@ -1,6 +1,7 @@
 // Package tasklogs keeps the logs of tasks' attempts on their node after the pods are gone, until the task is deleted
 // or the bounds are exceeded. Its invariant: a log is either in its pod's directory or here, even if the process is
-// killed, because one rename moves it. The archive is bounded by number and size; it removes the oldest logs first.
+// killed, because one rename moves it. The archive is bounded by number and size. Beyond a bound it removes the oldest
+// log of the namespace that uses most of it, so a namespace cannot displace the logs of one that uses less.
 package tasklogs
 
 import (
@@ -24,8 +25,9 @@ const (
 	DefaultBytes = 1 << 30
 )
 
-// Archive is a directory of logs: DIR/TASK/POD_NAME is the former directory of the pod's logs, where TASK and POD are
-// UIDs. It is read when the first log is kept, so it costs nothing on nodes without tasks.
+// Archive is a directory of logs: DIR/NAMESPACE_TASK/POD_NAME is the former directory of the pod's logs, where TASK and
+// POD are UIDs. Agents of earlier versions left out the namespace. It is read when the first log is kept, so it costs
+// nothing on nodes without tasks.
 type Archive struct {
 	dir   string
 	count int
@@ -38,7 +40,7 @@ type Archive struct {
 }
 
 type entry struct {
-	task, dir string
+	task, dir string // names of directories
 	at        time.Time
 	bytes     int64
 }
@@ -61,19 +63,33 @@ var uid = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`)
 // named matches the pod names that become part of a directory name. Other names are left out.
 var named = regexp.MustCompile(`^[0-9a-z][0-9a-z.-]{0,127}$`)
 
-func (a *Archive) path(task, pod, name string) (string, error) {
-	if !uid.MatchString(task) || !uid.MatchString(pod) {
-		return "", fmt.Errorf("%q and %q are not both UIDs", task, pod)
+// Task identifies a task. An attempt's owner reference may name a task of another namespace, so its UID is not enough.
+type Task struct{ Namespace, UID string }
+
+func (t Task) dir() (string, error) {
+	if !uid.MatchString(t.UID) || !named.MatchString(t.Namespace) {
+		return "", fmt.Errorf("%q is not a UID, or %q is not a namespace", t.UID, t.Namespace)
+	}
+	return t.Namespace + "_" + t.UID, nil
+}
+
+func (a *Archive) path(task Task, pod, name string) (string, error) {
+	dir, err := task.dir()
+	if err != nil {
+		return "", err
+	}
+	if !uid.MatchString(pod) {
+		return "", fmt.Errorf("%q is not a UID", pod)
 	}
 	if named.MatchString(name) {
 		pod += "_" + name
 	}
-	return filepath.Join(a.dir, task, pod), nil
+	return filepath.Join(a.dir, dir, pod), nil
 }
 
 // Keep moves the directory of a pod's logs into the archive. It does nothing if the directory does not exist, such as
 // after an earlier move.
-func (a *Archive) Keep(logs, task, pod, name string) error {
+func (a *Archive) Keep(logs string, task Task, pod, name string) error {
 	to, err := a.path(task, pod, name)
 	if err != nil {
 		return err
@@ -94,33 +110,60 @@ func (a *Archive) Keep(logs, task, pod, name string) error {
 	if err := os.Rename(logs, to); err != nil {
 		return err
 	}
-	a.add(entry{task: task, dir: filepath.Base(to), at: time.Now(), bytes: size})
-	for len(a.kept) > a.count || a.total > a.bytes && len(a.kept) > 1 {
-		a.drop(0)
+	a.add(entry{task: filepath.Base(filepath.Dir(to)), dir: filepath.Base(to), at: time.Now(), bytes: size})
+	for len(a.kept) > a.count {
+		a.drop(a.oldest(func(entry) int64 { return 1 }))
+	}
+	for a.total > a.bytes && len(a.kept) > 1 {
+		a.drop(a.oldest(func(e entry) int64 { return e.bytes }))
 	}
 	return nil
 }
 
-// Find returns the path of the log of a container's newest instance, or fs.ErrNotExist.
-func (a *Archive) Find(task, pod, name, container string) (string, error) {
+// oldest returns the oldest entry of the namespace whose entries have the greatest sum.
+func (a *Archive) oldest(of func(entry) int64) int {
+	sums, most := map[string]int64{}, ""
+	for _, e := range a.kept {
+		if sums[e.namespace()] += of(e); sums[e.namespace()] > sums[most] {
+			most = e.namespace()
+		}
+	}
+	return slices.IndexFunc(a.kept, func(e entry) bool { return e.namespace() == most })
+}
+
+func (e entry) namespace() string {
+	namespace, _, _ := strings.Cut(e.task, "_")
+	return namespace
+}
+
+// Dir returns the directory of a pod's logs in the archive, or fs.ErrNotExist.
+func (a *Archive) Dir(task Task, pod, name string) (string, error) {
 	dir, err := a.path(task, pod, name)
 	if err != nil {
 		return "", err
 	}
-	found, err := newest(dir, container)
-	if errors.Is(err, fs.ErrNotExist) { // an agent of an earlier version kept it
-		return newest(filepath.Join(a.dir, task, pod), container)
+	for _, dir := range []string{
+		dir, filepath.Join(a.dir, task.UID, filepath.Base(dir)), filepath.Join(a.dir, task.UID, pod),
+	} {
+		if _, err := os.Stat(dir); err == nil {
+			return dir, nil
+		}
 	}
-	return found, err
+	return "", fs.ErrNotExist
 }
 
-// FindNamed is Find for a pod whose UID is not known. If the name ends with "*", it finds the pod with the greatest
+// DirNamed is Dir for a pod whose UID is not known. If the name ends with "*", it finds the pod with the greatest
 // number in the place of the star.
-func (a *Archive) FindNamed(task, name, container string) (string, error) {
-	if !uid.MatchString(task) {
-		return "", fmt.Errorf("%q is not a UID", task)
+func (a *Archive) DirNamed(task Task, name string) (string, error) {
+	at, err := task.dir()
+	if err != nil {
+		return "", err
 	}
-	pods, err := os.ReadDir(filepath.Join(a.dir, task))
+	pods, err := os.ReadDir(filepath.Join(a.dir, at))
+	if errors.Is(err, fs.ErrNotExist) {
+		at = task.UID
+		pods, err = os.ReadDir(filepath.Join(a.dir, at))
+	}
 	if err != nil {
 		return "", err
 	}
@@ -144,7 +187,7 @@ func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	if best == "" {
 		return "", fs.ErrNotExist
 	}
-	return newest(filepath.Join(a.dir, task, best), container)
+	return filepath.Join(a.dir, at, best), nil
 }
 
 // newest returns the log of a container's newest instance in a pod's directory.
@@ -167,19 +210,21 @@ func newest(dir, container string) (string, error) {
 }
 
 // Forget removes the logs of a task.
-func (a *Archive) Forget(task string) error {
-	if !uid.MatchString(task) {
-		return fmt.Errorf("%q is not a UID", task)
+func (a *Archive) Forget(task Task) error {
+	dir, err := task.dir()
+	if err != nil {
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.kept = slices.DeleteFunc(a.kept, func(e entry) bool {
-		if e.task == task {
+		gone := e.task == dir || e.task == task.UID
+		if gone {
 			a.total -= e.bytes
 		}
-		return e.task == task
+		return gone
 	})
-	return os.RemoveAll(filepath.Join(a.dir, task))
+	return errors.Join(os.RemoveAll(filepath.Join(a.dir, dir)), os.RemoveAll(filepath.Join(a.dir, task.UID)))
 }
 
 func (a *Archive) add(e entry) {

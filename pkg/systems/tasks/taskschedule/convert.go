@@ -1,7 +1,6 @@
 package taskschedule
 
 import (
-	"maps"
 	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -13,12 +12,18 @@ import (
 )
 
 // cronJob converts a schedule to a CronJob, and job a task to a Job, so that the rules for CronJobs apply to schedules.
+// A schedule without times is converted to a suspended one: the history limits apply to it as well.
 func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
+	suspend := s.Spec.Suspend
+	if s.Spec.Schedule == "" {
+		yes := true
+		suspend = &yes
+	}
 	return &batchv1.CronJob{
 		ObjectMeta: s.ObjectMeta,
 		Spec: batchv1.CronJobSpec{
 			Schedule: s.Spec.Schedule, TimeZone: s.Spec.TimeZone, StartingDeadlineSeconds: s.Spec.StartingDeadlineSeconds,
-			ConcurrencyPolicy: s.Spec.ConcurrencyPolicy, Suspend: s.Spec.Suspend,
+			ConcurrencyPolicy: s.Spec.ConcurrencyPolicy, Suspend: suspend,
 			SuccessfulJobsHistoryLimit: s.Spec.CompletedTasksHistoryLimit,
 			FailedJobsHistoryLimit:     s.Spec.FailedTasksHistoryLimit,
 		},
@@ -44,17 +49,18 @@ func job(t *tasks.Task) *batchv1.Job {
 	return j
 }
 
-func taskOf(s *tasks.TaskSchedule, run *batchv1.Job) *tasks.Task {
-	m := s.Spec.TaskTemplate.ObjectMeta
-	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.Namespace, Name: run.Name, Labels: maps.Clone(m.Labels), Annotations: maps.Clone(m.Annotations),
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s, kind)},
-	}, Spec: *s.Spec.TaskTemplate.Spec.DeepCopy()}
+func taskOf(s *tasks.TaskSchedule, run *batchv1.Job) (*tasks.Task, error) {
+	t, err := s.NewTask(nil)
+	if err != nil {
+		return nil, err
+	}
+	t.Namespace, t.Name = s.Namespace, run.Name
+	t.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s, kind)}
 	if t.Annotations == nil {
 		t.Annotations = map[string]string{}
 	}
 	t.Annotations[ScheduledAt] = run.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
-	return t
+	return t, nil
 }
 
 func statusOf(s batchv1.CronJobStatus) tasks.TaskScheduleStatus {

@@ -4,6 +4,7 @@ package taskschedule
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -88,7 +89,12 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		r.Events.Event(&s, e.Type, e.Reason, "%s", e.Message)
 	}
 	failed := r.apply(ctx, &s, &a)
-	if status := statusOf(a.Status); !equality.Semantic.DeepEqual(status, s.Status) {
+	status := statusOf(a.Status)
+	if a.Again > 0 {
+		at := metav1.NewTime(r.Now().Add(a.Again).Truncate(time.Second))
+		status.NextScheduleTime = &at
+	}
+	if !equality.Semantic.DeepEqual(status, s.Status) {
 		next := s.DeepCopy()
 		next.Status = status
 		if err := r.Client.Status().Update(ctx, next); err != nil {
@@ -110,8 +116,11 @@ func (r *reconciler) apply(ctx context.Context, s *tasks.TaskSchedule, a *cron.A
 	if a.Create == nil {
 		return nil
 	}
-	t := taskOf(s, a.Create)
-	err := r.Client.Create(ctx, t)
+	t, err := taskOf(s, a.Create)
+	if err != nil { // validation refuses such a schedule
+		return err
+	}
+	err = r.Client.Create(ctx, t)
 	switch {
 	case err == nil:
 		r.Events.Event(s, corev1.EventTypeNormal, "SuccessfulCreate", "Created task %v", t.Name)
