@@ -410,31 +410,6 @@ func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	return nil
 }
 
-// List implements Network. It includes sandboxes whose Setup was interrupted: call Setup or Teardown for them.
-func (n *Net) List(context.Context) ([]Sandbox, error) {
-	n.mu.Lock()
-	pods := maps.Clone(n.pods)
-	n.mu.Unlock()
-	all := make([]Sandbox, 0, len(pods))
-	for _, uid := range sortedKeys(pods) {
-		all = append(all, n.sandbox(uid, pods[uid]))
-	}
-	return all, nil
-}
-
-// Addresses returns the addresses of all pods that have a network of their own, by UID.
-func (n *Net) Addresses() map[string]netip.Addr {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := make(map[string]netip.Addr, len(n.pods))
-	for uid, r := range n.pods {
-		if !r.HostNet && r.IP.IsValid() {
-			all[uid] = r.IP
-		}
-	}
-	return all
-}
-
 // Enter implements Network. For a HostNetwork pod f runs in the node's network namespace.
 func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 	r, known := n.get(uid)

@@ -1,10 +1,12 @@
 package network
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -106,4 +108,29 @@ func (c *Config) release(uid string) error {
 		return fmt.Errorf("remove the sandbox of pod %s: %w", uid, err)
 	}
 	return nil
+}
+
+// List implements Network. It includes sandboxes whose Setup was interrupted: call Setup or Teardown for them.
+func (n *Net) List(context.Context) ([]Sandbox, error) {
+	n.mu.Lock()
+	pods := maps.Clone(n.pods)
+	n.mu.Unlock()
+	all := make([]Sandbox, 0, len(pods))
+	for _, uid := range sortedKeys(pods) {
+		all = append(all, n.sandbox(uid, pods[uid]))
+	}
+	return all, nil
+}
+
+// Addresses returns the addresses of all pods that have a network of their own, by UID.
+func (n *Net) Addresses() map[string]netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make(map[string]netip.Addr, len(n.pods))
+	for uid, r := range n.pods {
+		if !r.HostNet && r.IP.IsValid() {
+			all[uid] = r.IP
+		}
+	}
+	return all
 }

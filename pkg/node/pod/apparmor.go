@@ -20,13 +20,14 @@ type modules struct {
 
 func readModules() modules {
 	m := modules{noAppArmor: "AppArmor is not enabled on the host"}
-	if text, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.HasPrefix(string(text), "Y") {
+	text, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	if err == nil && strings.HasPrefix(string(text), "Y") {
 		m.noAppArmor = ""
 		if _, err := os.Stat("/sbin/apparmor_parser"); err != nil {
 			m.noAppArmor = "the host has no /sbin/apparmor_parser: install the package apparmor and restart Coracle"
 		}
 	}
-	_, err := os.Stat("/sys/fs/selinux/enforce")
+	_, err = os.Stat("/sys/fs/selinux/enforce")
 	m.seLinux = err == nil
 	return m
 }
