@@ -157,7 +157,7 @@ the node agent and the command line.
 func nodesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
-		Short: "List nodes, with the requests of their pods and the use of disks",
+		Short: "List nodes, with their pods' requests and the use of disks",
 		Long: `List nodes. CPU and MEMORY are what their pods request, of how much. DISK is what is used of the file system of
 the node's data directory, IMAGES the share of the unpacked images. Both are absent for a node that does not answer
 within 5 s, and for users who may not get nodes/proxy. "coracle top nodes" shows the CPU and memory in use.`,
