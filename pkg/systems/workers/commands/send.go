@@ -31,7 +31,7 @@ type SendOptions struct {
 	Batch bool
 }
 
-// Send sends a message. It prints the reply to out, or the pod that has accepted the message to progress.
+// Send sends a message. It prints the reply to out, or the ID of the accepted message to progress.
 func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, progress io.Writer) error {
 	kind, name, ok := strings.Cut(o.Target, "/")
 	resource := map[string]string{
@@ -100,8 +100,7 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		}
 		return err
 	case http.StatusAccepted:
-		_, err = fmt.Fprintf(progress, "message %s accepted by pod %s\n", res.Header.Get(workers.HeaderID),
-			res.Header.Get(workers.HeaderPod))
+		_, err = fmt.Fprintf(progress, "message %s accepted\n", res.Header.Get(workers.HeaderID))
 		return err
 	}
 	var s metav1.Status
