@@ -139,10 +139,11 @@ func (c *streaming) serve(ctx context.Context, t *testing.T, who user.Info) (*ht
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		serving.Add(1)
 		defer serving.Done()
-		if ctx == nil {
-			ctx = req.Context()
+		on := ctx
+		if on == nil {
+			on = req.Context()
 		}
-		c.sender().ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
+		c.sender().ServeHTTP(w, req.WithContext(request.WithUser(on, who)))
 	}))
 	t.Cleanup(s.Close)
 	return s, &serving

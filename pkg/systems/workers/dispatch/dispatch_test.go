@@ -184,10 +184,11 @@ func TestRetries(t *testing.T) {
 		c.send("1")
 		d := c.takes("1@a#1")
 		c.pod(a, false, false)
-		c.ready("b")
 		d[0].Done(bad)
 		c.takes()
-		time.Sleep(firstDelay)
+		time.Sleep(firstDelay) // without a pod it waits
+		c.takes()
+		c.ready("b")
 		c.takes("1@b#2")[0].Done(workers.Outcome{Failure: workers.ReceiverLost, Text: "gone"})
 		c.takes("1@b#3")[0].Done(bad) // a lost receiver needs no pause
 		c.takes()

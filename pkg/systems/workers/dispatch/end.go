@@ -48,7 +48,7 @@ func (s *state) end(m queue.Message, pod string, o workers.Outcome) func() {
 			s.forward()
 			return
 		}
-		s.event("MessageDead", fmt.Sprintf("Message %s is dead after %d attempts: %s", m.ID, m.Attempts, why))
+		s.event(corev1.EventTypeWarning, "MessageDead", "Message %s is dead after %d attempts: %s", m.ID, m.Attempts, why)
 	}
 }
 
@@ -57,12 +57,12 @@ func (s *state) lost(m queue.Message, why string) {
 	s.mu.Lock()
 	s.counts.dropped++
 	s.mu.Unlock()
-	s.event("MessageLost", fmt.Sprintf("Message %s was dropped after %d attempts: %s", m.ID, m.Attempts, why))
+	s.event(corev1.EventTypeWarning, "MessageLost", "Message %s was dropped after %d attempts: %s", m.ID, m.Attempts, why)
 	s.d.c.Logger.Info("message dropped", "queue", s.key.String(), "id", m.ID, "attempts", m.Attempts, "reason", why)
 }
 
-// event records a warning about the queue's worker, or about its pod.
-func (s *state) event(reason, message string) {
+// event records an event about the queue's worker, or about its pod.
+func (s *state) event(kind, reason, format string, args ...any) {
 	ref := corev1.ObjectReference{Namespace: s.key.Namespace, Name: s.key.Pod, Kind: "Pod", APIVersion: "v1"}
 	if s.key.Worker != "" {
 		ref.Name, ref.Kind, ref.APIVersion = s.key.Worker, "Worker", workers.GroupVersion.String()
@@ -72,7 +72,7 @@ func (s *state) event(reason, message string) {
 		}
 		s.mu.Unlock()
 	}
-	s.d.c.Events.About(ref, corev1.EventTypeWarning, reason, "%s", message)
+	s.d.c.Events.About(ref, kind, reason, format, args...)
 }
 
 // forwardRetry is the pause after the dead-letter worker's queue took no message.
@@ -135,6 +135,6 @@ func (s *state) bury(id string, to *workers.Worker) error {
 	s.counts.deadLettered++
 	s.changed()
 	s.mu.Unlock()
-	s.event("MessageDeadLettered", fmt.Sprintf("Message %s was sent to worker %s: %s", id, to.Name, why))
+	s.event(corev1.EventTypeWarning, "MessageDeadLettered", "Message %s was sent to worker %s: %s", id, to.Name, why)
 	return nil
 }

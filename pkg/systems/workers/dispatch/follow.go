@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -166,8 +165,8 @@ func (d *Dispatcher) workerGone(w *workers.Worker) {
 	s.counts.dropped += uint64(n)
 	s.mu.Unlock()
 	if n > 0 {
-		s.event("MessagesDeleted", fmt.Sprintf("%d waiting and %d dead messages were deleted with the worker", depth.Waiting,
-			depth.Dead))
+		s.event(corev1.EventTypeWarning, "MessagesDeleted", "%d waiting and %d dead messages were deleted with the worker",
+			depth.Waiting, depth.Dead)
 	}
 	s.mu.Lock()
 	s.worker = nil

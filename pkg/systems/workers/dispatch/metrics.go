@@ -50,23 +50,24 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		by[k] = n
 	}
 	for k, n := range by {
-		send := func(kind prometheus.ValueType, name, help string, v float64) {
-			ch <- prometheus.MustNewConstMetric(desc(name, help), kind, v, k.namespace, k.worker)
+		gauge := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, k.namespace, k.worker)
 		}
-		gauge := func(name, help string, v float64) { send(prometheus.GaugeValue, name, help, v) }
-		count := func(name, help string, v uint64) { send(prometheus.CounterValue, name, help, float64(v)) }
-		gauge("depth", "Messages that wait in the queues of workers.", float64(n.depth))
-		gauge("in_flight", "Messages that programs handle.", float64(n.flight))
-		gauge("dead", "Failed messages that are kept in queues.", float64(n.dead))
-		gauge("oldest_age_seconds", "How long the first message in a queue has waited.", n.age.Seconds())
-		count("accepted_total", "Messages accepted into queues.", n.accepted)
-		count("delivered_total", "Times that messages were given to programs.", n.delivered)
-		count("redelivered_total", "Times that messages were given to programs again.", n.redelivered)
-		count("succeeded_total", "Messages that programs have handled.", n.succeeded)
-		count("failed_total", "Messages that ended without success, dead ones included.", n.failed)
-		count("refused_total", "Messages that queues refused.", n.refused)
-		count("dead_lettered_total", "Messages sent to dead-letter workers.", n.deadLettered)
-		count("dropped_total", "Messages without a waiting sender that were dropped.", n.dropped)
+		count := func(d *prometheus.Desc, v uint64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), k.namespace, k.worker)
+		}
+		gauge(desc("depth", "Messages that wait in the queues of workers."), float64(n.depth))
+		gauge(desc("in_flight", "Messages that programs handle."), float64(n.flight))
+		gauge(desc("dead", "Failed messages that are kept in queues."), float64(n.dead))
+		gauge(desc("oldest_age_seconds", "How long the first message in a queue has waited."), n.age.Seconds())
+		count(desc("accepted_total", "Messages accepted into queues."), n.accepted)
+		count(desc("delivered_total", "Times that messages were given to programs."), n.delivered)
+		count(desc("redelivered_total", "Times that messages were given to programs again."), n.redelivered)
+		count(desc("succeeded_total", "Messages that programs have handled."), n.succeeded)
+		count(desc("failed_total", "Messages that ended without success, dead ones included."), n.failed)
+		count(desc("refused_total", "Messages that queues refused."), n.refused)
+		count(desc("dead_lettered_total", "Messages sent to dead-letter workers."), n.deadLettered)
+		count(desc("dropped_total", "Messages without a waiting sender that were dropped."), n.dropped)
 	}
 }
 

@@ -308,7 +308,11 @@ func (l *Local) Overdue(k Key) (list []Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q, now := l.queues[k], time.Now()
-	for q != nil {
+	if q == nil {
+		return nil
+	}
+	q.ripen(now)
+	for {
 		e := q.expires.first()
 		if e == nil || e.Expires.After(now) {
 			break
