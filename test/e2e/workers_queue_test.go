@@ -20,8 +20,8 @@ func queued(t *testing.T, h *host.Host, args ...string) []workers.QueuedMessage 
 	return list.Items
 }
 
-// TestQueueNeedsNoPod sends messages to a worker at zero whose image cannot be pulled, kills the server, and corrects the
-// image: every message is handled.
+// TestQueueNeedsNoPod sends messages to a worker at zero whose image cannot be pulled, kills the server, and corrects
+// the image: every message is handled.
 func TestQueueNeedsNoPod(t *testing.T) {
 	h := host.New(t)
 	h.Start()

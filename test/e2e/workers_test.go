@@ -209,7 +209,7 @@ func TestWorkers(t *testing.T) {
 		h.Shows("MessageDeadLettered", "get events")
 	})
 	t.Run("permissions", func(t *testing.T) {
-		// A former version's role may let nodes send messages.
+		// Nodes send no messages.
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.base+"services/calculator/message",
 			strings.NewReader("forged"))
 		require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestWorkers(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, 403, res.StatusCode)
-		require.Contains(t, string(body), "nodes may not send messages")
+		require.Contains(t, string(body), "cannot create resource")
 		h.Ctl("create serviceaccount nobody")
 		require.Contains(t,
 			h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message",

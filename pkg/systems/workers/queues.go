@@ -42,8 +42,8 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	}
 	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
 	q.dispatch = dispatch.New(dispatch.Config{
-		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name, Events: recorder,
-		Logger: q.host.Log,
+		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
+		Events: recorder, Logger: q.host.Log,
 	})
 	if err := q.dispatch.Start(ctx); err != nil {
 		return err

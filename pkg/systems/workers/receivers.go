@@ -110,7 +110,7 @@ func (m *messaging) service(req *http.Request, on kind.Connection) (http.Handler
 func (m *messaging) sender(on kind.Connection) (sender, error) {
 	q := m.queues.Load()
 	if q == nil {
-		return sender{}, failed(workers.NoReceiver, http.StatusServiceUnavailable, "this server keeps no message queues, or starts")
+		return sender{}, failed(workers.NoReceiver, http.StatusServiceUnavailable, "this server's message queues start")
 	}
 	return sender{queues: q, on: on}, nil
 }
@@ -174,8 +174,8 @@ func (s sender) home(ctx context.Context, w *workers.Worker) error {
 		}
 	}
 	if elsewhere(w) {
-		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the queue of worker "+
-			w.Name+": send to that server, or delete its Node if it does not return")
+		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the queue of "+
+			"worker "+w.Name+": send to that server, or delete its Node if it does not return")
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ const (
 	streamStall = 30 * time.Second
 )
 
-// messageStream is a connection of a sender (package frame). One goroutine reads and queues messages, one writes answers.
+// messageStream is a connection of a sender (package frame). One goroutine reads and queues messages, one writes
+// answers.
 type messageStream struct {
 	sender
 	req    *http.Request

@@ -2,8 +2,8 @@
 // length. This package is the API server's part, which accepts messages into queues. Its invariant: a sender learns
 // that a message is accepted only after the queue has it, on disk if the worker's promise is AtLeastOnce.
 //
-// One server keeps a worker's queue (package queue), because a queue on each node leaves a backlog where it was sent: pods
-// that autoscaling adds got none of it. A broker of several servers was left out: servers with stores of their own
+// One server keeps a worker's queue (package queue), because a queue on each node leaves a backlog where it was sent:
+// pods that autoscaling adds got none of it. A broker of several servers was left out: servers with stores of their own
 // do not form one cluster yet. The server that keeps the queue is in the worker's status.
 package workers
 

@@ -1,5 +1,5 @@
-// Package commands is the command line of workers: sending messages, managing queues, and converting manifests of the mini Kubernetes.
-// Its invariant: it only reports a message as sent after the API server has accepted it.
+// Package commands is the command line of workers: sending messages, managing queues, and converting manifests of the
+// mini Kubernetes. Its invariant: it only reports a message as sent after the API server has accepted it.
 package commands
 
 import (
@@ -37,7 +37,7 @@ func (k commands) send() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
-	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the IDs or replies in their order")
+	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the IDs or replies in order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "",
 		"media type of the message (default application/json if it is JSON, else text/plain)")

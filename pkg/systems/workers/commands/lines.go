@@ -102,7 +102,8 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 	return lines.Err()
 }
 
-// printLines prints replies or the IDs of messages to out, and failures to progress. It calls stop if a write to out fails.
+// printLines prints replies or the IDs of messages to out, and failures to progress. It calls stop if a write to out
+// fails.
 func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 	w := bufio.NewWriter(out)
 	all, good := 0, 0

@@ -41,7 +41,7 @@ func (k commands) queue() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, \"in flight\" or dead; purge: only dead messages")
+	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, 'in flight' or dead; purge: only dead messages")
 	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "json or yaml instead of a table")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
 		o.Worker, o.Verb = args[0], args[1]
@@ -128,9 +128,9 @@ func printMessage(out io.Writer, m *workers.QueuedMessage) error {
 		"Arrived:      " + command.Stamp(&m.Arrived), "Expires:      " + command.Stamp(&m.Expires),
 		"Content type: " + printable(m.ContentType),
 	}
-	for _, l := range [][2]string{{"Pod:          ", m.Pod}, {"Error:        ", m.Error}, {"Dead letter:  ", m.DeadLetter}} {
-		if l[1] != "" {
-			lines = append(lines, l[0]+printable(l[1]))
+	for i, text := range []string{m.Pod, m.Error, m.DeadLetter} {
+		if text != "" {
+			lines = append(lines, []string{"Pod:          ", "Error:        ", "Dead letter:  "}[i]+printable(text))
 		}
 	}
 	_, err := fmt.Fprintf(out, "%s\n\n%s\n", strings.Join(lines, "\n"), m.Payload)

@@ -192,8 +192,8 @@ func deadLetter(w *workers.Worker, s *workers.WorkerStatus, missing bool) {
 		return
 	}
 	c := metav1.Condition{
-		Type: workers.ConditionDeadLetter, Status: metav1.ConditionTrue, Reason: "WorkerExists", ObservedGeneration: w.Generation,
-		Message: "worker " + name + " gets the messages that fail",
+		Type: workers.ConditionDeadLetter, Status: metav1.ConditionTrue, Reason: "WorkerExists",
+		ObservedGeneration: w.Generation, Message: "worker " + name + " gets the messages that fail",
 	}
 	if missing {
 		c.Status, c.Reason = metav1.ConditionFalse, "NoWorker"

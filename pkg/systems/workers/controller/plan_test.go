@@ -86,7 +86,8 @@ func TestScaleKeepsItsRange(t *testing.T) {
 		for range rapid.IntRange(1, 10).Draw(t, "steps") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
 			w = w.DeepCopy()
-			w.Status.Depth, w.Status.InFlight = rapid.Int32Range(0, 100_000).Draw(t, "depth"), rapid.Int32Range(0, 2000).Draw(t, "flight")
+			w.Status.Depth = rapid.Int32Range(0, 100_000).Draw(t, "depth")
+			w.Status.InFlight = rapid.Int32Range(0, 2000).Draw(t, "flight")
 			a := Plan(Observed{Worker: w}, at)
 			require.GreaterOrEqual(t, a.Status.DesiredReplicas, r.Min)
 			require.LessOrEqual(t, a.Status.DesiredReplicas, r.Max)

@@ -158,7 +158,8 @@ func (d *Dispatcher) forget(s *state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	depth := d.c.Queues.Depth(s.key)
-	if s.worker == nil && len(s.pods)+len(s.flights)+len(s.waits)+depth.Waiting+depth.InFlight+depth.Dead == 0 && !s.running {
+	if s.worker == nil && !s.running && depth.Waiting+depth.InFlight+depth.Dead == 0 &&
+		len(s.pods)+len(s.flights)+len(s.waits) == 0 {
 		s.halt()
 		delete(d.states, s.key)
 	}

@@ -86,7 +86,8 @@ var key = queue.Key{Namespace: "ns", Worker: "w"}
 
 func (c *cluster) worker(name string, change func(*workers.WorkerSpec)) *workers.Worker {
 	w := &workers.Worker{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: workers.WorkerSpec{Image: "i"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+		Spec:       workers.WorkerSpec{Image: "i"},
 	}
 	if change != nil {
 		change(&w.Spec)

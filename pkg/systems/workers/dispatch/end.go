@@ -124,9 +124,11 @@ func (s *state) bury(id string, to *workers.Worker) error {
 		return nil
 	}
 	why := fmt.Sprintf("%s after %d attempts", m.Error, m.Attempts)
-	errs := s.d.Send(queue.Key{Namespace: to.Namespace, Worker: to.Name}, workers.QueueOf(to), []Message{{Message: queue.Message{
+	letter := Message{Message: queue.Message{
 		ID: m.ID, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Payload: m.Payload,
-	}}})
+	}}
+	k := queue.Key{Namespace: to.Namespace, Worker: to.Name}
+	errs := s.d.Send(k, workers.QueueOf(to), []Message{letter})
 	if errs[0] != nil && errs[0] != queue.ErrDuplicate { //nolint:errorlint // Append returns it as it is
 		return errs[0]
 	}

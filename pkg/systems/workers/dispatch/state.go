@@ -169,9 +169,11 @@ func (s *state) run() {
 // overdue ends the messages that have waited too long.
 func (s *state) overdue() (ends []func()) {
 	for _, m := range s.d.c.Queues.Overdue(s.key) {
-		ends = append(ends, s.end(m, "", workers.Outcome{
-			Failure: workers.HandlerTimeout, Text: "no program took the message before it expired", Untouched: m.Attempts == 0,
-		}))
+		o := workers.Outcome{Failure: workers.HandlerTimeout, Text: "no program took the message before it expired"}
+		if m.Error != "" {
+			o.Text += ", after " + m.Error
+		}
+		ends = append(ends, s.end(m, "", o))
 	}
 	return ends
 }
@@ -249,7 +251,7 @@ func (s *state) finish(f *flight, o workers.Outcome) {
 	end := func() {}
 	w := s.waits[f.m.ID]
 	switch {
-	case o.Untouched && o.Failure != "" && (w == nil || !w.gone):
+	case o.Untouched && o.Failure != "" && !s.deleted && (w == nil || !w.gone):
 		f.pod.rest = time.Now().Add(restTime)
 		s.d.c.Queues.Return(s.key, f.m.ID, queue.Result{Untouched: true})
 	case o.Failure != "" && s.retries(f.m, w):
@@ -358,7 +360,7 @@ func (s *state) purge(dead bool) int {
 			w.timer.Stop()
 			delete(s.waits, id)
 			ends = append(ends, func() {
-				w.done(Outcome{Outcome: workers.Outcome{Failure: workers.NoReceiver, Text: "the queue was purged", Untouched: true}})
+				w.done(Outcome{Outcome: workers.Outcome{Failure: workers.NoReceiver, Text: "the queue was purged"}})
 			})
 		}
 	})

@@ -204,8 +204,8 @@ func TestRejectedReply(t *testing.T) {
 	require.False(t, closed)
 }
 
-// TestServerGoes checks that the message of a server that has gone is not handed over any more, and that the reply to one
-// that the program has is dropped.
+// TestServerGoes checks that the message of a server that has gone is not handed over any more, and that the reply to
+// a message that the program has is dropped.
 func TestServerGoes(t *testing.T) {
 	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 2}).setup()
 	ctx, cancel := context.WithCancel(t.Context())

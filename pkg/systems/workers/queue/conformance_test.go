@@ -22,7 +22,9 @@ var (
 )
 
 func message(id string, durable bool) Message {
-	return Message{ID: id, ContentType: "text/plain", Payload: []byte("text " + id), Durable: durable, Arrived: time.Now(), Expires: never}
+	return Message{
+		ID: id, ContentType: "text/plain", Payload: []byte("text " + id), Durable: durable, Arrived: time.Now(), Expires: never,
+	}
 }
 
 // open returns a Local on the directory and closes it at the end of the test. volatile ones have no directory.

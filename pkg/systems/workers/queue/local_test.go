@@ -53,7 +53,7 @@ func TestDiskReserve(t *testing.T) {
 	require.Equal(t, ErrClosed, l.Append(k, many, []Message{message("3", true)})[0])
 }
 
-// TestFailedWrites checks that a message is not accepted whose write fails, and that the queue goes on afterwards.
+// TestFailedWrites checks that a message is not accepted whose write fails, and that the queue accepts later messages.
 func TestFailedWrites(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
 	l := open(t, "", func(c *Config) { c.File = filepath.Join(dir, "queues.db") })
@@ -108,7 +108,9 @@ func TestKilled(t *testing.T) {
 		killed(t, os.Getenv("CORACLE_QUEUE_DIR"), at)
 		return
 	}
-	for _, step := range []string{"before the transaction", "after the transaction", "accepted", "claimed", "acknowledged", "returned"} {
+	for _, step := range []string{
+		"before the transaction", "after the transaction", "accepted", "claimed", "acknowledged", "returned",
+	} {
 		for _, nth := range []int{1, 2, 5} {
 			t.Run(fmt.Sprint(step, " ", nth), func(t *testing.T) {
 				dir := t.TempDir()
