@@ -174,8 +174,8 @@ func (s sender) home(ctx context.Context, w *workers.Worker) error {
 		}
 	}
 	if elsewhere(w) {
-		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the queue of "+
-			"worker "+w.Name+": send to that server, or delete its Node if it does not return")
+		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the "+
+			"queue of worker "+w.Name+": send to that server, or delete its Node if it does not return")
 	}
 	return nil
 }

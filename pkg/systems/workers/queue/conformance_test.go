@@ -23,7 +23,8 @@ var (
 
 func message(id string, durable bool) Message {
 	return Message{
-		ID: id, ContentType: "text/plain", Payload: []byte("text " + id), Durable: durable, Arrived: time.Now(), Expires: never,
+		ID: id, ContentType: "text/plain", Payload: []byte("text " + id), Durable: durable, Arrived: time.Now(),
+		Expires: never,
 	}
 }
 

@@ -188,7 +188,7 @@ func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) 
 	case q.all[m.ID] != nil:
 		return nil, ErrDuplicate
 	case m.Durable && l.c.File == "":
-		return nil, ErrNoRoom
+		return nil, ErrNoDisk
 	case m.Durable && l.c.Reserve > 0 && l.free() < l.c.Reserve:
 		return nil, ErrDiskFull
 	}

@@ -46,6 +46,7 @@ func TestServersSpaceIsShared(t *testing.T) {
 }
 
 func TestDiskReserve(t *testing.T) {
+	require.Equal(t, ErrNoDisk, open(t, "", nil).Append(k, many, []Message{message("1", true)})[0])
 	l := open(t, t.TempDir(), func(c *Config) { c.Reserve = math.MaxInt64 })
 	require.Equal(t, ErrDiskFull, l.Append(k, many, []Message{message("1", true)})[0])
 	add(t, l, message("2", false))

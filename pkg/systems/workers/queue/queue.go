@@ -65,6 +65,7 @@ type Limits struct{ Messages int }
 var (
 	ErrFull      = errors.New("the queue is full")
 	ErrNoRoom    = errors.New("the server's space for messages is used up")
+	ErrNoDisk    = errors.New("this server has no data directory, so it takes no messages with AtLeastOnce")
 	ErrDiskFull  = errors.New("the server's disk is nearly full")
 	ErrClosed    = errors.New("the server stops")
 	ErrDuplicate = errors.New("the queue has a message with this ID")
