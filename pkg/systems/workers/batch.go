@@ -52,7 +52,7 @@ func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispat
 			}
 		}
 	}
-	for i, err := range s.dispatch.Send(a.key, a.config, msgs) {
+	for i, err := range s.dispatch.Send(a.key, a.config, msgs)() {
 		switch {
 		case err != nil:
 			var status *apierrors.StatusError

@@ -140,7 +140,7 @@ func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.M
 		got = make(chan dispatch.Outcome, 1)
 		m.Done = func(o dispatch.Outcome) { got <- o }
 	}
-	if err := s.dispatch.Send(a.key, a.config, []dispatch.Message{m})[0]; err != nil {
+	if err := s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]; err != nil {
 		return refused(a, err)
 	}
 	if got == nil {

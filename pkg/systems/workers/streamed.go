@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
@@ -59,10 +60,20 @@ func (c *messageStream) deliver() {
 		}
 	}
 	c.mu.Unlock()
-	for i, err := range c.dispatch.Send(c.to.key, c.to.config, msgs) {
+	to, accepted := c.to, c.dispatch.Send(c.to.key, c.to.config, msgs)
+	if to.config.Promise == workers.AtMostOnce {
+		c.accepted(list, to, accepted())
+		return
+	}
+	go func() { c.accepted(list, to, accepted()) }() // read further messages while the disk syncs these
+}
+
+// accepted answers messages that were not accepted, or whose senders wait for no more.
+func (c *messageStream) accepted(list []*streamMessage, to address, errs []error) {
+	for i, err := range errs {
 		switch m := list[i]; {
 		case err != nil:
-			m.fail(refused(c.to, err))
+			m.fail(refused(to, err))
 		case m.wait:
 			c.mu.Lock()
 			m.drop() // the queue counts its bytes

@@ -165,9 +165,10 @@ func (d *Dispatcher) forget(s *state) {
 	}
 }
 
-// Send queues messages and returns an error for each, nil if the queue has accepted it. config is for a queue that this
+// Send queues messages in order. The returned function blocks until messages are on disk that must be there, and returns
+// an error for each message, nil if the queue has accepted it. It must be called once. config is for a queue that this
 // server has not seen yet. Messages with Done are not kept on disk: their senders wait.
-func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) []error {
+func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) (accepted func() []error) {
 	s := d.state(k)
 	s.mu.Lock()
 	if s.config == nil {
@@ -186,7 +187,16 @@ func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) []
 	}
 	s.last = now
 	s.mu.Unlock()
-	errs := d.c.Queues.Append(k, queue.Limits{Messages: int(c.Limit)}, msgs)
+	added := d.c.Queues.Append(k, queue.Limits{Messages: int(c.Limit)}, msgs)
+	return func() []error {
+		errs := added()
+		s.accepted(list, errs)
+		return errs
+	}
+}
+
+// accepted counts messages, ends the waits for refused ones, and has the others delivered.
+func (s *state) accepted(list []Message, errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, err := range errs {
@@ -202,7 +212,6 @@ func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) []
 	}
 	s.kickLocked()
 	s.changed()
-	return errs
 }
 
 // Cancel ends the wait of a sender. A message that no pod has is removed.

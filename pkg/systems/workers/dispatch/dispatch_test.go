@@ -120,7 +120,7 @@ func (c *cluster) send(ids ...string) {
 		list[i].Message = queue.Message{ID: id, Payload: []byte("text " + id)}
 	}
 	w := c.workers[types.NamespacedName{Namespace: "ns", Name: "w"}]
-	for _, err := range c.Send(key, workers.QueueOf(w), list) {
+	for _, err := range c.Send(key, workers.QueueOf(w), list)() {
 		require.NoError(c.t, err)
 	}
 }
@@ -131,7 +131,7 @@ func (c *cluster) call(id string, wait time.Duration) chan Outcome {
 	w := c.workers[types.NamespacedName{Namespace: "ns", Name: "w"}]
 	require.NoError(c.t, c.Send(key, workers.QueueOf(w), []Message{{
 		Message: queue.Message{ID: id}, Deadline: time.Now().Add(wait), Done: func(o Outcome) { got <- o },
-	}})[0])
+	}})()[0])
 	return got
 }
 
@@ -303,7 +303,7 @@ func TestTargets(t *testing.T) {
 		c.send("1")
 		d := c.takes("1@b#1")
 		c.ready("a")
-		require.NoError(t, c.Send(key, workers.QueueOf(w), []Message{{Message: queue.Message{ID: "2", Target: "b"}}})[0])
+		require.NoError(t, c.Send(key, workers.QueueOf(w), []Message{{Message: queue.Message{ID: "2", Target: "b"}}})()[0])
 		c.takes()
 		d[0].Done(handled)
 		d = c.takes("2@b#1")

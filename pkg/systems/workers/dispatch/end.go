@@ -128,7 +128,7 @@ func (s *state) bury(id string, to *workers.Worker) error {
 		ID: m.ID, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Payload: m.Payload,
 	}}
 	k := queue.Key{Namespace: to.Namespace, Worker: to.Name}
-	errs := s.d.Send(k, workers.QueueOf(to), []Message{letter})
+	errs := s.d.Send(k, workers.QueueOf(to), []Message{letter})()
 	if errs[0] != nil && errs[0] != queue.ErrDuplicate { //nolint:errorlint // Append returns it as it is
 		return errs[0]
 	}

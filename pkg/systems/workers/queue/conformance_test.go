@@ -43,7 +43,7 @@ func open(t require.TestingT, dir string, change func(*Config)) *Local {
 }
 
 func add(t require.TestingT, q Queues, list ...Message) {
-	for _, err := range q.Append(k, many, list) {
+	for _, err := range q.Append(k, many, list)() {
 		require.NoError(t, err)
 	}
 }
@@ -81,7 +81,7 @@ func conformsOrder(t *testing.T, q Queues, durable bool) {
 	require.False(t, ok)
 	add(t, q, message("1", durable), message("2", durable))
 	add(t, q, message("3", durable))
-	require.Equal(t, ErrDuplicate, q.Append(k, many, []Message{message("1", durable)})[0])
+	require.Equal(t, ErrDuplicate, q.Append(k, many, []Message{message("1", durable)})()[0])
 	require.Equal(t, []Key{k}, q.Keys())
 	require.EqualValues(t, 1, claim(t, q, "1", "p").Attempts)
 	claim(t, q, "2", "p")
@@ -188,20 +188,20 @@ func (m *Message) Pod() string { return m.Target }
 
 func conformsBounds(t *testing.T, q Queues, durable bool) {
 	few := Limits{Messages: 2}
-	errs := q.Append(k, few, []Message{message("1", durable), message("2", durable), message("3", durable)})
+	errs := q.Append(k, few, []Message{message("1", durable), message("2", durable), message("3", durable)})()
 	require.Equal(t, []error{nil, nil, ErrFull}, errs)
 	claim(t, q, "1", "p")
-	require.Equal(t, []error{nil}, q.Append(k, few, []Message{message("3", durable)}), "a message in flight does not wait")
-	require.Equal(t, []error{ErrFull}, q.Append(k, few, []Message{message("4", durable)}))
+	require.Equal(t, []error{nil}, q.Append(k, few, []Message{message("3", durable)})(), "a message in flight does not wait")
+	require.Equal(t, []error{ErrFull}, q.Append(k, few, []Message{message("4", durable)})())
 	other := Key{Namespace: "ns", Pod: "p"}
-	require.Equal(t, []error{nil}, q.Append(other, few, []Message{message("1", durable)}), "another queue")
+	require.Equal(t, []error{nil}, q.Append(other, few, []Message{message("1", durable)})(), "another queue")
 	big := message("big", durable)
 	big.Payload = make([]byte, maxBytes/4)
 	var full error
 	for i := range 10 {
 		m := big
 		m.ID = fmt.Sprint("big", i)
-		if full = q.Append(other, many, []Message{m})[0]; full != nil {
+		if full = q.Append(other, many, []Message{m})()[0]; full != nil {
 			require.Equal(t, 3, i, "the payloads are bounded")
 			break
 		}

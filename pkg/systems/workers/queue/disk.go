@@ -224,22 +224,32 @@ func (l *Local) write() {
 		if err != nil && l.disk.failed == nil {
 			l.c.Logger.Warn("could not write messages", "file", l.c.File, "error", err)
 		}
-		if l.disk.failed, now.err = err, err; err == nil {
-			for i := range changes {
-				if c := &changes[i]; c.payload != nil {
-					c.stored, c.entry.Payload = true, nil
-				}
+		l.disk.failed, now.err = err, err
+		for i := range changes {
+			if c := &changes[i]; err == nil && c.payload != nil {
+				c.stored, c.entry.Payload = true, nil
 			}
-		} else {
-			for _, e := range dirty {
-				if !e.writing && (e.stored || !e.gone) && !last {
-					l.disk.dirty[e.Seq] = e
-					l.disk.soon(rewrite)
-				}
-			}
+		}
+		for _, e := range dirty {
+			l.written(e, err, last)
 		}
 		l.mu.Unlock()
 		close(now.done)
+	}
+}
+
+// written ends a transaction for an entry. The caller holds the lock.
+func (l *Local) written(e *entry, err error, last bool) {
+	switch {
+	case e.writing && err == nil:
+		e.writing = false
+		l.queues[e.key].wait(e)
+	case e.writing:
+		e.writing = false
+		l.drop(e)
+	case err != nil && !last && (e.stored || !e.gone):
+		l.disk.dirty[e.Seq] = e
+		l.disk.soon(rewrite)
 	}
 }
 

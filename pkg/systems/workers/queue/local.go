@@ -137,46 +137,32 @@ func (m *Message) cost() (memory, disk int64) {
 }
 
 // Append implements Queues.
-func (l *Local) Append(k Key, limits Limits, msgs []Message) []error {
+func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []error) {
 	errs := make([]error, len(msgs))
 	entries := make([]*entry, len(msgs))
-	durable := false
+	var now *round
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	q := l.queue(k)
 	for i := range msgs {
-		if entries[i], errs[i] = l.admit(q, k, limits, msgs[i]); errs[i] == nil {
-			durable = durable || msgs[i].Durable
+		if entries[i], errs[i] = l.admit(q, k, limits, msgs[i]); errs[i] == nil && msgs[i].Durable {
+			now = l.disk.flush()
 		}
 	}
 	if len(q.all) == 0 {
 		delete(l.queues, k)
 	}
-	var round *round
-	if durable {
-		round = l.disk.flush()
-	}
-	l.mu.Unlock()
-	if !durable {
+	return func() []error {
+		if now != nil {
+			<-now.done
+			for i, e := range entries {
+				if e != nil && msgs[i].Durable {
+					errs[i] = now.err
+				}
+			}
+		}
 		return errs
 	}
-	<-round.done
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, e := range entries {
-		if e == nil || !e.Durable {
-			continue
-		}
-		e.writing = false
-		if !e.stored {
-			errs[i] = round.err
-			l.drop(e)
-			continue
-		}
-		if !e.gone {
-			q.wait(e)
-		}
-	}
-	return errs
 }
 
 func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) {

@@ -34,7 +34,7 @@ func TestServersSpaceIsShared(t *testing.T) {
 		for {
 			m := message(fmt.Sprint(n), false)
 			m.Payload = make([]byte, 100<<10)
-			if err := l.Append(Key{Namespace: namespace, Worker: "w"}, many, []Message{m})[0]; err != nil {
+			if err := l.Append(Key{Namespace: namespace, Worker: "w"}, many, []Message{m})()[0]; err != nil {
 				require.Equal(t, ErrNoRoom, err)
 				return n
 			}
@@ -46,12 +46,12 @@ func TestServersSpaceIsShared(t *testing.T) {
 }
 
 func TestDiskReserve(t *testing.T) {
-	require.Equal(t, ErrNoDisk, open(t, "", nil).Append(k, many, []Message{message("1", true)})[0])
+	require.Equal(t, ErrNoDisk, open(t, "", nil).Append(k, many, []Message{message("1", true)})()[0])
 	l := open(t, t.TempDir(), func(c *Config) { c.Reserve = math.MaxInt64 })
-	require.Equal(t, ErrDiskFull, l.Append(k, many, []Message{message("1", true)})[0])
+	require.Equal(t, ErrDiskFull, l.Append(k, many, []Message{message("1", true)})()[0])
 	add(t, l, message("2", false))
 	require.NoError(t, l.Close())
-	require.Equal(t, ErrClosed, l.Append(k, many, []Message{message("3", true)})[0])
+	require.Equal(t, ErrClosed, l.Append(k, many, []Message{message("3", true)})()[0])
 }
 
 // TestFailedWrites checks that a message is not accepted whose write fails, and that the queue accepts later messages.
@@ -59,7 +59,7 @@ func TestFailedWrites(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
 	l := open(t, "", func(c *Config) { c.File = filepath.Join(dir, "queues.db") })
 	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // a file in place of the directory
-	require.Error(t, l.Append(k, many, []Message{message("1", true)})[0])
+	require.Error(t, l.Append(k, many, []Message{message("1", true)})()[0])
 	require.Equal(t, Depth{}, l.Depth(k))
 	require.Equal(t, usage{}, l.all)
 	require.NoError(t, os.Remove(dir))
@@ -90,7 +90,7 @@ func TestSendersShareASync(t *testing.T) {
 	for s := range senders {
 		all.Go(func() {
 			for i := range each {
-				if err := l.Append(k, many, []Message{message(fmt.Sprint(s, "-", i), true)})[0]; err != nil {
+				if err := l.Append(k, many, []Message{message(fmt.Sprint(s, "-", i), true)})()[0]; err != nil {
 					t.Error(err)
 				}
 			}
@@ -175,7 +175,7 @@ func killed(t *testing.T, dir, at string) {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 	for n := 0; ; n++ {
 		id := fmt.Sprint(n)
-		if l.Append(k, many, []Message{message(id, true), message(id+"b", true)})[0] != nil {
+		if l.Append(k, many, []Message{message(id, true), message(id+"b", true)})()[0] != nil {
 			continue
 		}
 		say("accepted %s", id)
@@ -207,7 +207,7 @@ func BenchmarkAppend(b *testing.B) {
 				all.Go(func() {
 					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
 						m := message(fmt.Sprint(i), true)
-						if err := l.Append(k, Limits{100_000}, []Message{m})[0]; err != nil {
+						if err := l.Append(k, Limits{100_000}, []Message{m})()[0]; err != nil {
 							b.Error(err)
 							return
 						}

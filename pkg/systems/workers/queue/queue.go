@@ -89,9 +89,9 @@ type Depth struct {
 
 // Queues holds the messages of all queues. It is safe for concurrent use.
 type Queues interface {
-	// Append adds messages and returns an error for each, nil if the queue has accepted it. It blocks until durable
-	// messages are on disk. It takes over the payloads.
-	Append(k Key, l Limits, list []Message) []error
+	// Append adds messages in order. The returned function blocks until durable messages are on disk, and returns an
+	// error for each message, nil if the queue has accepted it. Append takes over the payloads.
+	Append(k Key, l Limits, list []Message) (accepted func() []error)
 	// Claim returns the message that has waited longest among those that the pod may get, and counts an attempt.
 	Claim(k Key, pod string) (Message, bool)
 	// Overdue returns the messages that have expired while they waited, and claims them without counting an attempt.
