@@ -81,9 +81,19 @@ func newStreaming(t *testing.T, config workers.Queue) *streaming {
 			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 		},
 	}
+	// The first message starts following pods. The fake informer does not repeat objects.
 	key := queue.Key{Namespace: "ns", Worker: "w"}
-	d.Purge(key, false) // starts following pods; the fake informer does not repeat objects
-	require.Eventually(t, func() bool { pods.Add(pod); return d.Ready(key) == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, d.Send(key, &config, []dispatch.Message{{Message: queue.Message{ID: "first"}}})()[0])
+	require.Eventually(t, func() bool {
+		pods.Add(pod)
+		select {
+		case first := <-c.came:
+			first.Done(workers.Outcome{})
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, time.Millisecond)
 	c.queues = &queues{messages: messages, dispatch: d}
 	t.Cleanup(func() {
 		d.Stop()

@@ -165,9 +165,9 @@ func (d *Dispatcher) forget(s *state) {
 	}
 }
 
-// Send queues messages in order. The returned function blocks until messages are on disk that must be there, and returns
-// an error for each message, nil if the queue has accepted it. It must be called once. config is for a queue that this
-// server has not seen yet. Messages with Done are not kept on disk: their senders wait.
+// Send queues messages in order. The returned function blocks until messages are on disk that must be there, and
+// returns an error for each message, nil if the queue has accepted it. It must be called once. config is for a queue
+// that this server has not seen yet. Messages with Done are not kept on disk: their senders wait.
 func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) (accepted func() []error) {
 	s := d.state(k)
 	s.mu.Lock()
@@ -206,6 +206,9 @@ func (s *state) accepted(list []Message, errs []error) {
 		}
 		s.counts.refused++
 		if w := s.waits[list[i].ID]; w != nil {
+			if w.gone { // its deadline passed meanwhile, and the sender has an outcome
+				errs[i] = nil
+			}
 			w.timer.Stop()
 			delete(s.waits, list[i].ID)
 		}
@@ -222,19 +225,6 @@ func (d *Dispatcher) Cancel(k queue.Key, id string) {
 	if s != nil {
 		s.abandon(id, Outcome{Outcome: workers.Outcome{Failure: workers.HandlerTimeout, Text: "the sender has gone"}})
 	}
-}
-
-// Ready returns the number of pods that can have messages of a queue.
-func (d *Dispatcher) Ready(k queue.Key) int {
-	d.mu.Lock()
-	s := d.states[k]
-	d.mu.Unlock()
-	if s == nil {
-		return 0
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.pods)
 }
 
 // Purge removes the messages of a queue that no pod has, or only the dead ones, and returns their number.

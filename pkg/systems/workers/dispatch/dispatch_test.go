@@ -283,6 +283,22 @@ func TestSendersThatWait(t *testing.T) {
 	})
 }
 
+// TestRefusedTooLate checks that a sender gets one outcome if its deadline passes while its message is refused.
+func TestRefusedTooLate(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", nil)
+		s, outcomes := c.state(key), 0
+		m := Message{Message: queue.Message{ID: "1"}, Deadline: time.Now(), Done: func(Outcome) { outcomes++ }}
+		s.waits["1"] = s.newWait(&m)
+		synctest.Wait() // the deadline passes
+		errs := []error{queue.ErrFull}
+		s.accepted([]Message{m}, errs)
+		require.Equal(t, []error{nil}, errs)
+		require.Equal(t, 1, outcomes)
+		require.Empty(t, s.waits)
+	})
+}
+
 func TestExpiry(t *testing.T) {
 	run(t, func(c *cluster) {
 		c.worker("w", func(s *workers.WorkerSpec) { atLeastOnce(s); s.QueueSeconds = 5 })

@@ -191,7 +191,7 @@ func conformsBounds(t *testing.T, q Queues, durable bool) {
 	errs := q.Append(k, few, []Message{message("1", durable), message("2", durable), message("3", durable)})()
 	require.Equal(t, []error{nil, nil, ErrFull}, errs)
 	claim(t, q, "1", "p")
-	require.Equal(t, []error{nil}, q.Append(k, few, []Message{message("3", durable)})(), "a message in flight does not wait")
+	require.Equal(t, []error{nil}, q.Append(k, few, []Message{message("3", durable)})(), "one in flight does not wait")
 	require.Equal(t, []error{ErrFull}, q.Append(k, few, []Message{message("4", durable)})())
 	other := Key{Namespace: "ns", Pod: "p"}
 	require.Equal(t, []error{nil}, q.Append(other, few, []Message{message("1", durable)})(), "another queue")
