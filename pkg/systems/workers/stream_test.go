@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -52,27 +53,53 @@ type cached struct {
 
 func (c cached) Cache() ctrlcache.Cache { return c.cache }
 
+// informers tell when a handler was added: a fake informer does not repeat objects.
+type informers struct {
+	*informertest.FakeInformers
+	added chan struct{}
+}
+
+type informer struct {
+	ctrlcache.Informer
+	added chan struct{}
+}
+
+func (i informers) GetInformer(ctx context.Context, o ctrl.Object,
+	options ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	of, err := i.FakeInformers.GetInformer(ctx, o, options...)
+	return informer{of, i.added}, err
+}
+
+func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
+	defer func() { i.added <- struct{}{} }()
+	return i.Informer.AddEventHandler(h)
+}
+
 func newStreaming(t *testing.T, config workers.Queue) *streaming {
 	c := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100), config: &config}
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
 	require.NoError(t, workers.AddToScheme(scheme))
-	informers := &informertest.FakeInformers{Scheme: scheme}
+	all := informers{&informertest.FakeInformers{Scheme: scheme}, make(chan struct{}, 2)}
+	pods, err := all.FakeInformerFor(t.Context(), &corev1.Pod{})
+	require.NoError(t, err)
 	messages, err := queue.Open(queue.Config{
 		File: filepath.Join(t.TempDir(), "queues.db"), Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	d := dispatch.New(dispatch.Config{
-		Queues: messages, Client: cached{cache: informers}, Server: "s", Logger: slog.New(slog.DiscardHandler),
+		Queues: messages, Client: cached{cache: all}, Server: "s", Logger: slog.New(slog.DiscardHandler),
 		Local: func(string) dispatch.Node { return c },
 		Connect: func(context.Context, string) (*url.URL, http.RoundTripper, error) {
 			return nil, nil, errors.New("no other node")
 		},
 	})
 	require.NoError(t, d.Start(t.Context()))
-	pods, err := informers.FakeInformerFor(t.Context(), &corev1.Pod{})
-	require.NoError(t, err)
-	pod := &corev1.Pod{
+	<-all.added
+	d.Purge(queue.Key{Namespace: "ns", Worker: "w"}, false) // starts following pods
+	<-all.added
+	pods.Add(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "p", UID: "p", Annotations: map[string]string{workers.AnnotationQueue: config.Annotation()},
 		},
@@ -80,20 +107,7 @@ func newStreaming(t *testing.T, config workers.Queue) *streaming {
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 		},
-	}
-	// The first message starts following pods. The fake informer does not repeat objects.
-	key := queue.Key{Namespace: "ns", Worker: "w"}
-	require.NoError(t, d.Send(key, &config, []dispatch.Message{{Message: queue.Message{ID: "first"}}})()[0])
-	require.Eventually(t, func() bool {
-		pods.Add(pod)
-		select {
-		case first := <-c.came:
-			first.Done(workers.Outcome{})
-			return true
-		default:
-			return false
-		}
-	}, 10*time.Second, time.Millisecond)
+	})
 	c.queues = &queues{messages: messages, dispatch: d}
 	t.Cleanup(func() {
 		d.Stop()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +31,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // cluster is a Dispatcher with the pods of this process's node. The test acts as their programs and as the informers.
 type cluster struct {
 	*Dispatcher
-	t       *testing.T
-	queues  *queue.Local
+	t      *testing.T
+	queues *queue.Local
+
+	mu      sync.Mutex
 	got     []*workers.Delivery
 	patches []string
 }
 
-func (c *cluster) Accept(list []*workers.Delivery) { c.got = append(c.got, list...) }
+func (c *cluster) Accept(list []*workers.Delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, list...)
+}
 
 // client accepts patches of statuses.
 type statuses struct {
@@ -53,6 +60,8 @@ func (s statuses) Status() ctrl.SubResourceWriter { return statusWriter{c: s.c} 
 
 func (s statusWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
 	text, err := p.Data(o)
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
 	s.c.patches = append(s.c.patches, string(text))
 	return err
 }
@@ -138,6 +147,8 @@ func (c *cluster) call(id string, wait time.Duration) chan Outcome {
 // take returns the deliveries since the last take, as ID@POD#ATTEMPT.
 func (c *cluster) take() (list []*workers.Delivery, names []string) {
 	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	list, c.got = c.got, nil
 	for _, d := range list {
 		names = append(names, fmt.Sprintf("%s@%s#%d", d.ID, d.Pod, d.Attempt))
@@ -289,7 +300,9 @@ func TestRefusedTooLate(t *testing.T) {
 		c.worker("w", nil)
 		s, outcomes := c.state(key), 0
 		m := Message{Message: queue.Message{ID: "1"}, Deadline: time.Now(), Done: func(Outcome) { outcomes++ }}
+		s.mu.Lock()
 		s.waits["1"] = s.newWait(&m)
+		s.mu.Unlock()
 		synctest.Wait() // the deadline passes
 		errs := []error{queue.ErrFull}
 		s.accepted([]Message{m}, errs)
