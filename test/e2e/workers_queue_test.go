@@ -100,6 +100,12 @@ func TestDeadMessages(t *testing.T) {
 	h.Ctl("delete worker failed")
 	h.Shows("1 waiting and 0 dead messages were deleted with the worker", "get events")
 
+	h.Run("send", "service/sums", "later", "--delay", "1h", "--expire", "2h")
+	delayed := queued(t, h, "sums", "list", "--state", "delayed")
+	require.Len(t, delayed, 1)
+	require.WithinDuration(t, delayed[0].Arrived.Add(time.Hour), delayed[0].Due.Time, 2*time.Second)
+	require.Contains(t, h.Fails("send", "service/sums", "x", "--delay", "25h"), "up to 24h")
+
 	h.Ctl("create serviceaccount viewer")
 	h.Ctl("create rolebinding views --clusterrole=view --serviceaccount=default:viewer")
 	const as = " --as=system:serviceaccount:default:viewer"

@@ -25,6 +25,8 @@ type QueuedMessage struct {
 	ContentType string      `json:"contentType,omitempty"`
 	Arrived     metav1.Time `json:"arrived"`
 	Expires     metav1.Time `json:"expires"`
+	// Due is when the delay of a delayed message ends.
+	Due *metav1.Time `json:"due,omitempty"`
 	// Error is why the last attempt failed, DeadLetter why another worker failed to handle the message.
 	Error      string `json:"error,omitempty"`
 	DeadLetter string `json:"deadLetter,omitempty"`

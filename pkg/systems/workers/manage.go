@@ -112,9 +112,13 @@ func (s sender) list(req *http.Request, k queue.Key, state queue.State) (any, er
 }
 
 func queued(m queue.Message) workers.QueuedMessage {
+	var due *metav1.Time
+	if m.State == queue.Delayed {
+		due = &metav1.Time{Time: m.Due}
+	}
 	return workers.QueuedMessage{
 		ID: m.ID, State: string(m.State), Pod: m.Target, Attempts: m.Attempts, Size: m.Size, ContentType: m.ContentType,
-		Arrived: metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Error: m.Error, DeadLetter: m.DeadLetter,
-		Payload: m.Payload,
+		Arrived: metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Due: due, Error: m.Error,
+		DeadLetter: m.DeadLetter, Payload: m.Payload,
 	}
 }

@@ -116,6 +116,9 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if wait {
 		m.Deadline = time.Now().Add(timeout)
 	}
+	if err := schedule(&m.Message, req.URL.Query(), time.Now()); err != nil {
+		return err
+	}
 	if batch {
 		return s.sendBatch(req.Context(), w, m)
 	}
@@ -186,6 +189,26 @@ func failure(o *dispatch.Outcome) *apierrors.StatusError {
 	err := failed(o.Failure, o.Failure.Code(), text)
 	err.ErrStatus.Details.Causes[0].Field = o.ErrorType
 	return err
+}
+
+// maxSchedule bounds the delay and the life that a sender chooses for a message.
+const maxSchedule = 24 * time.Hour
+
+// schedule sets when a message may be handled first, and when it fails if it has not been handled.
+func schedule(m *queue.Message, q url.Values, now time.Time) error {
+	for name, at := range map[string]*time.Time{"delay": &m.Due, "expire": &m.Expires} {
+		if text := q.Get(name); text != "" {
+			d, err := time.ParseDuration(text)
+			if err != nil || d <= 0 || d > maxSchedule {
+				return apierrors.NewBadRequest(name + " must be a duration above 0 and up to " + maxSchedule.String())
+			}
+			*at = now.Add(d)
+		}
+	}
+	if !m.Expires.IsZero() && m.Expires.Before(m.Due) {
+		return apierrors.NewBadRequest("expire must not be before delay")
+	}
+	return nil
 }
 
 // waitOf returns whether a sender waits for the reply, and its timeout: for the reply, or else for the acceptance.

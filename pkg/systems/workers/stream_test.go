@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -302,8 +303,17 @@ func TestSend(t *testing.T) {
 	require.Equal(t, []int{1, 4}, []int{depth.Waiting, depth.InFlight})
 	code, _ = post("batch", strings.Repeat("x\n", workers.MaxBatch+1))
 	require.Equal(t, http.StatusRequestEntityTooLarge, code)
-	code, _ = post("timeout=2h", "x")
-	require.Equal(t, http.StatusBadRequest, code)
+	for _, query := range []string{"timeout=2h", "delay=25h", "expire=0s", "delay=2s&expire=1s", "delay=x"} {
+		code, _ = post(query, "x")
+		require.Equal(t, http.StatusBadRequest, code, query)
+	}
+	on.queues.dispatch.Purge(queue.Key{Namespace: "ns", Worker: "w"}, false)
+	code, _ = post("delay=1h&expire=2h", "later")
+	require.Equal(t, http.StatusAccepted, code)
+	m := on.queues.messages.List(queue.Key{Namespace: "ns", Worker: "w"}, queue.Delayed, 0, 10)[0]
+	require.Equal(t, []time.Duration{time.Hour, 2 * time.Hour}, []time.Duration{
+		m.Due.Sub(m.Arrived).Round(time.Minute), m.Expires.Sub(m.Arrived).Round(time.Minute),
+	})
 }
 
 // TestNodesMayNotSend checks that a node, which has the rights of a former version's role, sends no messages.

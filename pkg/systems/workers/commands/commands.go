@@ -39,6 +39,8 @@ func (k commands) send() *cobra.Command {
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
 	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the IDs or replies in order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
+	cmd.Flags().DurationVar(&o.Delay, "delay", 0, "how long the message waits at least, up to 24h")
+	cmd.Flags().DurationVar(&o.Expire, "expire", 0, "how long the message waits at most, up to 24h (default queueSeconds)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "",
 		"media type of the message (default application/json if it is JSON, else text/plain)")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {

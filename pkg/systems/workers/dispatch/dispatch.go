@@ -45,7 +45,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Message is a message from its sender.
+// Message is a message from its sender, who may set Due and Expires.
 type Message struct {
 	queue.Message
 	// Deadline and Done are set if the sender waits for the outcome. Done is called once if Send accepts the message. It
@@ -180,7 +180,10 @@ func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) (a
 	for i := range list {
 		m := &list[i]
 		m.Arrived, m.Durable = now, m.Done == nil && c.Promise == workers.AtLeastOnce
-		if m.Expires = now.Add(c.MaxWait()); m.Done != nil {
+		if m.Expires.IsZero() {
+			m.Expires = now.Add(max(0, m.Due.Sub(now)) + c.MaxWait())
+		}
+		if m.Done != nil {
 			s.waits[m.ID] = s.newWait(m)
 		}
 		msgs[i] = m.Message

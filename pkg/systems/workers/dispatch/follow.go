@@ -116,7 +116,7 @@ func (d *Dispatcher) setWorker(w *workers.Worker) {
 	}
 	d.mu.Unlock()
 	st := &w.Status
-	if s == nil && (st.Depth != 0 || st.InFlight != 0 || st.Dead != 0) && st.QueueServer == d.c.Server {
+	if s == nil && (st.Depth != 0 || st.Delayed != 0 || st.InFlight != 0 || st.Dead != 0) && st.QueueServer == d.c.Server {
 		s = d.state(k) // corrects what an earlier process has published
 	}
 	if s != nil && (before == nil || before.Generation != w.Generation || before.UID != w.UID) {
@@ -249,7 +249,8 @@ func (s *state) write(w *workers.Worker, last time.Time) error {
 			status[name] = n
 		}
 	}
-	set("depth", is.Depth, depth.Waiting)
+	set("depth", is.Depth, depth.Waiting-depth.Delayed)
+	set("delayed", is.Delayed, depth.Delayed)
 	set("inFlight", is.InFlight, depth.InFlight)
 	set("dead", is.Dead, depth.Dead)
 	if r := w.Spec.Scale; r != nil && !last.IsZero() {

@@ -141,6 +141,7 @@ func (s *state) run() {
 		s.mu.Lock()
 		s.again = false
 		ends := s.overdue()
+		s.changed() // delayed messages may have become due
 		local := map[Node][]*workers.Delivery{}
 		for s.give(local, &ends) {
 		}

@@ -37,7 +37,7 @@ func (l *Local) Claim(k Key, pod string) (Message, bool) {
 
 // ripen makes delayed entries wait that are due.
 func (q *list) ripen(now time.Time) {
-	for e := q.delayed.first(); e != nil && !e.due.After(now); e = q.delayed.first() {
+	for e := q.delayed.first(); e != nil && !e.Due.After(now); e = q.delayed.first() {
 		q.leave(e)
 		q.wait(e)
 	}
@@ -107,9 +107,8 @@ func (l *Local) Return(k Key, id string, r Result) (removed []Message) {
 			removed = append(removed, old.Message)
 		}
 	case r.Delay > 0:
-		e.State, e.due = Delayed, time.Now().Add(r.Delay)
-		q.delayed.add(e)
-		q.expires.add(e)
+		e.Due = time.Now().Add(r.Delay)
+		q.wait(e)
 	default:
 		q.wait(e)
 	}
@@ -156,15 +155,9 @@ func (l *Local) Retarget(k Key, pod string) (returned []Message) {
 			returned = append(returned, l.claimed(q, e))
 			continue
 		}
-		state := e.State
 		q.leave(e)
-		if e.Target = ""; state == Waiting {
-			q.wait(e)
-		} else {
-			e.State = Delayed
-			q.delayed.add(e)
-			q.expires.add(e)
-		}
+		e.Target = ""
+		q.wait(e)
 		l.changed(e)
 	}
 	return returned

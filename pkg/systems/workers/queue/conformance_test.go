@@ -60,7 +60,8 @@ func claim(t require.TestingT, q Queues, id, pod string) Message {
 func TestConformance(t *testing.T) {
 	for name, durable := range map[string]bool{"durable": true, "in memory": false} {
 		for what, test := range map[string]func(*testing.T, Queues, bool){
-			"order": conformsOrder, "return": conformsReturn, "dead": conformsDead, "expiry": conformsExpiry,
+			"order": conformsOrder, "delay": conformsDelay,
+			"return": conformsReturn, "dead": conformsDead, "expiry": conformsExpiry,
 			"targets": conformsTargets, "bounds": conformsBounds, "list": conformsList,
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
@@ -94,6 +95,20 @@ func conformsOrder(t *testing.T, q Queues, durable bool) {
 	q.Acknowledge(k, "1")
 	require.Equal(t, Depth{}, q.Depth(k))
 	require.Empty(t, q.Keys())
+}
+
+func conformsDelay(t *testing.T, q Queues, durable bool) {
+	m := message("1", durable)
+	m.Due = time.Now().Add(50 * time.Millisecond)
+	add(t, q, m, message("2", durable))
+	d := q.Depth(k)
+	require.Equal(t, []int{2, 1}, []int{d.Waiting, d.Delayed})
+	claim(t, q, "2", "p")
+	require.True(t, q.Next(k).Equal(m.Due))
+	require.Eventually(t, func() bool {
+		got, ok := q.Claim(k, "p")
+		return ok && got.ID == "1" && !time.Now().Before(m.Due)
+	}, 10*time.Second, time.Millisecond)
 }
 
 func conformsReturn(t *testing.T, q Queues, durable bool) {

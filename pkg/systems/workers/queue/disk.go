@@ -55,7 +55,6 @@ type round struct {
 type record struct {
 	Key     Key
 	Message Message
-	Due     time.Time `json:",omitzero"`
 }
 
 func (d *disk) init() {
@@ -154,7 +153,7 @@ func (l *Local) open() (err error) {
 
 // restore adds a message from the database. The bounds do not apply: it was accepted earlier.
 func (l *Local) restore(r *record) {
-	e := &entry{Message: r.Message, key: r.Key, due: r.Due, stored: true}
+	e := &entry{Message: r.Message, key: r.Key, stored: true}
 	u := l.used[r.Key.Namespace]
 	if u == nil {
 		u = &usage{}
@@ -169,9 +168,6 @@ func (l *Local) restore(r *record) {
 	case Dead:
 		q.dead.add(e)
 		q.deadBytes += int64(e.Size)
-	case Delayed:
-		q.delayed.add(e)
-		q.expires.add(e)
 	default:
 		q.wait(e)
 	}
@@ -262,7 +258,7 @@ func (l *Local) changes(dirty map[uint64]*entry) ([]change, error) {
 			continue
 		}
 		if !c.gone {
-			r := record{Key: c.entry.key, Message: c.Message, Due: c.due}
+			r := record{Key: c.entry.key, Message: c.Message}
 			r.Message.Payload = nil
 			var err error
 			if c.value, err = json.Marshal(&r); err != nil {

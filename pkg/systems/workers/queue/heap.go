@@ -47,6 +47,6 @@ func (o *ordered) first() *entry {
 
 func inOrder(e *entry) *int     { return &e.index }
 func bySeq(a, b *entry) bool    { return a.Seq < b.Seq }
-func byDue(a, b *entry) bool    { return a.due.Before(b.due) }
+func byDue(a, b *entry) bool    { return a.Due.Before(b.Due) }
 func inExpiry(e *entry) *int    { return &e.expiry }
 func byExpiry(a, b *entry) bool { return a.Expires.Before(b.Expires) }

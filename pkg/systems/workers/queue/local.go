@@ -67,8 +67,7 @@ type list struct {
 type entry struct {
 	Message
 	key           Key
-	due           time.Time // end of its delay
-	index, expiry int       // its places in the heaps
+	index, expiry int // its places in the heaps
 
 	stored  bool // it is on disk, where its payload is
 	writing bool // Append waits for it
@@ -197,8 +196,14 @@ func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) 
 	return e, nil
 }
 
-// wait makes an entry wait.
+// wait makes an entry wait until it is due, and then for a pod.
 func (q *list) wait(e *entry) {
+	q.expires.add(e)
+	if e.Due.After(time.Now()) {
+		e.State = Delayed
+		q.delayed.add(e)
+		return
+	}
 	e.State = Waiting
 	o := q.waiting[e.Target]
 	if o == nil {
@@ -206,7 +211,6 @@ func (q *list) wait(e *entry) {
 		q.waiting[e.Target] = o
 	}
 	o.add(e)
-	q.expires.add(e)
 }
 
 // leave removes an entry from the heap of its state.
@@ -344,7 +348,7 @@ func (l *Local) Depth(k Key) (d Depth) {
 	if q == nil {
 		return d
 	}
-	d = Depth{Waiting: q.expires.Len(), InFlight: q.flight, Dead: q.dead.Len()}
+	d = Depth{Waiting: q.expires.Len(), Delayed: q.delayed.Len(), InFlight: q.flight, Dead: q.dead.Len()}
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}
@@ -362,8 +366,8 @@ func (l *Local) Next(k Key) (at time.Time) {
 	if e := q.expires.first(); e != nil {
 		at = e.Expires
 	}
-	if e := q.delayed.first(); e != nil && e.due.Before(at) {
-		at = e.due
+	if e := q.delayed.first(); e != nil && e.Due.Before(at) {
+		at = e.Due
 	}
 	return at
 }

@@ -48,6 +48,8 @@ type Message struct {
 	// Durable messages are on disk.
 	Durable          bool
 	Arrived, Expires time.Time
+	// Due is when a delayed message may be claimed; zero means at once.
+	Due time.Time `json:",omitzero"`
 
 	// The queue sets the following fields. Attempts counts the attempts to have a program handle the message, Error
 	// describes the last failed one, and Seq orders the messages by arrival.
@@ -82,7 +84,7 @@ type Result struct {
 
 // Depth counts the messages of a queue by their state. Waiting includes delayed messages.
 type Depth struct {
-	Waiting, InFlight, Dead int
+	Waiting, Delayed, InFlight, Dead int
 	// Oldest is when the first waiting message arrived; zero if none waits.
 	Oldest time.Time
 }
