@@ -11,12 +11,11 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 	"github.com/coracle-dev/coracle/pkg/systems"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 func wholeManual(t *testing.T) *manual.Manual {
 	t.Helper()
-	m, err := loadManual(root(), systems.All(system.Host{}).Pages())
+	m, err := loadManual(root(), systems.All().Pages())
 	require.NoError(t, err)
 	return m
 }

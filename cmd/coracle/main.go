@@ -20,7 +20,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
 	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 func main() {
@@ -141,7 +140,7 @@ the node agent and the command line.
 		certsCommand(), encryptionCommand(), snapshotCommand())
 	add("cluster", nodeCommand(), ctlCommand(), nodesCommand(), tokenCommand(), exportCommand())
 	agent := agentCommand()
-	all := systems.All(system.Host{})
+	all := systems.All()
 	for _, s := range all {
 		add("cluster", s.Commands...)
 		agent.AddCommand(s.AgentCommands...)

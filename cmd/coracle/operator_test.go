@@ -10,13 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/coracle-dev/coracle/pkg/systems"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // TestAnOperatorsManifests checks that the printed objects are a deployment in a namespace of its own whose account has
 // the rights, and that its options are ones of the command.
 func TestAnOperatorsManifests(t *testing.T) {
-	cmd := operatorCommand(systems.All(system.Host{}))
+	cmd := operatorCommand(systems.All())
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetArgs([]string{"buildbarn", "--print-manifests", "--image", "registry.example/coracle:1"})
@@ -34,7 +33,7 @@ func TestAnOperatorsManifests(t *testing.T) {
 	require.Equal(t, "buildbarn-system", d.Namespace)
 	c := d.Spec.Template.Spec.Containers[0]
 	require.Equal(t, "registry.example/coracle:1", c.Image)
-	sub, rest, err := operatorCommand(systems.All(system.Host{})).Find(c.Args[1:])
+	sub, rest, err := operatorCommand(systems.All()).Find(c.Args[1:])
 	require.NoError(t, err)
 	require.NoError(t, sub.ParseFlags(rest))
 }

@@ -1,10 +1,6 @@
 package server
 
 import (
-	"crypto/ecdsa"
-	"crypto/hkdf"
-	"crypto/hmac"
-	"crypto/sha256"
 	"net/http"
 	"net/url"
 	"sync"
@@ -36,24 +32,6 @@ var _, _ part.API = (*localAPI)(nil), (*remoteAPI)(nil)
 
 // maxResponse is the maximum size of a response that localAPI reads, in bytes.
 const maxResponse = 4 << 20
-
-// newSeal returns system.Host's Seal: an HMAC whose key is derived from the service account key. A server that
-// starts after that key was replaced rejects older seals.
-func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
-	secret, err := of.Bytes()
-	if err != nil {
-		return nil, err
-	}
-	key, err := hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
-	if err != nil {
-		return nil, err
-	}
-	return func(data []byte) []byte {
-		m := hmac.New(sha256.New, key)
-		_, _ = m.Write(data)
-		return m.Sum(nil)
-	}, nil
-}
 
 func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	ctx := req.Context()

@@ -52,7 +52,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/tables"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 	"github.com/coracle-dev/coracle/pkg/systems"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // membership is a node's identity and configuration in its cluster.
@@ -158,7 +157,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	m := &membership{
 		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{client: remote, list: list})},
 		machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
-		parts: systems.All(system.Host{}).Parts(),
+		parts: systems.All().Parts(),
 	}
 	m.policies = netpolicy.Remote{Do: func(req *http.Request) (*http.Response, error) { return m.api.Do(req, "") }}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)

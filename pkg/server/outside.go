@@ -118,7 +118,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 			clientFor := func(string) client.Interface { return checked }
 			controllers, err := controllers.New(controllers.Config{
 				ClientFor: clientFor, Kinds: kinds, Only: o.Only,
-				More: systems.All(system.Host{}).Reconcilers(system.Controllers{
+				More: systems.All().Reconcilers(system.Controllers{
 					ClientFor: clientFor, ServerVersion: serverVersion(o.REST), SourceNamespaces: o.SourceNamespaces,
 				}),
 				PodMetrics: usage.New(api.node, log), Adapters: api.get,

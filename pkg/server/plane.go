@@ -99,13 +99,16 @@ func (p *plane) components() []run.Component {
 		p.fairness,   // reads the priority configuration before requests arrive
 		p.aggregator, // reads which API groups other servers serve, before requests arrive
 		p.access,     // follows the configuration of authentication and authorization
-		p.apiserver,  // serves all of the above
-		p.presence,   // adds this server to the API's endpoints
-		p.roles,      // writes the default roles; administrators and nodes work without them
-		p.admin,      // renews the admin kubeconfig, which newPlane wrote
-		p.ingress,    // waits for the first Ingress
-		p.policies,   // waits for the first NetworkPolicy
 	}
+	list = append(list, p.serving()...) // what the systems' requests need
+	list = append(list,
+		p.apiserver, // serves all of the above
+		p.presence,  // adds this server to the API's endpoints
+		p.roles,     // writes the default roles; administrators and nodes work without them
+		p.admin,     // renews the admin kubeconfig, which newPlane wrote
+		p.ingress,   // waits for the first Ingress
+		p.policies,  // waits for the first NetworkPolicy
+	)
 	// These react to writes of clients and nodes. The node starts in parallel.
 	if p.controllers != nil {
 		list = append(list, run.Aside(p.controllers))
@@ -132,17 +135,31 @@ func (p *plane) components() []run.Component {
 	return list
 }
 
+// serving returns the systems' components.
+func (p *plane) serving() (list []run.Component) {
+	dir := p.process.DataDir
+	if p.process.given.Etcd.URLs != nil {
+		dir = "" // it ends with the process
+	}
+	for _, s := range p.systems {
+		if s.Serve != nil {
+			list = append(list, s.Serve(system.Server{
+				Name: p.process.NodeName, Dir: dir, Client: p.client(user.APIServerUser, user.SystemPrivilegedGroup),
+				Connect: p.nodes.Connect, Alone: p.store.Alone, Metrics: p.process.metrics.plane,
+				Log: component(p.process.log, s.Name),
+			}))
+		}
+	}
+	return list
+}
+
 // newPlane creates the components in the order of their dependencies.
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
 		return nil, err
 	}
-	seal, err := newSeal(keys.ServiceAccount)
-	if err != nil {
-		return nil, err
-	}
-	all := systems.All(system.Host{Seal: seal})
+	all := systems.All()
 	kinds := kind.NewCatalog(builtin.Table(all.Extensions()...))
 	api, err := p.apiAddress()
 	if err != nil {

@@ -7,12 +7,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 func definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
-	for _, s := range All(system.Host{}) {
+	for _, s := range All() {
 		if s.Operator != nil {
 			list = append(list, s.Operator.Definitions()...)
 		}

@@ -59,7 +59,7 @@ func (l *GreetingList) DeepCopyObject() runtime.Object {
 }
 
 // greeting returns the system: a kind, rights for roles, and a reconciler.
-func greeting(system.Host) system.System {
+func greeting() system.System {
 	row := own.Row(own.Definition[*Greeting]{
 		Kind: greetings.WithKind("Greeting"), Plural: "greetings",
 		New:     func() *Greeting { return &Greeting{} },
@@ -113,7 +113,7 @@ func greeting(system.Host) system.System {
 // TestASystemFromOutside checks that one value adds a system: its kind is validated, stored and watched, and its roles
 // and reconciler work.
 func TestASystemFromOutside(t *testing.T) {
-	list := append(systems.All(system.Host{}), greeting(system.Host{}))
+	list := append(systems.All(), greeting())
 	e := registrytest.Start(t, registrytest.Options{Kinds: builtin.Table(list.Extensions()...), NoPlugins: true})
 	admin := e.As("admin")
 	ctx, cancel := context.WithCancel(t.Context())

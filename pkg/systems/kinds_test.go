@@ -20,10 +20,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/kindtest"
 	cluster "github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
-var kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(All(system.Host{}).Extensions()...) })
+var kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(All().Extensions()...) })
 
 func task() *tasks.Task {
 	return &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: tasks.TaskSpec{Image: "hello"}}

@@ -21,13 +21,13 @@ import (
 // List holds the systems of one process.
 type List []system.System
 
-// All creates all systems for a host.
-func All(h system.Host) List {
+// All creates all systems.
+func All() List {
 	return List{
-		kontrol.New(h),
-		buildbarn.New(h),
-		tasks.New(h),
-		workers.New(h),
+		kontrol.New(),
+		buildbarn.New(),
+		tasks.New(),
+		workers.New(),
 		{Name: "rest", Extension: own.Extension{Roles: identity.Roles()}},
 	}
 }

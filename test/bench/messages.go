@@ -68,6 +68,11 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		_, err := stream.Call(ctx, sender.Message{Payload: []byte("hello")})
 		return http.StatusOK, err
 	}
+	durable := sender.New(one.Client, base+"kept/message")
+	defer durable.Close()
+	kept := func(ctx context.Context) (int, error) {
+		return http.StatusOK, durable.Send(ctx, sender.Message{Payload: []byte("hello")})
+	}
 	note := func(ctx context.Context) (int, error) {
 		return http.StatusOK, stream.Send(ctx, sender.Message{Payload: []byte("hello")})
 	}
@@ -88,6 +93,7 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		{"messages without replies, a request each, 32 at once", messageSenders, 1, 0, send("")},
 		{"messages without replies on one connection, 128 at once", 128, 1, 20000, note},
 		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("?batch")},
+		{"messages kept on disk on one connection, 256 at once", 256, 1, 10000, kept},
 		{"GETs of a pod's HTTP server through the proxy, 32 at once", messageSenders, 1, 0, proxy},
 	} {
 		figures = append(figures, m.measure(ctx, c))
@@ -125,17 +131,22 @@ func (m messageLoad) measure(ctx context.Context, c *cluster) figure {
 }
 
 func (c *cluster) messagePods(ctx context.Context, ns string) error {
-	echo := c.pod("echo")
-	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
-	echo.Spec.Containers[0].Image, echo.Spec.Containers[0].Command = workerImage, nil
-	echo.Spec.Containers[0].Env = []corev1.EnvVar{
-		{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"},
+	worker := func(name, queue string) *corev1.Pod {
+		p := c.pod(name)
+		p.Annotations = map[string]string{"workers.coracle.dev/queue": queue}
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].Command = workerImage, nil
+		p.Spec.Containers[0].Env = []corev1.EnvVar{
+			{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"},
+		}
+		return p
 	}
+	echo := worker("echo", `{"concurrency": 64, "limit": 100000}`)
+	kept := worker("kept", `{"concurrency": 64, "limit": 100000, "promise": "AtLeastOnce"}`)
 	web := c.pod("web")
 	web.Spec.Containers[0].Command = []string{
 		"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
 	}
-	for _, p := range []*corev1.Pod{echo, web} {
+	for _, p := range []*corev1.Pod{echo, kept, web} {
 		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return err
 		}

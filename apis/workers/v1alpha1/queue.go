@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -18,10 +17,6 @@ const (
 	// AnnotationQueue is the annotation of pods that receive messages. Its value is a Queue in JSON. The first
 	// container receives the messages.
 	AnnotationQueue = "workers.coracle.dev/queue"
-	// QueueCondition is the type of the pod condition in which the agent reports the state of the queue. Its
-	// message is a QueueReport in JSON.
-	QueueCondition corev1.PodConditionType = "workers.coracle.dev/Queue"
-
 	// RuntimeAddress is the address of the agent for a pod in mode Poll. It is in the pod's network namespace, so
 	// nothing outside of the pod can reach it.
 	RuntimeAddress = "127.0.0.1:9001"
@@ -52,16 +47,13 @@ const (
 	HeaderPod = "Coracle-Message-Pod"
 	// HeaderAttempt is the number of the attempt to have a program handle the message, from 1.
 	HeaderAttempt = "Coracle-Message-Attempt"
-	// HeaderDeadLetter is the reason for sending a message to a dead-letter worker.
+	// HeaderDeadLetter is why another worker failed to handle the message, for which this one is the dead-letter worker.
 	HeaderDeadLetter = "Coracle-Dead-Letter"
 	// HeaderFailure is the Failure of a message, from an agent to the API server.
 	HeaderFailure = "Coracle-Message-Failure"
 	// HeaderUntouched is "true" if a message failed before any program received it, from an agent to the API
 	// server.
 	HeaderUntouched = "Coracle-Message-Untouched"
-	// HeaderReceipt proves that a message was sent to a worker. The API server issues it, and a node that forwards
-	// the message returns it.
-	HeaderReceipt = "Coracle-Message-Receipt"
 	// HeaderErrorType is the error type that the program reported.
 	HeaderErrorType = "Lambda-Runtime-Function-Error-Type"
 )
@@ -71,9 +63,9 @@ type Failure string
 
 // Failures, with the status code that the sender gets.
 const (
-	// NoReceiver (503) means that no ready pod receives messages.
+	// NoReceiver (503) means that no ready pod receives messages, or that another server keeps the queue.
 	NoReceiver Failure = "NoReceiver"
-	// QueueFull (429) means that the queue or the node's memory for messages is full.
+	// QueueFull (429) means that the queue or the server's space for messages is full.
 	QueueFull Failure = "QueueFull"
 	// ReceiverLost (502) means that the pod, its program or its node was lost after accepting the message. The
 	// program may have handled it.
@@ -102,8 +94,8 @@ func (f Failure) Code() int {
 
 // Queue configures the message queue of a pod.
 type Queue struct {
-	// Worker is the name of the worker and its service, to which the agent forwards undelivered messages. It is
-	// empty for a pod without a worker.
+	// Worker is the name of the worker whose queue the pod takes messages from. Without it, the pod has a queue of its
+	// own.
 	Worker         string  `json:"worker,omitempty"`
 	Mode           Mode    `json:"mode,omitempty"`
 	Port           int32   `json:"port,omitempty"`
@@ -120,7 +112,7 @@ type Queue struct {
 // Timeout returns how long the program may take for a message.
 func (q *Queue) Timeout() time.Duration { return time.Duration(q.TimeoutSeconds) * time.Second }
 
-// MaxWait returns how long a message may wait in the queue.
+// MaxWait returns how long a message may wait in the queue, over all its attempts.
 func (q *Queue) MaxWait() time.Duration { return time.Duration(q.QueueSeconds) * time.Second }
 
 // maxAnnotation is the maximum size of a queue's configuration, in bytes.
@@ -224,25 +216,5 @@ func QueueOf(w *Worker) *Queue {
 	return q
 }
 
-// QueueReport is the state of a pod's queue.
-type QueueReport struct {
-	// Depth is the number of waiting messages, InFlight the number that the program is handling.
-	Depth    int32 `json:"depth"`
-	InFlight int32 `json:"inFlight"`
-	// Last is when the queue last accepted a message.
-	Last *metav1.Time `json:"last,omitempty"`
-}
-
-// ReportOf returns the last report about a pod's queue, or a zero report if there is none or it is invalid.
-func ReportOf(p *corev1.Pod) QueueReport {
-	var r QueueReport
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == QueueCondition {
-			if json.Unmarshal([]byte(c.Message), &r) != nil || r.Depth < 0 || r.InFlight < 0 || r.Depth > maxQueue ||
-				r.InFlight > maxConcurrency {
-				return QueueReport{}
-			}
-		}
-	}
-	return r
-}
+// LastMessageStep returns the least difference between two values of a worker's LastMessageTime, for its IdleSeconds.
+func LastMessageStep(idle time.Duration) time.Duration { return max(idle/4, time.Second) }

@@ -21,10 +21,11 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 		common.Rule(group, "workers", "create", "delete", "deletecollection", "patch", "update"),
 		common.Rule(group, "workers/scale", "patch", "update"),
 		common.Rule("", "pods/message", "create"), common.Rule("", "services/message", "create"),
+		common.Rule(group, "workers/queue", "create", "delete"),
 	}
 	view = []rbacv1.PolicyRule{
 		common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "get"),
-		common.Rule(group, "workers/scale", "get"),
+		common.Rule(group, "workers/scale", "get"), common.Rule(group, "workers/queue", "get"),
 	}
 	return controller, edit, view
 }

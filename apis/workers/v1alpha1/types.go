@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Worker is a pool of pods that receive messages from queues. Messages can be sent to its service or to one of its
+// Worker is a pool of pods that receive messages from one queue. Messages can be sent to its service or to one of its
 // pods.
 //
 // +kubebuilder:object:root=true
@@ -56,7 +56,7 @@ type WorkerSpec struct {
 
 	// Replicas is the number of pods, 0 to 1000. Defaults to 1 unless scale is set.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Scale adapts the number of pods to the length of the queues.
+	// Scale adapts the number of pods to the length of the queue.
 	Scale *WorkerScale `json:"scale,omitempty"`
 
 	// Mode is how messages reach the program. With Poll (the default), the program fetches each message over HTTP,
@@ -66,16 +66,14 @@ type WorkerSpec struct {
 	Push *WorkerPush `json:"push,omitempty"`
 	// Concurrency is the number of messages that a pod handles at once, 1 to 1000. Defaults to 1.
 	Concurrency int32 `json:"concurrency,omitempty"`
-	// QueueLimit is the maximum number of messages waiting at a pod, 1 to 100000. Further messages are rejected
-	// with 429. Their payloads are limited to 32 MiB per pod. Defaults to 1000.
+	// QueueLimit is the maximum number of messages waiting in the queue, 1 to 100000. Further messages are rejected
+	// with 429. The payloads are limited to 64 MiB. Defaults to 1000.
 	QueueLimit int32 `json:"queueLimit,omitempty"`
 	// TimeoutSeconds is how long the program may take for one message, 1 to 3600. Defaults to 60.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// QueueSeconds is how long a message may wait in a queue, 1 to 86400. Defaults to 3600.
+	// QueueSeconds is how long a message may wait in the queue for a program, 1 to 86400. After that it has failed, like
+	// after maxAttempts. Defaults to 3600.
 	QueueSeconds int32 `json:"queueSeconds,omitempty"`
-	// StartSeconds is how long a message to the service waits for the first ready pod while the worker starts, 0 to
-	// 300. Defaults to 30.
-	StartSeconds *int32 `json:"startSeconds,omitempty"`
 
 	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
@@ -134,7 +132,7 @@ type Promise string
 const (
 	// AtMostOnce delivers a message to a program once or, after a failure, never. Failures are reported.
 	AtMostOnce Promise = "AtMostOnce"
-	// AtLeastOnce stores an accepted message on the node's disk and delivers it until a program responds without an
+	// AtLeastOnce stores an accepted message on the server's disk and delivers it until a program responds without an
 	// error or maxAttempts is reached.
 	AtLeastOnce Promise = "AtLeastOnce"
 )
@@ -147,12 +145,12 @@ type WorkerDelivery struct {
 	// Defaults to 5.
 	MaxAttempts int32 `json:"maxAttempts,omitempty"`
 	// DeadLetter is a worker in the same namespace that receives messages that failed maxAttempts times. Only with
-	// AtLeastOnce. If unset, such messages are dropped and an event is recorded.
+	// AtLeastOnce. If it is unset or the worker does not exist, such messages stay in the queue as dead: 1000 of them or
+	// 16 MiB, then the oldest are dropped.
 	DeadLetter string `json:"deadLetter,omitempty"`
 }
 
-// WorkerStatus is the observed state of a Worker. The counts cover running pods as their nodes last reported them,
-// at most once a second.
+// WorkerStatus is the observed state of a Worker.
 type WorkerStatus struct {
 	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -161,19 +159,30 @@ type WorkerStatus struct {
 	ReadyReplicas int32 `json:"readyReplicas"`
 	// DesiredReplicas is the current target number of pods.
 	DesiredReplicas int32 `json:"desiredReplicas"`
-	// Depth is the number of waiting messages, InFlight the number of messages being handled.
+	// Depth is the number of waiting messages, Delayed the number of messages that wait for the end of a delay, InFlight
+	// the number of messages being handled, and Dead the number of failed messages that are kept. They are at most half
+	// a second old.
 	Depth    int32 `json:"depth"`
+	Delayed  int32 `json:"delayed,omitempty"`
 	InFlight int32 `json:"inFlight"`
-	// WakeTime is when the last message arrived while no pod was ready.
-	WakeTime *metav1.MicroTime `json:"wakeTime,omitempty"`
+	Dead     int32 `json:"dead,omitempty"`
+	// LastMessageTime is about when a message last arrived. It is kept for workers with scale.
+	LastMessageTime *metav1.Time `json:"lastMessageTime,omitempty"`
+	// QueueServer is the name of the server that keeps the queue.
+	QueueServer string `json:"queueServer,omitempty"`
 	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
-	// Conditions has the condition Ready: a pod is ready, or none is needed.
+	// Conditions has the condition Ready: a pod is ready, or none is needed; and DeadLetter, if one is set: the worker
+	// exists.
 	//
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionReady is the type of the condition that is true if messages can be handled.
-const ConditionReady = "Ready"
+const (
+	// ConditionReady is the type of the condition that is true if messages can be handled.
+	ConditionReady = "Ready"
+	// ConditionDeadLetter is the type of the condition that is false if the dead-letter worker does not exist.
+	ConditionDeadLetter = "DeadLetter"
+)

@@ -41,7 +41,6 @@ func TestValidate(t *testing.T) {
 		"concurrency":       {WorkerSpec{Image: "a", Concurrency: -1}, []string{"spec.concurrency"}},
 		"queue":             {WorkerSpec{Image: "a", QueueLimit: 100_001}, []string{"spec.queueLimit"}},
 		"timeout":           {WorkerSpec{Image: "a", TimeoutSeconds: 3601}, []string{"spec.timeoutSeconds"}},
-		"start":             {WorkerSpec{Image: "a", StartSeconds: n(301)}, []string{"spec.startSeconds"}},
 		"mode":              {WorkerSpec{Image: "a", Mode: "Pull"}, []string{"spec.mode"}},
 		"push without mode": {WorkerSpec{Image: "a", Push: &WorkerPush{}}, []string{"spec.push"}},
 		"push path": {
@@ -129,16 +128,6 @@ func TestParseQueueRefuses(t *testing.T) {
 	host.Spec.HostNetwork = true
 	_, err = ParseQueue(host)
 	require.Error(t, err, "its network namespace is the node's")
-}
-
-func TestReportOf(t *testing.T) {
-	pod := func(text string) *corev1.Pod {
-		return &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: QueueCondition, Message: text}}}}
-	}
-	require.Equal(t, int32(3), ReportOf(pod(`{"depth": 3, "inFlight": 1}`)).Depth)
-	for _, text := range []string{"", "x", `{"depth": -1}`, `{"depth": 1000000}`} {
-		require.Equal(t, QueueReport{}, ReportOf(pod(text)), "a node writes what it likes")
-	}
 }
 
 func TestTable(t *testing.T) {

@@ -19,7 +19,6 @@ const (
 	maxQueue       = 100_000
 	maxTimeout     = 3600
 	maxQueueWait   = 86400
-	maxStart       = 300
 	maxAttempts    = 100
 	maxParameters  = 64
 	maxParameter   = 16 << 10 // bytes of all parameters together
@@ -29,7 +28,6 @@ const (
 	defaultQueue     = 1000
 	defaultTimeout   = 60
 	defaultQueueWait = 3600
-	defaultStart     = 30
 	defaultAttempts  = 5
 	defaultIdle      = 60
 )
@@ -46,10 +44,6 @@ func Default(w *Worker) {
 	set(&s.QueueLimit, defaultQueue)
 	set(&s.TimeoutSeconds, defaultTimeout)
 	set(&s.QueueSeconds, defaultQueueWait)
-	if s.StartSeconds == nil {
-		start := int32(defaultStart)
-		s.StartSeconds = &start
-	}
 	if s.Mode == "" {
 		s.Mode = ModePoll
 	}
@@ -204,9 +198,6 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 	errs = append(errs, between(s.QueueLimit, 1, maxQueue, path.Child("queueLimit"))...)
 	errs = append(errs, between(s.TimeoutSeconds, 1, maxTimeout, path.Child("timeoutSeconds"))...)
 	errs = append(errs, between(s.QueueSeconds, 1, maxQueueWait, path.Child("queueSeconds"))...)
-	if s.StartSeconds != nil {
-		errs = append(errs, between(*s.StartSeconds, 0, maxStart, path.Child("startSeconds"))...)
-	}
 	if s.Mode != ModePoll && s.Mode != ModePush {
 		errs = append(errs, field.NotSupported(path.Child("mode"), s.Mode, []Mode{ModePoll, ModePush}))
 	}

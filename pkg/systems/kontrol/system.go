@@ -27,7 +27,7 @@ import (
 var pages embed.FS
 
 // New returns the system.
-func New(system.Host) system.System {
+func New() system.System {
 	hub := pull.NewHub()
 	rows := kinds(hub)
 	return system.System{

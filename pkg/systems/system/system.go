@@ -6,15 +6,18 @@ package system
 import (
 	"context"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/node/part"
@@ -27,6 +30,8 @@ type System struct {
 	own.Extension
 	// Reconcilers returns new reconcilers for each term of leadership. It may be nil.
 	Reconcilers func(Controllers) []*engine.Reconciler
+	// Serve makes its component of an API server, which runs before requests arrive. It may be nil.
+	Serve func(Server) run.Component
 	// Node makes its part of an agent. It may be nil.
 	Node func(part.Host) part.Part
 	// Operator runs its reconcilers on another API server. It may be nil.
@@ -55,11 +60,20 @@ type Operator struct {
 	Sources bool
 }
 
-// Host holds the functions that the process offers a system. The zero value is for uses without a server, such as
-// printing definitions: a handler that needs a nil field answers that this server cannot serve the request.
-type Host struct {
-	// Seal returns an authentication code that only this cluster's API servers can compute (HMAC-SHA-256).
-	Seal func(data []byte) []byte
+// Server holds what an API server offers a system's component.
+type Server struct {
+	// Name is the name of the machine.
+	Name string
+	// Dir is the server's data directory; empty if it has none that lasts.
+	Dir string
+	// Client has all permissions.
+	Client client.Interface
+	// Connect returns the base URL of a node's API and a transport that authenticates to it.
+	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
+	// Alone reports whether no other server can use the store.
+	Alone   func() bool
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

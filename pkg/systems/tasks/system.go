@@ -28,7 +28,7 @@ import (
 var pages embed.FS
 
 // New returns the system.
-func New(system.Host) system.System {
+func New() system.System {
 	rows := kinds()
 	return system.System{
 		Name:      "tasks",

@@ -5,178 +5,101 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
-	"time"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 )
 
-const batchPods = 32
-
-// messageBatch holds the messages of one request, one per line of its body.
-type messageBatch struct {
-	sender
-	wait bool
-	head http.Header
-	msgs []workers.BatchMessage
-	out  []workers.BatchResult
-	// again[i] means that msgs[i] may be sent to another pod.
-	again []bool
-}
-
-// sendBatch sends each non-empty line of the body as a message, and responds with one line each, in the same order.
-func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool) error {
-	b := &messageBatch{sender: s, wait: wait, head: head}
-	for line := range bytes.SplitSeq(body, []byte("\n")) {
+// sendBatch sends each non-empty line of the payload as a message, and responds with one line each, in the same order.
+func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispatch.Message) error {
+	var msgs []dispatch.Message
+	for line := range bytes.SplitSeq(all.Payload, []byte("\n")) {
 		if len(line) == 0 {
 			continue
 		}
-		if len(b.msgs) == workers.MaxBatch {
+		if len(msgs) == workers.MaxBatch {
 			return apierrors.NewRequestEntityTooLargeError("a batch has at most " + strconv.Itoa(workers.MaxBatch) + " messages")
 		}
-		b.msgs = append(b.msgs, workers.BatchMessage{ID: uuid.NewString(), Payload: line})
+		m := all
+		m.ID, m.Payload = uuid.NewString(), bytes.Clone(line) // a message must not keep the whole batch in memory
+		msgs = append(msgs, m)
 	}
-	if len(b.msgs) == 0 {
+	if len(msgs) == 0 {
 		return apierrors.NewBadRequest("the batch has no messages: each line of the body is one")
 	}
-	pods := s.candidates()
-	if len(pods) == 0 {
-		var err error
-		if pods, err = s.wake(ctx); err != nil {
-			return err
+	a, err := s.find(ctx)
+	if err != nil {
+		return err
+	}
+	out := make([]workers.BatchResult, len(msgs))
+	var waits sync.WaitGroup
+	var size atomic.Int64
+	for i := range msgs {
+		msgs[i].Target = a.pod
+		if out[i].ID = msgs[i].ID; !all.Deadline.IsZero() {
+			waits.Add(1)
+			msgs[i].Done = func(o dispatch.Outcome) {
+				defer waits.Done()
+				reply(&out[i], &o, &size)
+			}
 		}
 	}
-	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	b.send(ctx, pods)
+	for i, err := range s.dispatch.Send(a.key, a.config, msgs)() {
+		switch {
+		case err != nil:
+			var status *apierrors.StatusError
+			if errors.As(refused(a, err), &status) {
+				r := &status.ErrStatus
+				out[i].Code, out[i].Reason, out[i].Message = int(r.Code), workers.Failure(r.Reason), r.Message
+			}
+			if msgs[i].Done != nil {
+				waits.Done()
+			}
+		case msgs[i].Done == nil:
+			out[i].Code = http.StatusAccepted
+		}
+	}
+	stop := context.AfterFunc(ctx, func() {
+		for i := range msgs {
+			s.dispatch.Cancel(a.key, msgs[i].ID)
+		}
+	})
+	waits.Wait()
+	stop()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(http.StatusOK)
 	lines := json.NewEncoder(w)
 	lines.SetEscapeHTML(false)
-	for i := range b.out {
-		if err := lines.Encode(&b.out[i]); err != nil {
+	for i := range out {
+		if err := lines.Encode(&out[i]); err != nil {
 			return nil //nolint:nilerr // the sender is gone
 		}
 	}
 	return nil
 }
 
-// send distributes the messages over the pods. Refused messages go to other pods, in at most mostReceivers rounds.
-func (b *messageBatch) send(ctx context.Context, pods []*corev1.Pod) {
-	b.out, b.again = make([]workers.BatchResult, len(b.msgs)), make([]bool, len(b.msgs))
-	rest := make([]int, len(b.msgs))
-	for i := range rest {
-		rest[i] = i
-		b.out[i].ID = b.msgs[i].ID
+// reply records the outcome of a message of a batch, whose replies have size bytes so far.
+func reply(r *workers.BatchResult, o *dispatch.Outcome, size *atomic.Int64) {
+	defer o.Free()
+	r.Pod = o.Pod
+	switch {
+	case o.Failure != "":
+		r.Code, r.Reason, r.Message = o.Failure.Code(), o.Failure, failure(o).ErrStatus.Message
+	case size.Add(int64(len(o.Payload))) > workers.MaxBatchReplies:
+		r.Code, r.Reason = workers.HandlerFailed.Code(), workers.HandlerFailed
+		r.Message = "the replies to the batch have more than " + strconv.Itoa(workers.MaxBatchReplies) + " bytes"
+	case utf8.Valid(o.Payload):
+		r.Code, r.Reply = http.StatusOK, string(o.Payload)
+	default:
+		r.Code, r.Binary = http.StatusOK, bytes.Clone(o.Payload)
 	}
-	for round := 0; round < mostReceivers && len(rest) > 0 && len(pods) > 0; round++ {
-		now := pods[:min(len(pods), batchPods)]
-		of := make([][]int, len(now))
-		first := rand.IntN(len(now))
-		for n, i := range rest {
-			to := (first + n) % len(now)
-			of[to] = append(of[to], i)
-		}
-		var wg sync.WaitGroup
-		for to, list := range of {
-			if len(list) > 0 {
-				wg.Go(func() { b.post(ctx, now[to], list) })
-			}
-		}
-		wg.Wait()
-		rest = slices.DeleteFunc(rest, func(i int) bool { return !b.again[i] })
-		full := map[string]bool{}
-		for _, i := range rest {
-			full[b.out[i].Pod] = true
-		}
-		pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return full[p.Name] })
-	}
-}
-
-// post sends the messages with the indexes in list to a pod's node, and records their results.
-func (b *messageBatch) post(ctx context.Context, p *corev1.Pod, list []int) {
-	outcomes, elsewhere, err := b.exchange(ctx, p, list)
-	for n, i := range list {
-		r := &b.out[i]
-		*r = workers.BatchResult{ID: r.ID, Pod: p.Name}
-		b.again[i] = elsewhere
-		var status *apierrors.StatusError
-		switch {
-		case errors.As(err, &status):
-			r.Code, r.Reason, r.Message = int(status.ErrStatus.Code), workers.Failure(status.ErrStatus.Reason),
-				status.ErrStatus.Message
-		case outcomes[n].Failure != "":
-			o := &outcomes[n]
-			r.Code, r.Reason, r.Message = o.Failure.Code(), o.Failure, "pod "+p.Name+": "+o.Text
-			b.again[i] = o.Untouched && (o.Failure == workers.NoReceiver || o.Failure == workers.QueueFull)
-		case !b.wait:
-			r.Code = http.StatusAccepted
-		case utf8.Valid(outcomes[n].Payload):
-			r.Code, r.Reply = http.StatusOK, string(outcomes[n].Payload)
-		default:
-			r.Code, r.Binary = http.StatusOK, outcomes[n].Payload
-		}
-	}
-}
-
-// exchange sends the messages with the indexes in list to a pod's node. Its error is a StatusError. elsewhere reports
-// whether the messages may be sent to other pods after the error.
-func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod,
-	list []int) (outcomes []workers.BatchOutcome, elsewhere bool, err error) {
-	msgs := make([]workers.BatchMessage, len(list))
-	for n, i := range list {
-		msgs[n] = b.msgs[i]
-		if !b.wait {
-			msgs[n].Receipt = b.receipt(p, b.head.Get("Content-Type"), msgs[n].Payload)
-		}
-	}
-	body, err := json.Marshal(msgs)
-	if err != nil {
-		return nil, false, apierrors.NewInternalError(err)
-	}
-	head := b.head.Clone()
-	head.Del(workers.HeaderID)
-	if deadline, ok := ctx.Deadline(); ok && b.wait {
-		head.Set(workers.HeaderWait, "true")
-		head.Set(workers.HeaderTimeout, time.Until(deadline).String())
-	}
-	if !b.wait {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, acceptTime)
-		defer cancel()
-	}
-	res, elsewhere, err := b.toNode(ctx, p, "messageBatches", head, body)
-	if err != nil {
-		return nil, elsewhere, err
-	}
-	defer res.Body.Close()
-	text, err := bounded.All(res.Body, workers.MaxBatchOutcomes)
-	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); err == nil && f != "" {
-		return nil, true, failed(f, res.StatusCode, "pod "+p.Name+": "+string(text[:min(len(text), 1024)]))
-	}
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %.1024s", res.Status, text)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &outcomes)
-	}
-	if err == nil && len(outcomes) != len(list) {
-		err = errors.New("the node answered for another number of messages")
-	}
-	if err != nil {
-		return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway,
-			"the node of pod "+p.Name+" was lost while it had the messages, which may have been handled: "+err.Error())
-	}
-	return outcomes, false, nil
 }

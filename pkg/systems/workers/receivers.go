@@ -1,6 +1,8 @@
 package workers
 
 import (
+	"context"
+	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -9,77 +11,74 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
 const (
 	// defaultWait is the default time that a sender waits for the reply, maxWait the longest time it may ask for.
 	defaultWait = time.Minute
 	maxWait     = time.Hour
-	// mostReceivers bounds the pods of a service that are tried while they refuse a message.
-	mostReceivers = 5
 	// maxContentType bounds the media type of a message, in bytes.
 	maxContentType = 256
-	// acceptTime bounds the time in which a node accepts a message without a reply.
-	acceptTime = 15 * time.Second
 )
 
 var (
 	podKind     = corev1.SchemeGroupVersion.WithKind("Pod")
 	serviceKind = corev1.SchemeGroupVersion.WithKind("Service")
+	nodeKind    = corev1.SchemeGroupVersion.WithKind("Node")
 	workerKind  = workers.GroupVersion.WithKind("Worker")
 )
 
-// messaging sends messages to pods and services.
+// messaging puts messages for pods and services into queues.
 type messaging struct {
-	host system.Host
 	// here is the node of this process; nil while no agent runs in it.
 	here atomic.Pointer[node]
-	// local replaces here in tests.
-	local func(name string) localNode
+	// queues are nil while they do not run.
+	queues atomic.Pointer[queues]
 }
 
-// localNode is a node agent in this process. Its RoundTrip calls the agent's API without a connection.
-type localNode interface {
-	http.RoundTripper
-	// Accept queues messages in order and reports each outcome through Done. It blocks only on the disk.
-	Accept(list []*workers.Delivery)
-}
-
-// localNode returns the agent of a node, or nil if it is not in this process.
-func (m *messaging) localNode(name string) localNode {
-	if m.local != nil {
-		return m.local(name)
-	}
-	if n := m.here.Load(); n != nil && n.name == name {
-		return n
-	}
-	return nil
+// address is a queue for a message.
+type address struct {
+	key    queue.Key
+	pod    string // the only pod that may get the message; "" means any
+	config *workers.Queue
 }
 
 func (m *messaging) pod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := builtin.AdmitProxy(req, on, "message"); err != nil {
 		return nil, err
 	}
-	_, _, name := on.Target()
-	if on.Read(podKind, namespaceOf(on), name) == nil {
+	_, namespace, name := on.Target()
+	if on.Read(podKind, namespace, name) == nil {
 		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
-	return sender{messaging: m, on: on, candidates: func() []*corev1.Pod {
-		if p, ok := on.Read(podKind, namespaceOf(on), name).(*corev1.Pod); ok && receives(p) {
-			return []*corev1.Pod{p}
+	s, err := m.sender(on)
+	if err != nil {
+		return nil, err
+	}
+	s.find = func(ctx context.Context) (address, error) {
+		p, ok := on.Read(podKind, namespace, name).(*corev1.Pod)
+		if !ok || p.DeletionTimestamp != nil {
+			return address{}, s.none("is being deleted")
 		}
-		return nil
-	}}, nil
+		a, err := s.queueOf(ctx, p)
+		if a.key.Worker != "" {
+			a.pod = p.Name
+		}
+		return a, err
+	}
+	return s, nil
 }
 
-// service returns a handler that sends a message to a random ready pod of a service.
+// service returns a handler for a service: the messages of a worker's service go to the worker's queue, others to the
+// queue of a random ready pod.
 func (m *messaging) service(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := builtin.AdmitProxy(req, on, "message"); err != nil {
 		return nil, err
@@ -89,18 +88,96 @@ func (m *messaging) service(req *http.Request, on kind.Connection) (http.Handler
 	if !ok {
 		return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
 	}
-	s := sender{messaging: m, on: on, candidates: func() []*corev1.Pod { return endpointPods(on, svc) }}
+	s, err := m.sender(on)
+	if err != nil {
+		return nil, err
+	}
 	if ref := metav1.GetControllerOfNoCopy(svc); ref != nil && ref.Kind == workerKind.Kind &&
 		ref.APIVersion == workers.GroupVersion.String() {
-		s.worker = ref.Name
-		s.starting = func() []*corev1.Pod { return selectedPods(on, svc) }
+		s.find = func(ctx context.Context) (address, error) { return s.worker(ctx, namespace, ref.Name, nil) }
+		return s, nil
+	}
+	s.find = func(ctx context.Context) (address, error) {
+		pods := endpointPods(on, svc)
+		if len(pods) == 0 {
+			return address{}, s.none("has no ready pod that takes messages")
+		}
+		return s.queueOf(ctx, pods[rand.IntN(len(pods))]) //nolint:gosec // to spread messages
 	}
 	return s, nil
 }
 
-func namespaceOf(on kind.Connection) string {
-	_, namespace, _ := on.Target()
-	return namespace
+func (m *messaging) sender(on kind.Connection) (sender, error) {
+	q := m.queues.Load()
+	if q == nil {
+		return sender{}, failed(workers.NoReceiver, http.StatusServiceUnavailable, "this server's message queues start")
+	}
+	return sender{queues: q, on: on}, nil
+}
+
+// none returns the error of a target without a queue.
+func (s sender) none(what string) error {
+	r, _, name := s.on.Target()
+	return failed(workers.NoReceiver, http.StatusServiceUnavailable, r.Singular+" "+name+" "+what)
+}
+
+// queueOf returns the queue of a pod.
+func (s sender) queueOf(ctx context.Context, p *corev1.Pod) (address, error) {
+	c, err := workers.ParseQueue(p)
+	if err != nil {
+		return address{}, s.none("has an invalid message queue: " + err.Error())
+	}
+	if c == nil {
+		return address{}, s.none("has no message queue: it needs the annotation " + workers.AnnotationQueue)
+	}
+	a := address{key: dispatch.KeyOf(p, c), config: c}
+	if a.key.Worker == "" {
+		return a, nil
+	}
+	return s.worker(ctx, p.Namespace, a.key.Worker, c)
+}
+
+// worker returns the queue of a worker, which may be the name in an annotation only; c is its configuration then.
+func (s sender) worker(ctx context.Context, namespace, name string, c *workers.Queue) (address, error) {
+	a := address{key: queue.Key{Namespace: namespace, Worker: name}, config: c}
+	w, ok := s.on.Read(workerKind, namespace, name).(*workers.Worker)
+	switch {
+	case ok:
+		a.config = workers.QueueOf(w)
+		return a, s.home(ctx, w)
+	case c == nil:
+		return a, s.none("belongs to worker " + name + ", which was deleted")
+	}
+	return a, nil
+}
+
+// home returns nil if this server keeps the worker's queue, and records that before the first message. A server that is
+// no longer in the cluster is replaced.
+func (s sender) home(ctx context.Context, w *workers.Worker) error {
+	elsewhere := func(w *workers.Worker) bool {
+		at := w.Status.QueueServer
+		return at != "" && at != s.host.Name && !s.host.Alone() && s.on.Read(nodeKind, "", at) != nil
+	}
+	if w.Status.QueueServer == s.host.Name {
+		return nil
+	}
+	if !elsewhere(w) {
+		if err := s.on.Change(ctx, workerKind, w.Namespace, w.Name, func(o client.Object) (client.Object, error) {
+			if now, ok := o.(*workers.Worker); ok {
+				if w = now; !elsewhere(now) {
+					now.Status.QueueServer = s.host.Name
+				}
+			}
+			return o, nil
+		}); err != nil {
+			return err
+		}
+	}
+	if elsewhere(w) {
+		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the "+
+			"queue of worker "+w.Name+": send to that server, or delete its Node if it does not return")
+	}
+	return nil
 }
 
 // receives reports whether a pod can receive messages: it has a queue and is ready.
@@ -126,20 +203,6 @@ func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) 
 			if p, ok := on.Read(podKind, svc.Namespace, ep.TargetRef.Name).(*corev1.Pod); ok && receives(p) {
 				pods = append(pods, p)
 			}
-		}
-	}
-	return pods
-}
-
-// selectedPods returns the receivers that a service selects, including pods without an endpoint yet.
-func selectedPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) {
-	if len(svc.Spec.Selector) == 0 {
-		return nil
-	}
-	selector := labels.SelectorFromSet(svc.Spec.Selector)
-	for _, o := range on.List(podKind, svc.Namespace) {
-		if p, ok := o.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) && receives(p) {
-			pods = append(pods, p)
 		}
 	}
 	return pods

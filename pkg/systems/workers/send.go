@@ -4,31 +4,33 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
+// sender sends the messages of one request or connection.
 type sender struct {
-	*messaging
-	on         kind.Connection
-	candidates func() []*corev1.Pod
-	worker     string               // the service's worker; "" if there is none
-	starting   func() []*corev1.Pod // candidates while a worker starts
+	*queues
+	on kind.Connection
+	// find returns the queue for a message.
+	find func(ctx context.Context) (address, error)
 }
 
 // ServeHTTP implements http.Handler.
@@ -50,7 +52,31 @@ func failed(f workers.Failure, code int, message string) *apierrors.StatusError 
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
+// refused returns the error of a message that the queue did not accept.
+func refused(a address, err error) error {
+	f := workers.QueueFull
+	text := fmt.Sprintf("queue %s: %v", a.key, err)
+	switch {
+	case errors.Is(err, queue.ErrFull):
+		text = fmt.Sprintf("queue %s is full: it has at most %d messages and 64 MiB", a.key, a.config.Limit)
+	case errors.Is(err, queue.ErrClosed):
+		f = workers.NoReceiver
+	}
+	return failed(f, f.Code(), text)
+}
+
+// fromNode reports whether a node sends the message under its own name. Former versions let nodes send messages, with a
+// role that clusters may still have.
+func fromNode(req *http.Request) bool {
+	u, ok := request.UserFrom(req.Context())
+	return ok && slices.Contains(u.GetGroups(), user.NodesGroup)
+}
+
 func (s sender) send(w http.ResponseWriter, req *http.Request) error {
+	if fromNode(req) {
+		r, _, name := s.on.Target()
+		return apierrors.NewForbidden(r.GR(), name, errors.New("nodes may not send messages"))
+	}
 	if streamed(req) {
 		return s.serveStream(w, req)
 	}
@@ -58,70 +84,131 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 		if req.Header.Get("Expect") == "" { // some clients send everything before they read the status
 			_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
 		}
-		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
+		return errTooLarge()
 	}
 	wait, timeout, err := waitOf(req)
 	if err != nil {
 		return err
 	}
-	node := fromNode(req)
 	batch, err := flagOf(req.URL.Query(), "batch")
 	if err != nil {
 		return err
 	}
-	if t := req.Header.Get("Content-Type"); len(t) > maxContentType {
+	m := dispatch.Message{Message: queue.Message{ID: uuid.NewString(), ContentType: req.Header.Get("Content-Type")}}
+	switch {
+	case len(m.ContentType) > maxContentType:
 		return apierrors.NewBadRequest("Content-Type has at most " + strconv.Itoa(maxContentType) + " bytes")
+	case m.ContentType == "":
+		m.ContentType = "application/octet-stream"
 	}
-	body, err := bounded.All(req.Body, workers.MaxPayload)
+	if v := req.Header.Get("Traceparent"); len(v) <= 128 {
+		m.Trace = v
+	}
+	m.Payload, err = bounded.All(req.Body, workers.MaxPayload)
 	var large *bounded.TooLargeError
 	if errors.As(err, &large) {
 		_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
-		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
+		return errTooLarge()
 	}
 	if err != nil {
 		return apierrors.NewBadRequest("the message could not be read: " + err.Error())
 	}
-	if node {
-		if _, _, name := s.on.Target(); batch || !s.mayForward(req, body, name) {
-			return apierrors.NewForbidden(corev1.Resource("services"), name, errNotGiven)
-		}
+	if wait {
+		m.Deadline = time.Now().Add(timeout)
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), timeout)
-	defer cancel()
-	deadline := time.Now().Add(timeout)
-	id := uuid.NewString()
-	head := s.header(req, id)
+	if err := schedule(&m.Message, req.URL.Query(), time.Now()); err != nil {
+		return err
+	}
 	if batch {
-		return s.sendBatch(ctx, w, head, body, wait)
+		return s.sendBatch(req.Context(), w, m)
 	}
-	w.Header().Set(workers.HeaderID, id)
-	return s.try(ctx, w, head, body, wait, deadline)
+	return s.sendOne(req.Context(), w, m)
 }
 
-// try sends a message to one receiver after the other until one accepts it, and responds. Without receivers it wakes
-// the worker.
-func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool,
-	deadline time.Time) error {
-	pods := s.candidates()
-	if len(pods) == 0 {
-		var err error
-		if pods, err = s.wake(ctx); err != nil {
-			return err
+func errTooLarge() error {
+	return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
+}
+
+// sendOne sends a message, and waits for the reply if it has a deadline.
+func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.Message) error {
+	a, err := s.find(ctx)
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set(workers.HeaderID, m.ID)
+	m.Target = a.pod
+	var got chan dispatch.Outcome
+	if !m.Deadline.IsZero() {
+		got = make(chan dispatch.Outcome, 1)
+		m.Done = func(o dispatch.Outcome) { got <- o }
+	}
+	if err := s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]; err != nil {
+		return refused(a, err)
+	}
+	if got == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return nil
+	}
+	var o dispatch.Outcome
+	select {
+	case o = <-got:
+	case <-ctx.Done():
+		s.dispatch.Cancel(a.key, m.ID)
+		o = <-got
+	}
+	defer o.Free()
+	if o.Pod != "" {
+		h.Set(workers.HeaderPod, o.Pod)
+	}
+	if o.Failure != "" {
+		h.Set(workers.HeaderFailure, string(o.Failure))
+		if o.ErrorType != "" {
+			h.Set(workers.HeaderErrorType, o.ErrorType)
+		}
+		return failure(&o)
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set(workers.HeaderAttempt, strconv.Itoa(int(o.Attempts)))
+	if o.ContentType == "" {
+		o.ContentType = "application/octet-stream"
+	}
+	h.Set("Content-Type", o.ContentType)
+	h.Set("Content-Length", strconv.Itoa(len(o.Payload)))
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.Copy(w, bytes.NewReader(o.Payload))
+	return nil
+}
+
+// failure returns the error of a message that failed.
+func failure(o *dispatch.Outcome) *apierrors.StatusError {
+	text := o.Text
+	if o.Pod != "" {
+		text = "pod " + o.Pod + ": " + text
+	}
+	err := failed(o.Failure, o.Failure.Code(), text)
+	err.ErrStatus.Details.Causes[0].Field = o.ErrorType
+	return err
+}
+
+// maxSchedule bounds the delay and the life that a sender chooses for a message.
+const maxSchedule = 24 * time.Hour
+
+// schedule sets when a message may be handled first, and when it fails if it has not been handled.
+func schedule(m *queue.Message, q url.Values, now time.Time) error {
+	for name, at := range map[string]*time.Time{"delay": &m.Due, "expire": &m.Expires} {
+		if text := q.Get(name); text != "" {
+			d, err := time.ParseDuration(text)
+			if err != nil || d <= 0 || d > maxSchedule {
+				return apierrors.NewBadRequest(name + " must be a duration above 0 and up to " + maxSchedule.String())
+			}
+			*at = now.Add(d)
 		}
 	}
-	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	var last error
-	for _, p := range pods[:min(len(pods), mostReceivers)] {
-		if wait {
-			head.Set(workers.HeaderWait, "true")
-			head.Set(workers.HeaderTimeout, time.Until(deadline).String())
-		}
-		var elsewhere bool
-		if elsewhere, last = s.post(ctx, w, p, head, body, wait); !elsewhere {
-			return last
-		}
+	if !m.Expires.IsZero() && m.Expires.Before(m.Due) {
+		return apierrors.NewBadRequest("expire must not be before delay")
 	}
-	return last
+	return nil
 }
 
 // waitOf returns whether a sender waits for the reply, and its timeout: for the reply, or else for the acceptance.
@@ -160,169 +247,4 @@ func flagOf(q url.Values, name string) (bool, error) {
 		return false, apierrors.NewBadRequest(name + " must be true or false")
 	}
 	return on, nil
-}
-
-func (s sender) header(req *http.Request, id string) http.Header {
-	head := http.Header{}
-	contentType := req.Header.Get("Content-Type")
-	if contentType == "" {
-		contentType = "application/octet-stream"
-	}
-	head.Set("Content-Type", contentType)
-	head.Set(workers.HeaderID, id)
-	if v := req.Header.Get("Traceparent"); v != "" && len(v) <= 128 {
-		head.Set("Traceparent", v)
-	}
-	// Only nodes, which forward messages, may set the earlier attempts and the dead letter.
-	if fromNode(req) {
-		for _, name := range []string{workers.HeaderAttempt, workers.HeaderDeadLetter} {
-			if v := req.Header.Get(name); v != "" && len(v) <= 8<<10 {
-				head.Set(name, v)
-			}
-		}
-	}
-	return head
-}
-
-// wake requests a pod for a worker that has none, and waits for it.
-func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
-	r, namespace, name := s.on.Target()
-	none := failed(workers.NoReceiver, http.StatusServiceUnavailable,
-		"no ready pod of "+r.Singular+" "+strconv.Quote(name)+" takes messages")
-	if s.worker == "" {
-		return nil, none
-	}
-	worker, ok := s.on.Read(workerKind, namespace, s.worker).(*workers.Worker)
-	if !ok || worker.Spec.Scale == nil && worker.Spec.Replicas != nil && *worker.Spec.Replicas == 0 ||
-		worker.Spec.StartSeconds == nil {
-		return nil, none
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(*worker.Spec.StartSeconds)*time.Second)
-	defer cancel()
-	if worker.Spec.Scale != nil && needsWake(worker) {
-		err := s.on.Change(ctx, workerKind, namespace, s.worker, func(o client.Object) (client.Object, error) {
-			if now, ok := o.(*workers.Worker); ok && needsWake(now) { // otherwise nothing is written
-				at := metav1.NowMicro()
-				now.Status.WakeTime = &at
-			}
-			return o, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	var pods []*corev1.Pod
-	if err := s.on.Await(ctx, podKind, namespace, func() bool { pods = s.starting(); return len(pods) > 0 }); err != nil {
-		return nil, failed(workers.NoReceiver, http.StatusServiceUnavailable,
-			"no pod of worker "+strconv.Quote(s.worker)+" was ready within "+strconv.Itoa(int(*worker.Spec.StartSeconds))+" s")
-	}
-	return pods, nil
-}
-
-// needsWake reports whether a message must wake the worker: at most once in half of its idle time.
-func needsWake(w *workers.Worker) bool {
-	at := w.Status.WakeTime
-	return w.Spec.Scale != nil &&
-		(at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
-}
-
-// toNode posts to a path on a pod's node. elsewhere is true if nothing was sent, so another pod may be tried.
-func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header,
-	body []byte) (res *http.Response, elsewhere bool, err error) {
-	var transport http.RoundTripper
-	location, connected := &url.URL{}, false
-	if local := s.localNode(p.Spec.NodeName); local != nil {
-		transport, connected = local, true
-	} else {
-		if location, transport, err = s.on.Node(ctx, p.Spec.NodeName); err != nil {
-			return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable,
-				"the node of pod "+p.Name+" cannot be reached: "+err.Error())
-		}
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-			GotConn: func(httptrace.GotConnInfo) { connected = true },
-		})
-	}
-	u := &url.URL{
-		Scheme: location.Scheme,
-		Host:   location.Host,
-		Path:   "/" + path + "/" + p.Namespace + "/" + p.Name + "/" + string(p.UID),
-	}
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, false, apierrors.NewInternalError(err)
-	}
-	out.Header = head.Clone()
-	res, err = transport.RoundTrip(out) //nolint:bodyclose // the caller does
-	switch {
-	case err == nil:
-		return res, false, nil
-	case !connected:
-		return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable,
-			"the node of pod "+p.Name+" cannot be reached: "+err.Error())
-	case ctx.Err() != nil:
-		return nil, false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout,
-			"there was no answer from pod "+p.Name+" in time")
-	}
-	return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway,
-		"the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
-}
-
-// post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
-func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte,
-	wait bool) (elsewhere bool, err error) {
-	if !wait {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, acceptTime)
-		defer cancel()
-		head.Del(workers.HeaderReceipt) // the receipt of the previous pod
-		if r := s.receipt(p, head.Get("Content-Type"), body); r != "" {
-			head.Set(workers.HeaderReceipt, r)
-		}
-	}
-	res, elsewhere, err := s.toNode(ctx, p, "messages", head, body)
-	if err != nil {
-		return elsewhere, err
-	}
-	defer res.Body.Close()
-	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" || res.StatusCode >= 300 {
-		text, _ := bounded.All(res.Body, 8<<10)
-		if f == "" {
-			return false, apierrors.NewGenericServerResponse(res.StatusCode, "create", corev1.Resource("pods/message"), p.Name,
-				string(text), 0, true)
-		}
-		untouched := res.Header.Get(workers.HeaderUntouched) == "true"
-		e := failed(f, res.StatusCode, "pod "+p.Name+": "+string(text))
-		if kind := res.Header.Get(workers.HeaderErrorType); kind != "" {
-			w.Header().Set(workers.HeaderErrorType, kind)
-			e.ErrStatus.Details.Causes[0].Field = kind
-		}
-		w.Header().Set(workers.HeaderFailure, string(f))
-		w.Header().Set(workers.HeaderPod, p.Name)
-		return untouched && (f == workers.NoReceiver || f == workers.QueueFull), e
-	}
-	h := w.Header()
-	h.Set(workers.HeaderPod, p.Name)
-	h.Del(workers.HeaderFailure)
-	if !wait {
-		w.WriteHeader(http.StatusAccepted)
-		return false, nil
-	}
-	reply, err := bounded.All(res.Body, workers.MaxPayload)
-	if err != nil {
-		return false, failed(workers.ReceiverLost, http.StatusBadGateway,
-			"the reply of pod "+p.Name+" broke off: "+err.Error())
-	}
-	h.Set("X-Content-Type-Options", "nosniff")
-	for _, name := range []string{"Content-Type", workers.HeaderAttempt} {
-		if v := res.Header.Get(name); v != "" {
-			h.Set(name, v)
-		}
-	}
-	if res.Header.Get("Content-Type") == "" {
-		h.Set("Content-Type", "application/octet-stream")
-	}
-	h.Set("Content-Length", strconv.Itoa(len(reply)))
-	w.WriteHeader(http.StatusOK)
-	_, _ = io.Copy(w, bytes.NewReader(reply))
-	return false, nil
 }

@@ -13,19 +13,15 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
 const (
 	// streamWindow bounds the unanswered messages of a connection. Further ones are not read.
 	streamWindow = 256
-	// streamForwards bounds the messages that are being forwarded to other nodes, or wait for a pod to start.
-	streamForwards = 64
-	// streamBatch bounds the messages that the node in this process gets together.
+	// streamBatch bounds the messages that are queued together.
 	streamBatch = 64
 	// streamLife is the time after which clients must authenticate again on another connection, streamGrace the time
 	// they have to leave.
@@ -37,8 +33,8 @@ const (
 	streamStall = 30 * time.Second
 )
 
-// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers.
-// Messages to other nodes have a goroutine each, messages to the node in this process have none.
+// messageStream is a connection of a sender (package frame). One goroutine reads and queues messages, one writes
+// answers.
 type messageStream struct {
 	sender
 	req    *http.Request
@@ -48,22 +44,20 @@ type messageStream struct {
 	in     *bufio.Reader
 	out    *bufio.Writer
 
-	slots    chan struct{}      // one element per unanswered message
-	answers  chan *streamAnswer // has room for all of them
-	forwards chan struct{}
-	open     sync.WaitGroup // unanswered messages
+	slots   chan struct{}      // one element per unanswered message
+	answers chan *streamAnswer // has room for all of them
+	open    sync.WaitGroup     // unanswered messages
 
 	mu      sync.Mutex
 	pending map[string]*streamMessage
 
 	// The following fields belong to the reading goroutine.
-	receivers []*corev1.Pod
-	since     time.Time // when receivers were looked up
-	checked   time.Time
-	node      localNode
-	batch     []*streamMessage // messages for node
-	leave     *time.Timer      // ends the connection of a client that does not leave
-	last      bool             // the sender has sent its last message
+	to      address
+	since   time.Time // when to was looked up
+	checked time.Time
+	batch   []*streamMessage // messages that are not queued yet
+	leave   *time.Timer      // ends the connection of a client that does not leave
+	last    bool             // the sender has sent its last message
 }
 
 type streamAnswer struct {
@@ -78,10 +72,6 @@ func streamed(req *http.Request) bool {
 }
 
 func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
-	if fromNode(req) {
-		_, _, name := s.on.Target()
-		return apierrors.NewForbidden(corev1.Resource("services"), name, errNotGiven)
-	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return apierrors.NewBadRequest("Upgrade: " + frame.SendProtocol + " needs HTTP/1.1")
@@ -118,8 +108,7 @@ func newMessageStream(s sender, req *http.Request, conn net.Conn, in *bufio.Read
 		sender: s, req: req, ctx: ctx, cancel: cancel, conn: conn, in: in, out: bufio.NewWriterSize(conn, 16<<10),
 		checked: time.Now(),
 		slots:   make(chan struct{}, streamWindow), answers: make(chan *streamAnswer, streamWindow+1),
-		forwards: make(chan struct{}, streamForwards),
-		pending:  map[string]*streamMessage{}, leave: time.AfterFunc(streamLife+streamGrace, cancel),
+		pending: map[string]*streamMessage{}, leave: time.AfterFunc(streamLife+streamGrace, cancel),
 	}
 	_, _ = c.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.SendProtocol +
 		"\r\n" +
@@ -248,7 +237,9 @@ func (c *messageStream) message(h *frame.Head, size int) bool {
 		m.fail(err)
 		return true
 	}
-	c.route(m)
+	if c.batch = append(c.batch, m); len(c.batch) == streamBatch {
+		c.deliver()
+	}
 	return true
 }
 
@@ -276,21 +267,4 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 	}
 	c.checked = now
 	return nil
-}
-
-// deliver passes the batch to the node in this process.
-func (c *messageStream) deliver() {
-	if len(c.batch) == 0 {
-		return
-	}
-	list := make([]*workers.Delivery, len(c.batch))
-	for i, m := range c.batch {
-		list[i] = m.delivery()
-	}
-	c.node.Accept(list)
-	for i, m := range c.batch {
-		m.delivered(list[i])
-		c.batch[i] = nil
-	}
-	c.batch = c.batch[:0]
 }

@@ -4,38 +4,124 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 	streams "github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
-// streaming is a connection to a service with a pod on this node ("local") and one on another node.
+// streaming is a connection to the queue of a pod, which is in the annotation of a worker without an object. The test
+// acts as the pod's program.
 type streaming struct {
-	sealed
+	kind.Connection
+	queues *queues
+	came   chan *workers.Delivery
+	config *workers.Queue
+
 	mu   sync.Mutex
 	held int
 	most int
-	came chan *workers.Delivery
-	full bool
+}
+
+type cached struct {
+	client.Interface
+	cache ctrlcache.Cache
+}
+
+func (c cached) Cache() ctrlcache.Cache { return c.cache }
+
+// informers tell when a handler was added: a fake informer does not repeat objects.
+type informers struct {
+	*informertest.FakeInformers
+	added chan struct{}
+}
+
+type informer struct {
+	ctrlcache.Informer
+	added chan struct{}
+}
+
+func (i informers) GetInformer(ctx context.Context, o ctrl.Object,
+	options ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	of, err := i.FakeInformers.GetInformer(ctx, o, options...)
+	return informer{of, i.added}, err
+}
+
+func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
+	defer func() { i.added <- struct{}{} }()
+	return i.Informer.AddEventHandler(h)
+}
+
+func newStreaming(t *testing.T, config workers.Queue) *streaming {
+	c := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100), config: &config}
+	scheme := runtime.NewScheme()
+	require.NoError(t, corev1.AddToScheme(scheme))
+	require.NoError(t, workers.AddToScheme(scheme))
+	all := informers{&informertest.FakeInformers{Scheme: scheme}, make(chan struct{}, 2)}
+	pods, err := all.FakeInformerFor(t.Context(), &corev1.Pod{})
+	require.NoError(t, err)
+	messages, err := queue.Open(queue.Config{
+		File: filepath.Join(t.TempDir(), "queues.db"), Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	d := dispatch.New(dispatch.Config{
+		Queues: messages, Client: cached{cache: all}, Server: "s", Logger: slog.New(slog.DiscardHandler),
+		Local: func(string) dispatch.Node { return c },
+		Connect: func(context.Context, string) (*url.URL, http.RoundTripper, error) {
+			return nil, nil, errors.New("no other node")
+		},
+	})
+	require.NoError(t, d.Start(t.Context()))
+	<-all.added
+	d.Purge(queue.Key{Namespace: "ns", Worker: "w"}, false) // starts following pods
+	<-all.added
+	pods.Add(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "p", UID: "p", Annotations: map[string]string{workers.AnnotationQueue: config.Annotation()},
+		},
+		Spec: corev1.PodSpec{NodeName: "n"},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	})
+	c.queues = &queues{messages: messages, dispatch: d}
+	t.Cleanup(func() {
+		d.Stop()
+		require.NoError(t, messages.Close())
+	})
+	return c
 }
 
 func (c *streaming) Target() (*kind.Resource, string, string) {
-	return &kind.Resource{Plural: "services"}, "ns", "w"
+	return &kind.Resource{Plural: "services", Singular: "service"}, "ns", "w"
 }
+
+func (c *streaming) Recheck(context.Context) error { return nil }
 
 func (c *streaming) Hold(n int) error {
 	c.mu.Lock()
@@ -60,51 +146,51 @@ func (c *streaming) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	}
 }
 
-func (c *streaming) LocalNode(string) localNode { return c }
-
 func (c *streaming) Accept(list []*workers.Delivery) {
 	for _, d := range list {
-		if c.full {
-			d.Done(workers.Delivered{
-				BatchOutcome: workers.BatchOutcome{Failure: workers.QueueFull, Text: "full", Untouched: true},
-			})
-			continue
-		}
-		if d.Deadline.IsZero() {
-			d.Done(workers.Delivered{})
-		} else {
-			d.Cancel = sync.OnceFunc(func() {
-				d.Done(workers.Delivered{BatchOutcome: workers.BatchOutcome{Failure: workers.HandlerTimeout, Text: "gone"}})
-			})
-		}
 		c.came <- d
 	}
 }
 
-func streamTo(t *testing.T, on *streaming, who user.Info) (*streams.Sender, *sync.WaitGroup) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{NodeName: "local"}}
+func (c *streaming) sender() sender {
+	return sender{queues: c.queues, on: c, find: func(context.Context) (address, error) {
+		return address{key: queue.Key{Namespace: "ns", Worker: "w"}, config: c.config}, nil
+	}}
+}
+
+// serve serves messages from a user and returns their address.
+func (c *streaming) serve(ctx context.Context, t *testing.T, who user.Info) (*httptest.Server, *sync.WaitGroup) {
 	var serving sync.WaitGroup
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		serving.Add(1)
 		defer serving.Done()
-		sender{
-			messaging:  &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}},
-			on:         on,
-			candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} },
-		}.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+		on := ctx
+		if on == nil {
+			on = req.Context()
+		}
+		c.sender().ServeHTTP(w, req.WithContext(request.WithUser(on, who)))
 	}))
 	t.Cleanup(s.Close)
-	return streams.New(s.Client(), s.URL), &serving
+	return s, &serving
+}
+
+var ann = &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}
+
+func queueOf(promise workers.Promise) workers.Queue {
+	return workers.Queue{
+		Worker: "w", Promise: promise, Limit: 5, Concurrency: 4, TimeoutSeconds: 60, QueueSeconds: 60, MaxAttempts: 1,
+	}
 }
 
 func TestStream(t *testing.T) {
-	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}
-	on := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100)}
-	s, serving := streamTo(t, on, ann)
+	on := newStreaming(t, queueOf(workers.AtLeastOnce))
+	srv, serving := on.serve(nil, t, ann)
+	s := streams.New(srv.Client(), srv.URL)
 	require.NoError(t, s.Send(t.Context(), streams.Message{Payload: []byte("note")}))
 	d := <-on.came
 	require.Equal(t, "note", string(d.Payload))
 	require.Equal(t, "application/octet-stream", d.ContentType)
+	d.Done(workers.Outcome{})
 
 	call := func(ctx context.Context, text string) chan error {
 		got := make(chan error, 1)
@@ -117,9 +203,7 @@ func TestStream(t *testing.T) {
 		}()
 		return got
 	}
-	reply := func(d *workers.Delivery) {
-		d.Done(workers.Delivered{BatchOutcome: workers.BatchOutcome{Payload: append([]byte("re: "), d.Payload...)}})
-	}
+	reply := func(d *workers.Delivery) { d.Done(workers.Outcome{Payload: append([]byte("re: "), d.Payload...)}) }
 	first, second := call(t.Context(), "1"), call(t.Context(), "2")
 	a, b := <-on.came, <-on.came
 	reply(b)
@@ -128,17 +212,15 @@ func TestStream(t *testing.T) {
 	require.NoError(t, <-second)
 
 	failed := call(t.Context(), "3")
-	d = <-on.came
-	d.Done(workers.Delivered{
-		BatchOutcome: workers.BatchOutcome{Failure: workers.HandlerFailed, Text: "no", ErrorType: "T"},
-	})
+	(<-on.came).Done(workers.Outcome{Failure: workers.HandlerFailed, Text: "no", ErrorType: "T"})
 	require.Equal(t, &streams.Error{Code: 500, Reason: "HandlerFailed", Message: "pod p: no"}, <-failed)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := call(ctx, "4")
-	<-on.came
+	d = <-on.came
 	cancel()
 	require.ErrorIs(t, <-gone, context.Canceled)
+	d.Done(workers.Outcome{})
 
 	var large *streams.Error
 	require.ErrorAs(t, s.Send(t.Context(), streams.Message{ContentType: strings.Repeat("x", 300)}), &large)
@@ -152,11 +234,6 @@ func TestStream(t *testing.T) {
 	on.most = 1 << 20
 	on.mu.Unlock()
 
-	on.full = true // the node refuses, so the message is sent as a separate request
-	require.NoError(t, s.Send(t.Context(), streams.Message{Payload: []byte("elsewhere")}))
-	require.NotNil(t, on.got)
-	on.full = false
-
 	last := call(t.Context(), "5")
 	d = <-on.came
 	closed := make(chan struct{})
@@ -168,43 +245,83 @@ func TestStream(t *testing.T) {
 	require.Zero(t, on.held)
 }
 
-// TestStreamEnds checks that the replies to a disconnected sender are dropped.
+// TestStreamEnds checks that a disconnected sender's messages end.
 func TestStreamEnds(t *testing.T) {
-	on := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100)}
-	who := &user.DefaultInfo{Name: "ann"}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+	on := newStreaming(t, queueOf(workers.AtMostOnce))
 	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		defer close(served)
-		sender{
-			messaging:  &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}},
-			on:         on,
-			candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} },
-		}.ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
-	}))
-	defer srv.Close()
+	srv, serving := on.serve(ctx, t, ann)
 	s := streams.New(srv.Client(), srv.URL)
 	got := make(chan error, 1)
 	go func() {
 		_, err := s.Call(t.Context(), streams.Message{Payload: []byte("x")})
 		got <- err
 	}()
-	<-on.came
+	d := <-on.came
 	cancel() // as if the server stopped
 	var lost *streams.Error
 	require.ErrorAs(t, <-got, &lost)
 	require.Contains(t, []int{502, 504}, lost.Code)
-	<-served
+	serving.Wait()
 	require.Zero(t, on.held)
+	d.Done(workers.Outcome{})
 	s.Close()
 }
 
-func TestNodesDoNotStream(t *testing.T) {
-	on := &streaming{}
-	s, _ := streamTo(t, on, &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}})
-	var refused *streams.Error
-	require.ErrorAs(t, s.Send(t.Context(), streams.Message{}), &refused)
-	require.Equal(t, 403, refused.Code)
-	s.Close()
+func TestSend(t *testing.T) {
+	on := newStreaming(t, queueOf(workers.AtLeastOnce))
+	srv, _ := on.serve(nil, t, ann)
+	post := func(query, text string) (int, http.Header) {
+		res, err := srv.Client().Post(srv.URL+"?"+query, "text/plain", strings.NewReader(text))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		return res.StatusCode, res.Header
+	}
+	code, head := post("", "note")
+	require.Equal(t, http.StatusAccepted, code)
+	d := <-on.came
+	require.Equal(t, head.Get(workers.HeaderID), d.ID)
+	d.Done(workers.Outcome{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d := <-on.came
+		d.Done(workers.Outcome{Payload: []byte("reply"), ContentType: "text/plain"})
+	}()
+	code, head = post("wait=true", "question")
+	<-done
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "p", head.Get(workers.HeaderPod))
+	require.Equal(t, "1", head.Get(workers.HeaderAttempt))
+
+	code, _ = post("batch", "a\nb\n\nc\nd\ne\nf\ng\n") // the limit is 5
+	require.Equal(t, http.StatusOK, code)
+	for range 4 {
+		d := <-on.came
+		defer d.Done(workers.Outcome{})
+	}
+	depth := on.queues.messages.Depth(queue.Key{Namespace: "ns", Worker: "w"})
+	require.Equal(t, []int{1, 4}, []int{depth.Waiting, depth.InFlight})
+	code, _ = post("batch", strings.Repeat("x\n", workers.MaxBatch+1))
+	require.Equal(t, http.StatusRequestEntityTooLarge, code)
+	for _, query := range []string{"timeout=2h", "delay=25h", "expire=0s", "delay=2s&expire=1s", "delay=x"} {
+		code, _ = post(query, "x")
+		require.Equal(t, http.StatusBadRequest, code, query)
+	}
+	on.queues.dispatch.Purge(queue.Key{Namespace: "ns", Worker: "w"}, false)
+	code, _ = post("delay=1h&expire=2h", "later")
+	require.Equal(t, http.StatusAccepted, code)
+	m := on.queues.messages.List(queue.Key{Namespace: "ns", Worker: "w"}, queue.Delayed, 0, 10)[0]
+	require.Equal(t, []time.Duration{time.Hour, 2 * time.Hour}, []time.Duration{
+		m.Due.Sub(m.Arrived).Round(time.Minute), m.Expires.Sub(m.Arrived).Round(time.Minute),
+	})
+}
+
+// TestNodesMayNotSend checks that a node, which has the rights of a former version's role, sends no messages.
+func TestNodesMayNotSend(t *testing.T) {
+	on := newStreaming(t, queueOf(workers.AtMostOnce))
+	srv, _ := on.serve(nil, t, &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}})
+	res, err := srv.Client().Post(srv.URL, "text/plain", strings.NewReader("forged"))
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
 }

@@ -1,163 +1,102 @@
 package workers
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"math/rand/v2"
-	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
-// receiversFor is how long the receivers of a service are cached. A removed pod refuses messages, which then go to
-// another one.
+// receiversFor is how long the queue of a connection's messages is cached.
 const receiversFor = 100 * time.Millisecond
 
 type streamMessage struct {
-	of                     *messageStream
-	id, contentType, trace string
-	wait                   bool // the sender waits for the reply
-	deadline               time.Time
-	payload                []byte
-	pod                    *corev1.Pod // the receiver on the node in this process
+	of *messageStream
+	// The sender has chosen id, messageID identifies the message in its queue.
+	id, messageID, contentType, trace string
+	wait                              bool // the sender waits for the reply
+	deadline                          time.Time
+	payload                           []byte
 
 	// The stream's lock guards the following fields.
-	held      int    // bytes that count against the sender's flow
-	stop      func() // ends the wait for a reply; may be nil
-	refused   bool   // the node in this process refused it, and forward sends it
-	cancelled bool
-	answered  bool
+	held   int       // bytes that count against the sender's flow
+	key    queue.Key // set when queued is
+	queued bool
 }
 
-func (c *messageStream) route(m *streamMessage) {
-	if now := time.Now(); len(c.receivers) == 0 || now.Sub(c.since) > receiversFor {
-		c.receivers, c.since = c.candidates(), now
+// deliver queues the batch.
+func (c *messageStream) deliver() {
+	if len(c.batch) == 0 {
+		return
 	}
-	if len(c.receivers) > 0 {
-		p := c.receivers[rand.IntN(len(c.receivers))]
-		if node := c.localNode(p.Spec.NodeName); node != nil {
-			m.pod, c.node = p, node
-			if c.batch = append(c.batch, m); len(c.batch) == streamBatch {
-				c.deliver()
+	list := c.batch
+	c.batch = nil
+	if now := time.Now(); c.to.config == nil || now.Sub(c.since) > receiversFor {
+		var err error
+		if c.to, err = c.find(c.ctx); err != nil {
+			c.to.config = nil
+			for _, m := range list {
+				m.fail(err)
 			}
 			return
 		}
+		c.since = now
 	}
-	c.deliver() // before the wait for a slot, which may be long
-	select {
-	case c.forwards <- struct{}{}:
-		go func() {
-			defer func() { <-c.forwards }()
-			m.forward()
-		}()
-	case <-c.ctx.Done():
-		m.fail(c.ctx.Err())
+	msgs := make([]dispatch.Message, len(list))
+	c.mu.Lock()
+	for i, m := range list {
+		m.messageID, m.key, m.queued = uuid.NewString(), c.to.key, true
+		msgs[i].Message = queue.Message{
+			ID: m.messageID, ContentType: m.contentType, Trace: m.trace, Payload: m.payload, Target: c.to.pod,
+		}
+		if m.wait {
+			msgs[i].Deadline, msgs[i].Done = m.deadline, m.done
+		}
+	}
+	c.mu.Unlock()
+	to, accepted := c.to, c.dispatch.Send(c.to.key, c.to.config, msgs)
+	if to.config.Promise == workers.AtMostOnce {
+		c.accepted(list, to, accepted())
+		return
+	}
+	go func() { c.accepted(list, to, accepted()) }() // read further messages while the disk syncs these
+}
+
+// accepted answers messages that were not accepted, or whose senders wait for no more.
+func (c *messageStream) accepted(list []*streamMessage, to address, errs []error) {
+	for i, err := range errs {
+		switch m := list[i]; {
+		case err != nil:
+			m.fail(refused(to, err))
+		case m.wait:
+			c.mu.Lock()
+			m.drop() // the queue counts its bytes
+			c.mu.Unlock()
+		default:
+			m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Accepted}, payload: []byte(m.messageID)})
+		}
 	}
 }
 
-func (m *streamMessage) delivery() *workers.Delivery {
-	d := &workers.Delivery{
-		BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace,
-		Pod: m.pod.Name, UID: m.pod.UID,
-		ContentType: m.contentType, Trace: m.trace, Done: m.done,
+// done answers a message with its outcome.
+func (m *streamMessage) done(o dispatch.Outcome) {
+	if o.Failure != "" {
+		o.Free()
+		m.fail(failure(&o))
+		return
 	}
-	if m.wait {
-		d.Deadline = m.deadline
-	} else {
-		d.Receipt = m.of.receipt(m.pod, m.contentType, m.payload)
-	}
-	return d
+	m.answer(&streamAnswer{
+		Head:    frame.Head{Kind: frame.Reply, ContentType: o.ContentType, Attempt: o.Attempts},
+		payload: o.Payload,
+		release: o.Release,
+	})
 }
-
-// delivered is called when the node has stored the message, whose bytes then count against the node's budget.
-func (m *streamMessage) delivered(d *workers.Delivery) {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	if !m.answered && !m.refused {
-		m.stop = d.Cancel
-		m.drop()
-	}
-}
-
-// done gets the outcome from the node in this process. It must not block, since the caller may hold a queue's lock.
-func (m *streamMessage) done(o workers.Delivered) {
-	r, _, _ := m.of.on.Target()
-	switch {
-	case o.Untouched && (o.Failure == workers.NoReceiver || o.Failure == workers.QueueFull && r.Plural == "services") &&
-		m.refuse():
-		go m.forward()
-	case o.Failure != "":
-		err := failed(o.Failure, o.Failure.Code(), "pod "+m.pod.Name+": "+o.Text)
-		err.ErrStatus.Details.Causes[0].Field = o.ErrorType
-		m.fail(err)
-	case m.wait:
-		m.answer(&streamAnswer{
-			Head:    frame.Head{Kind: frame.Reply, ContentType: o.ContentType, Attempt: o.Attempts},
-			payload: o.Payload,
-			release: o.Release,
-		})
-	default:
-		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Accepted}})
-	}
-}
-
-// refuse records that the node has refused the message. It returns false if the sender has cancelled it.
-func (m *streamMessage) refuse() bool {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	m.refused = !m.cancelled
-	return m.refused
-}
-
-// forward sends the message like a single request: to another node, or to a pod that starts for it.
-func (m *streamMessage) forward() {
-	ctx, cancel := context.WithDeadline(m.of.ctx, m.deadline)
-	defer cancel()
-	m.of.mu.Lock()
-	m.stop = cancel
-	if m.cancelled {
-		cancel()
-	}
-	m.of.mu.Unlock()
-	head := http.Header{"Content-Type": {m.contentType}}
-	head.Set(workers.HeaderID, uuid.NewString())
-	if m.trace != "" {
-		head.Set("Traceparent", m.trace)
-	}
-	w := &streamResponse{header: http.Header{}}
-	err := m.of.try(ctx, w, head, m.payload, m.wait, m.deadline)
-	switch {
-	case err != nil:
-		m.fail(err)
-	case w.code == http.StatusAccepted:
-		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Accepted}})
-	default:
-		attempt, _ := strconv.ParseInt(w.header.Get(workers.HeaderAttempt), 10, 32)
-		m.answer(&streamAnswer{
-			Head:    frame.Head{Kind: frame.Reply, ContentType: w.header.Get("Content-Type"), Attempt: int32(attempt)},
-			payload: w.body.Bytes(),
-		})
-	}
-}
-
-// streamResponse buffers the response to a forwarded message, of at most workers.MaxPayload bytes.
-type streamResponse struct {
-	header http.Header
-	code   int
-	body   bytes.Buffer
-}
-
-func (w *streamResponse) Header() http.Header         { return w.header }
-func (w *streamResponse) WriteHeader(code int)        { w.code = code }
-func (w *streamResponse) Write(b []byte) (int, error) { return w.body.Write(b) }
 
 func (m *streamMessage) fail(err error) {
 	status := responsewriters.ErrorToAPIStatus(err)
@@ -175,7 +114,6 @@ func (m *streamMessage) fail(err error) {
 // answer sends the answer and ends the message. It is called once.
 func (m *streamMessage) answer(a *streamAnswer) {
 	m.of.mu.Lock()
-	m.answered = true
 	delete(m.of.pending, m.id)
 	m.drop()
 	m.of.mu.Unlock()
@@ -185,11 +123,10 @@ func (m *streamMessage) answer(a *streamAnswer) {
 
 func (m *streamMessage) cancel() {
 	m.of.mu.Lock()
-	m.cancelled = true
-	stop := m.stop
+	key, queued := m.key, m.queued
 	m.of.mu.Unlock()
-	if stop != nil {
-		stop()
+	if queued {
+		m.of.dispatch.Cancel(key, m.messageID)
 	}
 }
 

@@ -1,6 +1,10 @@
 // Package workers is the system of message workers: programs that get messages from a queue and are scaled by its
-// length. This package is the API server's part, which accepts messages and sends them to the pods' nodes. Its
-// invariant: a sender learns that a message is accepted only after a node has it on disk.
+// length. This package is the API server's part, which accepts messages into queues. Its invariant: a sender learns
+// that a message is accepted only after the queue has it, on disk if the worker's promise is AtLeastOnce.
+//
+// One server keeps a worker's queue (package queue), because a queue on each node leaves a backlog where it was sent:
+// pods that autoscaling adds got none of it. A broker of several servers was left out: servers with stores of their own
+// do not form one cluster yet. The server that keeps the queue is in the worker's status.
 package workers
 
 import (
@@ -8,10 +12,8 @@ import (
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -27,8 +29,9 @@ import (
 var pages embed.FS
 
 // New returns the system.
-func New(h system.Host) system.System {
-	to, rows := &messaging{host: h}, kinds()
+func New() system.System {
+	to := &messaging{}
+	rows := kinds(to)
 	return system.System{
 		Name: "workers",
 		Extension: own.Extension{
@@ -37,16 +40,16 @@ func New(h system.Host) system.System {
 				podKind:     {subresource("PodProxyOptions", to.pod)},
 				serviceKind: {subresource("ServiceProxyOptions", to.service)},
 			},
-			Roles: roles(),
 		},
 		Node:        to.node,
+		Serve:       to.serve,
 		Commands:    commands.New(own.Resources(rows)),
 		Manual:      pages,
 		Reconcilers: func(system.Controllers) []*engine.Reconciler { return []*engine.Reconciler{controller.New()} },
 	}
 }
 
-func kinds() []own.Kind {
+func kinds(to *messaging) []own.Kind {
 	row := own.Row(own.Definition[*workers.Worker]{
 		Kind: workerKind, Plural: "workers", Categories: []string{"coracle"},
 		New:     func() *workers.Worker { return &workers.Worker{} },
@@ -60,6 +63,10 @@ func kinds() []own.Kind {
 			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
 		}
 	}))
+	row.Subresources = append(row.Subresources, kind.Subresource{
+		Name: "queue", GroupVersionKind: workerKind, Verbs: []string{"create", "delete", "get"}, Connect: to.manage,
+		Methods: []string{http.MethodGet, http.MethodPost, http.MethodDelete}, MaxBody: 1 << 10,
+	})
 	return []own.Kind{{Row: row, Rights: workers.Rights}}
 }
 
@@ -67,16 +74,5 @@ func subresource(options string, connect kind.Connector) kind.Subresource {
 	return kind.Subresource{
 		Name: "message", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(options), Verbs: []string{"create"},
 		Connect: connect, Methods: []string{http.MethodPost}, Undocumented: true, MaxBody: workers.MaxPayload, Relays: true,
-	}
-}
-
-// roles allow nodes to forward the messages of ended pods to other pods of the same worker.
-func roles() []client.Object {
-	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-messages"), Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"services/message"}, Verbs: []string{"create"}},
-	}}
-	return []client.Object{
-		role,
-		own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup}),
 	}
 }

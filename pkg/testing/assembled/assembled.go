@@ -9,14 +9,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/systems"
-	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // Systems returns all systems, without a server.
-var Systems = sync.OnceValue(func() systems.List { return systems.All(system.Host{}) })
+var Systems = sync.OnceValue(func() systems.List { return systems.All() })
 
 // Kinds returns the table of all kinds, created on first use.
 var Kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(Systems().Extensions()...) })
 
 // Roles returns new copies of the roles and bindings of all systems.
-func Roles() []client.Object { return builtin.Roles(systems.All(system.Host{}).Extensions()...) }
+func Roles() []client.Object { return builtin.Roles(systems.All().Extensions()...) }

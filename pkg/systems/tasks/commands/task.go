@@ -29,8 +29,8 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	t := &tasks.Task{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no task %s in namespace %s: `coracle ps -a` lists tasks, `coracle get pods` pods",
-			name, c.Namespace)
+		return nil, fmt.Errorf("there is no task %[1]s in namespace %[2]s: `coracle ps -a` lists tasks; the output of a "+
+			"worker is in `coracle ctl logs -n %[2]s -l workers.coracle.dev/worker=%[1]s`", name, c.Namespace)
 	}
 	return t, err
 }

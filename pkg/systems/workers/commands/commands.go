@@ -1,5 +1,5 @@
-// Package commands is the command line of workers: sending messages, and converting manifests of the mini Kubernetes.
-// Its invariant: it only reports a message as sent after the API server has accepted it.
+// Package commands is the command line of workers: sending messages, managing queues, and converting manifests of the
+// mini Kubernetes. Its invariant: it only reports a message as sent after the API server has accepted it.
 package commands
 
 import (
@@ -18,7 +18,7 @@ type commands struct{ command.Connector }
 // New returns the commands of workers. kinds are the API resources of the system.
 func New(kinds []metav1.APIResource) []*cobra.Command {
 	k := commands{command.Connector{Kinds: kinds}}
-	return []*cobra.Command{k.send(), k.applyLegacy(), k.convert()}
+	return []*cobra.Command{k.send(), k.queue(), k.applyLegacy(), k.convert()}
 }
 
 type cluster struct{ *command.Cluster }
@@ -37,8 +37,10 @@ func (k commands) send() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
-	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the replies in their order")
+	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the IDs or replies in order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
+	cmd.Flags().DurationVar(&o.Delay, "delay", 0, "how long the message waits at least, up to 24h")
+	cmd.Flags().DurationVar(&o.Expire, "expire", 0, "how long the message waits at most, up to 24h (default queueSeconds)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "",
 		"media type of the message (default application/json if it is JSON, else text/plain)")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {

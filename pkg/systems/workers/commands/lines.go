@@ -23,8 +23,8 @@ type line struct {
 	reply   []byte
 }
 
-// sendLines sends each non-empty line as a message on one connection, as it is read, and prints the replies in the
-// order of the lines.
+// sendLines sends each non-empty line as a message on one connection, as it is read, and prints the replies or IDs in
+// the order of the lines.
 func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io.Reader,
 	out, progress io.Writer) error {
 	switch o.File {
@@ -54,7 +54,7 @@ func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io
 		defer close(sent)
 		failed <- o.start(ctx, s, in, sent)
 	}()
-	if err := printLines(sent, o.Wait, out, progress, cancel); err != nil {
+	if err := printLines(sent, out, progress, cancel); err != nil {
 		return err
 	}
 	return <-failed
@@ -102,8 +102,9 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 	return lines.Err()
 }
 
-// printLines prints replies to out, and failures to progress. It calls stop if a write to out fails.
-func printLines(sent <-chan *line, wait bool, out, progress io.Writer, stop func()) error {
+// printLines prints replies or the IDs of messages to out, and failures to progress. It calls stop if a write to out
+// fails.
+func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 	w := bufio.NewWriter(out)
 	all, good := 0, 0
 	var failed error
@@ -119,7 +120,7 @@ func printLines(sent <-chan *line, wait bool, out, progress io.Writer, stop func
 			_, _ = fmt.Fprintf(progress, "line %d: %v\n", all, err)
 			continue
 		}
-		if good++; wait && failed == nil {
+		if good++; failed == nil {
 			if _, failed = fmt.Fprintf(w, "%s\n", strings.TrimSuffix(string(l.reply), "\n")); failed != nil {
 				stop()
 			}

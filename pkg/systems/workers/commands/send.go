@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,11 +28,13 @@ type SendOptions struct {
 	// Wait waits for the reply, up to Timeout; 0 means a minute.
 	Wait    bool
 	Timeout time.Duration
+	// Delay is how long the message waits at least, Expire how long at most. They do not go with Batch.
+	Delay, Expire time.Duration
 	// Batch sends each line as a message, all on one connection.
 	Batch bool
 }
 
-// Send sends a message. It prints the reply to out, or the pod that has accepted the message to progress.
+// Send sends a message. It prints the reply to out, or the ID of the accepted message to progress.
 func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, progress io.Writer) error {
 	kind, name, ok := strings.Cut(o.Target, "/")
 	resource := map[string]string{
@@ -51,6 +54,9 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		return err
 	}
 	u := base.JoinPath("/api/v1/namespaces", c.Namespace, resource, name, "message")
+	if o.Batch && (o.Delay != 0 || o.Expire != 0) {
+		return errors.New("--delay and --expire are for single messages, without --batch")
+	}
 	if o.Batch {
 		return c.sendLines(ctx, o, u.String(), in, out, progress)
 	}
@@ -62,14 +68,7 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	if err != nil {
 		return err
 	}
-	q := url.Values{}
-	if o.Wait {
-		q.Set("wait", "true")
-	}
-	if o.Timeout > 0 {
-		q.Set("timeout", o.Timeout.String())
-	}
-	u.RawQuery = q.Encode()
+	u.RawQuery = o.query().Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), strings.NewReader(string(payload)))
 	if err != nil {
 		return err
@@ -100,8 +99,7 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		}
 		return err
 	case http.StatusAccepted:
-		_, err = fmt.Fprintf(progress, "message %s accepted by pod %s\n", res.Header.Get(workers.HeaderID),
-			res.Header.Get(workers.HeaderPod))
+		_, err = fmt.Fprintf(progress, "message %s accepted\n", res.Header.Get(workers.HeaderID))
 		return err
 	}
 	var s metav1.Status
@@ -109,6 +107,19 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)
+}
+
+func (o SendOptions) query() url.Values {
+	q := url.Values{}
+	if o.Wait {
+		q.Set("wait", "true")
+	}
+	for name, d := range map[string]time.Duration{"timeout": o.Timeout, "delay": o.Delay, "expire": o.Expire} {
+		if d != 0 {
+			q.Set(name, d.String())
+		}
+	}
+	return q
 }
 
 func (o SendOptions) payload(in io.Reader) ([]byte, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
 // Image is the image of the built-in functions.
@@ -28,6 +29,8 @@ type Observed struct {
 	Sets    []*appsv1.ReplicaSet
 	Pods    []*corev1.Pod
 	Service *corev1.Service
+	// NoDeadLetter means that the dead-letter worker does not exist.
+	NoDeadLetter bool
 }
 
 // Actions are the writes of a plan, in the order of the fields.
@@ -47,8 +50,8 @@ func Plan(o Observed, now time.Time) Actions {
 	a := Actions{Status: *w.Status.DeepCopy()}
 	s := &a.Status
 	s.ObservedGeneration = w.Generation
-	load := count(o.Pods, s)
-	a.Again = scale(w, load, now, s)
+	count(o.Pods, s)
+	a.Again = scale(w, now, s)
 	conflict := a.service(o)
 
 	want := Set(w, s.DesiredReplicas)
@@ -74,46 +77,26 @@ func Plan(o Observed, now time.Time) Actions {
 		a.DeleteSets = old
 	}
 	ready(w, s, conflict)
+	deadLetter(w, s, o.NoDeadLetter)
 	return a
 }
 
-type load struct {
-	messages int32
-	last     time.Time // when a pod last got a message
-	ready    time.Time // when a pod last became ready
-}
-
-func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
-	s.Replicas, s.ReadyReplicas, s.Depth, s.InFlight = 0, 0, 0, 0
+func count(pods []*corev1.Pod, s *workers.WorkerStatus) {
+	s.Replicas, s.ReadyReplicas = 0, 0
 	for _, p := range pods {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		report := workers.ReportOf(p)
-		s.Depth += report.Depth
-		s.InFlight += report.InFlight
-		if report.Last != nil && report.Last.After(l.last) {
-			l.last = report.Last.Time
-		}
-		if p.DeletionTimestamp != nil {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil {
 			continue
 		}
 		s.Replicas++
-		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				s.ReadyReplicas++
-				if c.LastTransitionTime.After(l.ready) {
-					l.ready = c.LastTransitionTime.Time
-				}
-			}
+		if podstate.Ready(p) {
+			s.ReadyReplicas++
 		}
 	}
-	l.messages = s.Depth + s.InFlight
-	return l
 }
 
-// scale sets the number of pods to request, and returns when to compute it again; 0 means never.
-func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) time.Duration {
+// scale sets the number of pods to request, and returns when to compute it again; 0 means never. The server that keeps
+// the queue has set Depth, InFlight and LastMessageTime.
+func scale(w *workers.Worker, now time.Time, s *workers.WorkerStatus) time.Duration {
 	r := w.Spec.Scale
 	if r == nil {
 		s.DesiredReplicas, s.LowSince = 1, nil
@@ -123,24 +106,13 @@ func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) ti
 		return 0
 	}
 	idle := time.Duration(r.IdleSeconds) * time.Second
-	want := (l.messages + r.TargetDepth - 1) / r.TargetDepth
-	last := l.last
-	if s.WakeTime != nil && s.WakeTime.After(last) {
-		last = s.WakeTime.Time
-		// A sender waits for a pod, which may take longer to start than a pod may be idle.
-		start := idle
-		if w.Spec.StartSeconds != nil {
-			start = time.Duration(*w.Spec.StartSeconds) * time.Second
-		}
-		if s.ReadyReplicas == 0 && start > idle {
-			last = last.Add(start - idle)
-		} else if ready := l.ready.Add(time.Second); ready.After(last) { // conditions have times in whole seconds
-			last = ready
-		}
-	}
+	want := (s.Depth + s.InFlight + r.TargetDepth - 1) / r.TargetDepth
 	var again time.Duration
-	if left := last.Add(idle).Sub(now); left > 0 && want == 0 {
-		want, again = 1, left
+	if last := s.LastMessageTime; last != nil && want == 0 {
+		// The time is published that rarely, in whole seconds.
+		if left := last.Add(idle + workers.LastMessageStep(idle) + time.Second).Sub(now); left > 0 {
+			want, again = 1, left
+		}
 	}
 	want = min(max(want, r.Min), r.Max)
 	have := min(max(s.DesiredReplicas, r.Min), r.Max)
@@ -208,6 +180,24 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
 		c.Reason, c.Message = "PodsStarting", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.DesiredReplicas)
 	default:
 		c.Reason, c.Message = "PodsReady", fmt.Sprintf("%d pods are ready", s.ReadyReplicas)
+	}
+	meta.SetStatusCondition(&s.Conditions, c)
+}
+
+// deadLetter sets the condition of a worker that has a dead-letter worker.
+func deadLetter(w *workers.Worker, s *workers.WorkerStatus, missing bool) {
+	name := w.Spec.Delivery.DeadLetter
+	if name == "" {
+		meta.RemoveStatusCondition(&s.Conditions, workers.ConditionDeadLetter)
+		return
+	}
+	c := metav1.Condition{
+		Type: workers.ConditionDeadLetter, Status: metav1.ConditionTrue, Reason: "WorkerExists",
+		ObservedGeneration: w.Generation, Message: "worker " + name + " gets the messages that fail",
+	}
+	if missing {
+		c.Status, c.Reason = metav1.ConditionFalse, "NoWorker"
+		c.Message = "worker " + name + " does not exist: messages that fail stay in the queue as dead until it does"
 	}
 	meta.SetStatusCondition(&s.Conditions, c)
 }

@@ -1,13 +1,13 @@
 package controller
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -27,14 +27,14 @@ func newWorker(change func(*workers.WorkerSpec)) *workers.Worker {
 	return w
 }
 
-func newPod(depth, flight int32, ready bool, last time.Time) *corev1.Pod {
+func newPod(ready bool) *corev1.Pod {
 	status := corev1.ConditionFalse
 	if ready {
 		status = corev1.ConditionTrue
 	}
-	text := fmt.Sprintf(`{"depth":%d,"inFlight":%d,"last":%q}`, depth, flight, last.Format(time.RFC3339))
-	return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-		{Type: corev1.PodReady, Status: status}, {Type: workers.QueueCondition, Message: text}}}}
+	return &corev1.Pod{Status: corev1.PodStatus{
+		Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
+	}}
 }
 
 func TestScale(t *testing.T) {
@@ -43,15 +43,14 @@ func TestScale(t *testing.T) {
 	for name, c := range map[string]struct {
 		have      int32
 		depth     int32
-		last      time.Time
-		wake, low time.Time
+		last, low time.Time
 		want      int32
 		again     time.Duration
 	}{
 		"idle":                   {have: 0, last: long, want: 0},
-		"woken":                  {have: 0, last: long, wake: ago(time.Second), want: 1, again: 59 * time.Second},
-		"a message lately":       {have: 1, last: ago(20 * time.Second), want: 1, again: 40 * time.Second},
-		"no message for a while": {have: 1, last: ago(time.Minute), want: 0},
+		"first message":          {have: 0, depth: 1, want: 1},
+		"a message lately":       {have: 1, last: ago(20 * time.Second), want: 1, again: 56 * time.Second},
+		"no message for a while": {have: 1, last: ago(76 * time.Second), want: 0},
 		"busy":                   {have: 1, depth: 7, last: now, want: 4},
 		"too busy":               {have: 1, depth: 70, last: now, want: 5},
 		"less busy":              {have: 4, depth: 2, last: now, want: 4, again: time.Minute},
@@ -62,48 +61,21 @@ func TestScale(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5} })
-			w.Status.DesiredReplicas = c.have
-			if !c.wake.IsZero() {
-				w.Status.WakeTime = &metav1.MicroTime{Time: c.wake}
+			w.Status.DesiredReplicas, w.Status.Depth = c.have, c.depth
+			if !c.last.IsZero() {
+				w.Status.LastMessageTime = &metav1.Time{Time: c.last}
 			}
 			if !c.low.IsZero() {
 				w.Status.LowSince = &metav1.Time{Time: c.low}
 			}
-			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{newPod(c.depth, 0, true, c.last)}}, now)
+			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{newPod(true)}}, now)
 			require.Equal(t, c.want, a.Status.DesiredReplicas)
 			require.Equal(t, c.again, a.Again)
 		})
 	}
 }
 
-// TestScaleWhileStarting checks that a pod that a sender waits for may take longer to start than the idle limit, and
-// has the whole idle limit afterwards.
-func TestScaleWhileStarting(t *testing.T) {
-	for name, c := range map[string]struct {
-		woken, ready time.Duration // how long ago
-		isReady      bool
-		want         int32
-		again        time.Duration
-	}{
-		"starting":       {woken: 10 * time.Second, want: 1, again: 20 * time.Second},
-		"started":        {woken: 10 * time.Second, ready: time.Second, isReady: true, want: 1, again: 2 * time.Second},
-		"idle":           {woken: 10 * time.Second, ready: 3 * time.Second, isReady: true, want: 0},
-		"does not start": {woken: 30 * time.Second, want: 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5, IdleSeconds: 2} })
-			w.Status.DesiredReplicas = 1
-			w.Status.WakeTime = &metav1.MicroTime{Time: now.Add(-c.woken)}
-			p := newPod(0, 0, c.isReady, time.Time{})
-			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-c.ready))
-			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{p}}, now)
-			require.Equal(t, c.want, a.Status.DesiredReplicas)
-			require.Equal(t, c.again, a.Again)
-		})
-	}
-}
-
-// TestScaleKeepsItsRange checks that for any reports the number of replicas is within the range, and above zero while
+// TestScaleKeepsItsRange checks that for any queue the number of replicas is within the range, and above zero while
 // there are messages.
 func TestScaleKeepsItsRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -113,17 +85,33 @@ func TestScaleKeepsItsRange(t *testing.T) {
 		at := now
 		for range rapid.IntRange(1, 10).Draw(t, "steps") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
-			p := newPod(rapid.Int32Range(-5, 200_000).Draw(t, "depth"), rapid.Int32Range(-5, 2000).Draw(t, "flight"), true, now)
-			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{p}}, at)
+			w = w.DeepCopy()
+			w.Status.Depth = rapid.Int32Range(0, 100_000).Draw(t, "depth")
+			w.Status.InFlight = rapid.Int32Range(0, 2000).Draw(t, "flight")
+			a := Plan(Observed{Worker: w}, at)
 			require.GreaterOrEqual(t, a.Status.DesiredReplicas, r.Min)
 			require.LessOrEqual(t, a.Status.DesiredReplicas, r.Max)
 			if a.Status.Depth+a.Status.InFlight > 0 {
 				require.Positive(t, a.Status.DesiredReplicas)
 			}
-			w = w.DeepCopy()
 			w.Status = a.Status
 		}
 	})
+}
+
+func TestDeadLetterCondition(t *testing.T) {
+	w := newWorker(func(s *workers.WorkerSpec) {
+		s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, DeadLetter: "failed"}
+	})
+	a := Plan(Observed{Worker: w, NoDeadLetter: true}, now)
+	c := meta.FindStatusCondition(a.Status.Conditions, workers.ConditionDeadLetter)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	require.Contains(t, c.Message, "worker failed does not exist")
+	w.Status = a.Status
+	a = Plan(Observed{Worker: w}, now)
+	require.True(t, meta.IsStatusConditionTrue(a.Status.Conditions, workers.ConditionDeadLetter))
+	w.Status, w.Spec.Delivery.DeadLetter = a.Status, ""
+	require.Nil(t, meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionDeadLetter))
 }
 
 func TestPlan(t *testing.T) {
@@ -142,13 +130,12 @@ func TestPlan(t *testing.T) {
 		Worker:  w,
 		Sets:    []*appsv1.ReplicaSet{set},
 		Service: service,
-		Pods:    []*corev1.Pod{newPod(2, 1, true, now)},
+		Pods:    []*corev1.Pod{newPod(true)},
 	}, now)
 	require.Nil(t, a.CreateService)
 	require.Nil(t, a.CreateSet)
 	require.Empty(t, a.ScaleSets)
-	require.EqualValues(t, 2, a.Status.Depth)
-	require.EqualValues(t, 1, a.Status.InFlight)
+	require.EqualValues(t, 1, a.Status.ReadyReplicas)
 	require.Equal(t, metav1.ConditionTrue, a.Status.Conditions[0].Status)
 
 	changed := newWorker(func(s *workers.WorkerSpec) { s.Image = "j" })

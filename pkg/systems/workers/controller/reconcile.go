@@ -24,6 +24,7 @@ func New() *engine.Reconciler {
 		Name: "worker", Workers: 2,
 		Watches: []engine.Watch{
 			{Object: &workers.Worker{}},
+			{Object: &workers.Worker{}, Map: deadLetters, Changed: func(_, _ client.Object) bool { return false }},
 			{Object: &appsv1.ReplicaSet{}, Map: engine.Controller(kind.GroupKind())},
 			{Object: &corev1.Service{}, Map: named},
 			{Object: &corev1.Pod{}, Map: labelled, Changed: counts},
@@ -58,13 +59,26 @@ func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return nil
 }
 
+// deadLetters maps a worker that came or went to the workers whose messages it gets.
+func deadLetters(ctx context.Context, env engine.Env, o client.Object) (list []engine.Request) {
+	var all workers.WorkerList
+	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
+		return nil
+	}
+	for i := range all.Items {
+		if w := &all.Items[i]; w.Spec.Delivery.DeadLetter == o.GetName() {
+			list = append(list, engine.RequestFor(w.Namespace, w.Name))
+		}
+	}
+	return list
+}
+
 func counts(was, is client.Object) bool {
 	a, b := was.(*corev1.Pod), is.(*corev1.Pod)
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {
 		return false
 	}
 	return a.Status.Phase != b.Status.Phase || podstate.Ready(a) != podstate.Ready(b) ||
-		!equality.Semantic.DeepEqual(workers.ReportOf(a), workers.ReportOf(b)) ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }
 
@@ -145,6 +159,12 @@ func (r *reconciler) observe(ctx context.Context, w *workers.Worker) (Observed, 
 		}
 		for j := range pods.Items {
 			o.Pods = append(o.Pods, &pods.Items[j])
+		}
+	}
+	if name := w.Spec.Delivery.DeadLetter; name != "" {
+		err := r.Cache.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: name}, &workers.Worker{})
+		if o.NoDeadLetter = apierrors.IsNotFound(err); err != nil && !o.NoDeadLetter {
+			return o, err
 		}
 	}
 	var s corev1.Service

@@ -56,7 +56,8 @@ const (
 	Last Kind = 'l'
 	// Request is a message whose sender waits for the reply until the deadline; 0 means one minute.
 	Request Kind = 'q'
-	// Note is a message without a reply. Accepted means that the Note is in a queue.
+	// Note is a message without a reply. Accepted means that the Note is in a queue; its payload is the message's ID
+	// there.
 	Note     Kind = 'n'
 	Accepted Kind = 'a'
 	// Cancel means that the sender no longer waits for the reply to a Request, which is answered nevertheless.

@@ -68,7 +68,7 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 		defer writing.Done()
 		x.write(stop)
 	}()
-	r.queue.more(x.taker, min(slots, most))
+	r.queue.want(x.taker, min(slots, most))
 	x.read()
 	r.queue.noMore(x.taker)
 	close(stop)
@@ -79,17 +79,17 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 // write sends messages until the taker ends, and then frame.Last. It sends refusals until stop is closed.
 func (x *exchange) write(stop <-chan struct{}) {
 	got := x.taker.got
-	var sent []handed // since the last flush
+	var sent []*entry // since the last flush
 	fail := func() {
 		_ = x.conn.Close()
-		for _, h := range sent {
-			x.r.queue.resolve(h.ID, h.attempt, Outcome{
+		for _, e := range sent {
+			x.r.queue.resolveEntry(e, Outcome{
 				Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message",
 			})
 		}
 		x.r.queue.noMore(x.taker)
-		for h := range x.taker.got {
-			x.r.queue.giveBack(h)
+		for e := range x.taker.got {
+			x.r.queue.giveBack(e)
 		}
 	}
 	flush := func() bool {
@@ -107,15 +107,15 @@ func (x *exchange) write(stop <-chan struct{}) {
 	for {
 		var err error
 		select {
-		case h, ok := <-got:
+		case e, ok := <-got:
 			if !ok {
 				got, err = nil, frame.Write(x.out, &frame.Head{Kind: frame.Last}, nil)
 				break
 			}
-			sent = append(sent, h)
+			sent = append(sent, e)
 			err = frame.Write(x.out,
-				&frame.Head{Kind: frame.Message, ID: h.ID, ContentType: h.ContentType, Trace: h.Trace, DeadLetter: h.DeadLetter,
-					Attempt: h.attempt, Deadline: x.r.deadline(h.entry).UnixMilli()}, h.payload.data)
+				&frame.Head{Kind: frame.Message, ID: e.ID, ContentType: e.ContentType, Trace: e.Trace, DeadLetter: e.DeadLetter,
+					Attempt: e.Attempt, Deadline: x.r.deadline(e).UnixMilli()}, e.payload.data)
 		case head := <-x.refused:
 			text := head.ErrorType
 			head.ErrorType = ""
@@ -152,7 +152,7 @@ func (x *exchange) read() {
 		if !ok {
 			return
 		}
-		if !x.r.queue.resolve(h.ID, 0, o) {
+		if !x.r.queue.resolve(h.ID, o) {
 			select {
 			case x.refused <- frame.Head{
 				Kind:      frame.Refused,
@@ -162,7 +162,7 @@ func (x *exchange) read() {
 			default:
 			}
 		}
-		x.r.queue.more(x.taker, 1)
+		x.r.queue.want(x.taker, 1)
 	}
 }
 

@@ -35,7 +35,7 @@ func (b *bench) serve(ctx context.Context, concurrency int, h worker.Handler) <-
 }
 
 func TestFramesToAProgram(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 8, Limit: 1000}).setup()
+	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 8}).setup()
 	var mu sync.Mutex
 	now, most := 0, 0
 	done := b.serve(t.Context(), 8, func(_ context.Context, m *worker.Message) ([]byte, error) {
@@ -59,11 +59,14 @@ func TestFramesToAProgram(t *testing.T) {
 		return []byte(strings.ToUpper(string(m.Payload))), nil
 	})
 	var wg sync.WaitGroup
+	slots := make(chan struct{}, 8) // the server sends no more than the program handles
 	for i := range 200 {
+		slots <- struct{}{}
 		wg.Go(func() {
-			o := b.deliver(fmt.Sprint(i), fmt.Sprint("message ", i), true)
+			defer func() { <-slots }()
+			o := b.deliver(fmt.Sprint(i), fmt.Sprint("message ", i))
 			if o.Failure != "" || string(o.body.data) != fmt.Sprint("MESSAGE ", i) ||
-				o.ContentType != "application/octet-stream" || o.Attempts != 1 {
+				o.ContentType != "application/octet-stream" {
 				t.Error(o)
 				return
 			}
@@ -72,14 +75,13 @@ func TestFramesToAProgram(t *testing.T) {
 	}
 	wg.Wait()
 	require.LessOrEqual(t, most, 8, "the pod's concurrency")
-	o := b.deliver("bad", "bad", true)
+	o := b.deliver("bad", "bad")
 	require.Equal(t,
-		Outcome{Failure: workers.HandlerFailed, ErrorType: "errors.errorString", Text: "it is bad", Attempts: 1}, o)
-	require.Contains(t, b.deliver("panic", "panic", true).Text, "oh")
-	o = b.deliver("large", "large", true)
+		Outcome{Failure: workers.HandlerFailed, ErrorType: "errors.errorString", Text: "it is bad"}, o)
+	require.Contains(t, b.deliver("panic", "panic").Text, "oh")
+	o = b.deliver("large", "large")
 	require.Len(t, o.body.data, worker.MaxPayload)
 	o.body.release()
-	b.receiver("uid").queue.report() // a message ends under the lock
 	require.Zero(t, b.bytes.used, "all memory was given back")
 	b.Close("uid")
 	require.NoError(t, <-done, "the program ends with the pod")
@@ -87,7 +89,7 @@ func TestFramesToAProgram(t *testing.T) {
 
 // TestFramesEndWithTheProgram checks that a stopping program answers its messages and gets no more.
 func TestFramesEndWithTheProgram(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 2}).setup()
+	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 2}).setup()
 	ctx, stop := context.WithCancel(t.Context())
 	began, end := make(chan string, 10), make(chan struct{})
 	done := b.serve(ctx, 2, func(_ context.Context, m *worker.Message) ([]byte, error) {
@@ -97,20 +99,19 @@ func TestFramesEndWithTheProgram(t *testing.T) {
 	})
 	got := make(chan Outcome, 2)
 	for i := range 2 {
-		go func() { got <- b.deliver(fmt.Sprint(i), "x", true) }()
+		go func() { got <- b.deliver(fmt.Sprint(i), "x") }()
 		<-began
 	}
 	stop()
-	for _, id := range []string{"2", "3"} {
-		require.Empty(t, b.deliver(id, "x", false).Failure)
-	}
+	more := b.direct("2", "3")
 	close(end)
 	require.Empty(t, (<-got).Failure)
 	require.Empty(t, (<-got).Failure)
 	require.NoError(t, <-done)
 	require.Empty(t, began)
-	depth, flight, _, _, c, _ := b.receiver("uid").queue.report()
-	require.Equal(t, []int{2, 0, 2}, []int{depth, flight, int(c.succeeded)})
+	b.Close("uid")
+	require.True(t, (<-more).Untouched)
+	require.True(t, (<-more).Untouched)
 }
 
 func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
@@ -130,10 +131,10 @@ func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 // TestFramesOfAProgramThatBreaks checks that a message which a broken connection may have delivered is not sent
 // again, that the next connection may answer it, and that malformed frames end the connection.
 func TestFramesOfAProgramThatBreaks(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 3, Limit: 10}).setup()
+	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 3}).setup()
 	c, r := b.frames(1)
 	got := make(chan Outcome, 2)
-	go func() { got <- b.deliver("1", "x", true) }()
+	go func() { got <- b.deliver("1", "x") }()
 	h, size, err := frame.Read(r)
 	require.NoError(t, err)
 	require.Equal(t, "1", h.ID)
@@ -143,7 +144,7 @@ func TestFramesOfAProgramThatBreaks(t *testing.T) {
 
 	c, r = b.frames(2)
 	out := bufio.NewWriter(c)
-	go func() { got <- b.deliver("2", "y", true) }()
+	go func() { got <- b.deliver("2", "y") }()
 	h, _, err = frame.Read(r)
 	require.NoError(t, err)
 	require.Equal(t, "2", h.ID, "the first message does not come again")

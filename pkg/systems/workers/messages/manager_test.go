@@ -13,13 +13,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
@@ -27,66 +24,35 @@ import (
 type api struct {
 	mu   sync.Mutex
 	got  []*http.Request
-	body []string
 	code int
-	came chan struct{}
-	// first are the answers before code, each a status or an error.
-	first []any
 }
 
 func (a *api) Do(req *http.Request, token string) (*http.Response, error) {
-	text, err := io.ReadAll(req.Body)
-	if err != nil {
-		return nil, err
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	a.got, a.body = append(a.got, req), append(a.body, string(text))
-	a.came <- struct{}{}
-	code := a.code
-	if len(a.first) > 0 {
-		now := a.first[0]
-		a.first = a.first[1:]
-		if err, failed := now.(error); failed {
-			return nil, err
-		}
-		code = now.(int)
-	}
-	return &http.Response{
-		StatusCode: code,
-		Header:     http.Header{workers.HeaderPod: {"other"}},
-		Body:       io.NopCloser(strings.NewReader("reply")),
-	}, nil
+	a.got = append(a.got, req)
+	return &http.Response{StatusCode: a.code, Body: io.NopCloser(strings.NewReader("reply"))}, nil
 }
 
 // bench is a Manager with one pod. The test acts as the pod's program.
 type bench struct {
 	*Manager
-	t       *testing.T
-	api     *api
-	dir     string
-	pod     *corev1.Pod
-	base    string
-	events  chan string
-	metrics *prometheus.Registry
+	t      *testing.T
+	api    *api
+	pod    *corev1.Pod
+	base   string
+	events chan string
 }
 
-func newBench(t *testing.T, dir string, q workers.Queue) *bench {
-	b := &bench{
-		t:       t,
-		dir:     dir,
-		api:     &api{code: http.StatusAccepted, came: make(chan struct{}, 100)},
-		events:  make(chan string, 100),
-		metrics: prometheus.NewRegistry(),
-	}
+func newBench(t *testing.T, q workers.Queue) *bench {
+	b := &bench{t: t, api: &api{code: http.StatusAccepted}, events: make(chan string, 100)}
 	b.Manager = New(Config{
-		Dir: dir, API: b.api, Token: func(context.Context, *corev1.Pod) (string, error) { return "token", nil },
-		Changed: func(types.UID) {},
-		Event:   func(_ *corev1.Pod, _, reason, message string) { b.events <- reason + ": " + message },
-		Logger:  slog.New(slog.DiscardHandler), Metrics: b.metrics,
+		API: b.api, Token: func(context.Context, *corev1.Pod) (string, error) { return "token", nil },
+		Event:  func(_ *corev1.Pod, _, reason, message string) { b.events <- reason + ": " + message },
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	b.listen = func(context.Context, string) (net.Listener, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -117,11 +83,25 @@ func (b *bench) setup() *bench {
 func (b *bench) message(id, text string) Message {
 	p, err := b.bytes.read(strings.NewReader(text), int64(len(text)))
 	require.NoError(b.t, err)
-	return Message{ID: id, ContentType: "text/plain", Receipt: "receipt " + id, payload: p}
+	return Message{ID: id, ContentType: "text/plain", Attempt: 1, payload: p}
 }
 
-func (b *bench) deliver(id, text string, wait bool) Outcome {
-	return b.Deliver(b.t.Context(), Target{"ns", "p", "uid"}, b.message(id, text), wait)
+func (b *bench) deliver(id, text string) Outcome {
+	return b.Deliver(b.t.Context(), Target{"ns", "p", "uid"}, b.message(id, text))
+}
+
+// direct hands messages over like a server in the same process, and returns the channel of their outcomes.
+func (b *bench) direct(ids ...string) chan workers.Outcome {
+	out := make(chan workers.Outcome, len(ids))
+	list := make([]*workers.Delivery, len(ids))
+	for i, id := range ids {
+		list[i] = &workers.Delivery{
+			ID: id, Payload: []byte("text " + id), Namespace: "ns", Pod: "p", UID: "uid", Attempt: 1,
+			Done: func(o workers.Outcome) { out <- o },
+		}
+	}
+	b.Accept(list)
+	return out
 }
 
 var program = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -152,9 +132,9 @@ func (b *bench) reply(id, text string) int {
 }
 
 func TestRequestAndReply(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+	b := newBench(t, workers.Queue{Worker: "w"}).setup()
 	got := make(chan Outcome)
-	go func() { got <- b.deliver("1", "hello", true) }()
+	go func() { got <- b.deliver("1", "hello") }()
 	id, text := b.next()
 	require.Equal(t, "1", id)
 	require.Equal(t, "hello", text)
@@ -166,20 +146,20 @@ func TestRequestAndReply(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.reply(id, "again"), "an answered request is not known any longer")
 	require.Equal(t, http.StatusNotFound, b.reply("forged", "x"))
 
-	go func() { got <- b.deliver("2", "x", true) }()
+	go func() { got <- b.deliver("2", "x") }()
 	id, _ = b.next()
 	code, _ := b.post(runtimePath+"invocation/"+id+"/error", `{"errorType": "Bad", "errorMessage": "no\nsuch thing"}`)
 	require.Equal(t, http.StatusAccepted, code)
 	o = <-got
-	require.Equal(t, Outcome{Failure: workers.HandlerFailed, ErrorType: "Bad", Text: "no such thing", Attempts: 1}, o)
+	require.Equal(t, Outcome{Failure: workers.HandlerFailed, ErrorType: "Bad", Text: "no such thing"}, o)
 
-	go func() { got <- b.deliver("3", "x", true) }()
+	go func() { got <- b.deliver("3", "x") }()
 	id, _ = b.next()
 	code, _ = b.post(runtimePath+"invocation/"+id+"/response", strings.Repeat("x", workers.MaxPayload+1))
 	require.Equal(t, http.StatusRequestEntityTooLarge, code)
 	require.Equal(t, "TooLarge", (<-got).ErrorType)
 
-	go func() { got <- b.deliver("4", "x", true) }()
+	go func() { got <- b.deliver("4", "x") }()
 	b.next()
 	b.Observe("uid", "c1", false)
 	require.Equal(t, workers.ReceiverLost, (<-got).Failure, "the container ended while it had the message")
@@ -190,16 +170,13 @@ func TestRequestAndReply(t *testing.T) {
 	require.Zero(t, b.bytes.used, "all memory was given back")
 
 	require.Equal(t, workers.NoReceiver,
-		b.Deliver(t.Context(), Target{"other", "p", "uid"}, b.message("5", "x"), true).Failure)
-	families, err := b.metrics.Gather()
-	require.NoError(t, err)
-	require.NotEmpty(t, families)
+		b.Deliver(t.Context(), Target{"other", "p", "uid"}, b.message("5", "x")).Failure)
 }
 
 // TestRejectedReply checks that a rejected reply is read to its end, so that the program sees the status and can
 // reuse the connection. With "Expect: 100-continue" nothing is read.
 func TestRejectedReply(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+	b := newBench(t, workers.Queue{Worker: "w"}).setup()
 	send := func(expect string, size int, body io.Reader) (int, bool) {
 		c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 		require.NoError(t, err)
@@ -227,23 +204,55 @@ func TestRejectedReply(t *testing.T) {
 	require.False(t, closed)
 }
 
-func TestSendersDeadline(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+// TestServerGoes checks that the message of a server that has gone is not handed over any more, and that the reply to
+// a message that the program has is dropped.
+func TestServerGoes(t *testing.T) {
+	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 2}).setup()
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan Outcome)
-	go func() { got <- b.Deliver(ctx, Target{"ns", "p", "uid"}, b.message("1", "x"), true) }()
+	for _, id := range []string{"1", "2"} {
+		go func() { got <- b.Deliver(ctx, Target{"ns", "p", "uid"}, b.message(id, "x")) }()
+	}
 	id, _ := b.next()
 	cancel()
-	require.Equal(t, workers.HandlerTimeout, (<-got).Failure)
+	require.Equal(t, workers.ReceiverLost, (<-got).Failure)
+	require.Equal(t, workers.ReceiverLost, (<-got).Failure)
 	require.Equal(t, http.StatusAccepted, b.reply(id, "too late"))
-	require.Empty(t, b.deliver("2", "y", false).Failure)
+	out := b.direct("3")
 	id, text := b.next()
-	require.Equal(t, "y", text, "an abandoned message does not come again")
+	require.Equal(t, "text 3", text, "an abandoned message does not come")
 	require.Equal(t, http.StatusAccepted, b.reply(id, ""))
+	o := <-out
+	o.Free()
+	require.Zero(t, b.bytes.used)
+}
+
+// TestDirect checks deliveries from the server in the same process: their order, bounds and ends.
+func TestDirect(t *testing.T) {
+	b := newBench(t, workers.Queue{Worker: "w", Concurrency: 2}).setup()
+	out := b.direct("1", "2", "3")
+	require.Equal(t, workers.Outcome{
+		Failure: workers.QueueFull, Text: "the pod's program has not taken earlier messages", Untouched: true,
+	}, <-out)
+	id, text := b.next()
+	require.Equal(t, "text 1", text)
+	require.Equal(t, http.StatusAccepted, b.reply(id, "world"))
+	o := <-out
+	require.Equal(t, "world", string(o.Payload))
+	o.Free()
+	b.Close("uid")
+	require.Equal(t, workers.Outcome{Failure: workers.NoReceiver, Text: "the pod terminates", Untouched: true}, <-out)
+	require.True(t, (<-b.direct("4")).Untouched)
+	require.Zero(t, b.bytes.used, "all memory was given back")
+	require.True(t, b.receiver("uid").bytes.take(podBytes))
+	require.Equal(t, workers.QueueFull, (<-b.direct("5")).Failure)
+	b.receiver("uid").bytes.give(podBytes, true)
+	b.Release("uid")
+	require.Equal(t, workers.NoReceiver, (<-b.direct("6")).Failure)
 }
 
 func TestSendFromAPod(t *testing.T) {
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+	b := newBench(t, workers.Queue{Worker: "w"}).setup()
 	b.api.code = http.StatusOK
 	code, body := b.post("/v1/services/other/message", "hi")
 	require.Equal(t, http.StatusOK, code)
@@ -263,92 +272,6 @@ func TestSendFromAPod(t *testing.T) {
 	require.Len(t, b.api.got, 1, "nothing else was sent to the API server")
 }
 
-// TestAtLeastOnce checks that accepted messages survive the agent, that a message that exhausts its attempts goes
-// to the dead-letter worker, and that another pod gets the messages of a deleted pod.
-func TestAtLeastOnce(t *testing.T) {
-	dir, q := t.TempDir(), workers.Queue{Worker: "w", Promise: workers.AtLeastOnce, MaxAttempts: 2, DeadLetter: "dead"}
-	first := newBench(t, dir, q).setup()
-	for i := range 3 {
-		require.Empty(t, first.deliver(fmt.Sprint(i), fmt.Sprint("text ", i), false).Failure)
-	}
-	id, _ := first.next()
-	require.Equal(t, http.StatusAccepted, first.reply(id, ""))
-	id, _ = first.next() // attempt 1, never answered
-	require.Equal(t, "1", id)
-	first.Stop()
-
-	second := newBench(t, dir, q).setup()
-	id, _ = second.next()
-	require.Equal(t, "1", id, "in its place")
-	second.Observe("uid", "c1", false) // attempt 2 fails, which is the maximum
-	<-second.api.came
-	require.Equal(t, "/api/v1/namespaces/ns/services/dead/message", second.api.got[0].URL.Path)
-	require.Equal(t, "text 1", second.api.body[0])
-	require.Contains(t, second.api.got[0].Header.Get(workers.HeaderDeadLetter), "ReceiverLost")
-	require.Contains(t, <-second.events, "MessageDeadLettered")
-
-	second.Close("uid")
-	<-second.api.came
-	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[1].URL.Path)
-	require.Equal(t, "text 2", second.api.body[1])
-	second.Stop()
-
-	third := newBench(t, dir, q)
-	require.Empty(t, third.orphans, "nothing is left")
-}
-
-// TestMessagesOfAPodThatIsGone checks that the agent sends them to the worker's other pods when it starts.
-func TestMessagesOfAPodThatIsGone(t *testing.T) {
-	dir := t.TempDir()
-	first := newBench(t, dir, workers.Queue{Worker: "w", Promise: workers.AtLeastOnce}).setup()
-	require.Empty(t, first.deliver("1", "x", false).Failure)
-	first.Stop()
-	second := newBench(t, dir, workers.Queue{})
-	second.Synced(func(types.UID) bool { return false })
-	<-second.api.came
-	require.Equal(t, "receipt 1", second.api.got[0].Header.Get(workers.HeaderReceipt))
-	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[0].URL.Path)
-}
-
-// TestAtMostOnceIsNotSentTwice checks that messages in a deleted pod's queue go to another pod of the worker. If it
-// is unknown whether that pod has accepted one, for example when a server is killed, it is sent again only with
-// AtLeastOnce.
-func TestAtMostOnceIsNotSentTwice(t *testing.T) {
-	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-	for name, c := range map[string]struct {
-		answer  any
-		promise workers.Promise
-		sent    int
-	}{
-		"accepted":              {http.StatusAccepted, workers.AtMostOnce, 1},
-		"no server":             {fmt.Errorf("send: %w", refused), workers.AtMostOnce, 2},
-		"full":                  {http.StatusTooManyRequests, workers.AtMostOnce, 2},
-		"no receiver":           {http.StatusServiceUnavailable, workers.AtMostOnce, 2},
-		"no such worker":        {http.StatusNotFound, workers.AtMostOnce, 1},
-		"broken":                {io.ErrUnexpectedEOF, workers.AtMostOnce, 1},
-		"reset":                 {&net.OpError{Op: "read", Err: errors.New("connection reset")}, workers.AtMostOnce, 1},
-		"lost":                  {http.StatusBadGateway, workers.AtMostOnce, 1},
-		"late":                  {http.StatusGatewayTimeout, workers.AtMostOnce, 1},
-		"broken, at least once": {io.ErrUnexpectedEOF, workers.AtLeastOnce, 2},
-		"lost, at least once":   {http.StatusBadGateway, workers.AtLeastOnce, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Promise: c.promise}).setup()
-			b.api.first = []any{c.answer}
-			require.Empty(t, b.deliver("1", "x", false).Failure)
-			b.Close("uid")
-			for range c.sent {
-				<-b.api.came
-			}
-			if c.sent == 1 && c.answer != http.StatusAccepted {
-				require.Contains(t, <-b.events, "MessageLost", "it is not lost without a word")
-			}
-			b.Stop()
-			require.Len(t, b.api.got, c.sent)
-		})
-	}
-}
-
 func TestPush(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -363,11 +286,11 @@ func TestPush(t *testing.T) {
 	})}
 	done := make(chan error)
 	port := l.Addr().(*net.TCPAddr).Port
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Mode: workers.ModePush, Port: int32(port), Path: "/in"})
+	b := newBench(t, workers.Queue{Worker: "w", Mode: workers.ModePush, Port: int32(port), Path: "/in"})
 	require.NoError(t, l.Close()) // the program does not listen yet
 	b.setup()
 	got := make(chan Outcome)
-	go func() { got <- b.deliver("1", "hello", true) }()
+	go func() { got <- b.deliver("1", "hello") }()
 	for l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err != nil; l, err = net.Listen("tcp",
 		fmt.Sprint("127.0.0.1:", port)) {
 	}
@@ -379,7 +302,7 @@ func TestPush(t *testing.T) {
 	require.Equal(t, "/in", r.URL.Path)
 	require.Equal(t, []string{"1.0", "1", EventType},
 		[]string{r.Header.Get("Ce-Specversion"), r.Header.Get("Ce-Id"), r.Header.Get("Ce-Type")})
-	o = b.deliver("bad", "x", true)
+	o = b.deliver("bad", "x")
 	require.Equal(t, workers.HandlerFailed, o.Failure)
 	require.Equal(t, "HTTP418", o.ErrorType)
 	require.NoError(t, server.Close())
@@ -411,19 +334,3 @@ func TestMemoryIsBounded(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
-
-func TestReportsAreRare(t *testing.T) {
-	changed := make(chan struct{}, 1000)
-	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"})
-	b.c.Changed = func(types.UID) { changed <- struct{}{} }
-	b.setup()
-	began := time.Now()
-	for i := range 100 {
-		require.Empty(t, b.deliver(fmt.Sprint(i), "x", false).Failure)
-	}
-	<-changed
-	require.NotNil(t, b.Condition("uid"))
-	require.Nil(t, b.Condition("other"))
-	most := 2 + int(time.Since(began)/reportEvery)
-	require.LessOrEqual(t, len(changed), most)
-}

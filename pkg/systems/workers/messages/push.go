@@ -54,33 +54,33 @@ func (p *pusher) run() {
 		case <-p.more:
 		}
 		for {
-			h := p.r.queue.tryTake()
-			if h.entry == nil {
+			e := p.r.queue.tryTake()
+			if e == nil {
 				break
 			}
-			p.r.m.background(func() { p.push(h) })
+			p.r.m.background(func() { p.push(e) })
 		}
 	}
 }
 
 // push posts a message and reads the reply. It retries while the program refuses the connection.
-func (p *pusher) push(h handed) {
-	ctx, cancel := context.WithDeadline(p.r.ctx, p.r.deadline(h.entry))
+func (p *pusher) push(e *entry) {
+	ctx, cancel := context.WithDeadline(p.r.ctx, p.r.deadline(e))
 	defer cancel()
 	for delay := 5 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		o, sent := p.post(ctx, h)
+		o, sent := p.post(ctx, e)
 		if sent {
-			p.r.queue.resolve(h.ID, h.attempt, o)
+			p.r.queue.resolveEntry(e, o)
 			return
 		}
 		select {
 		case <-ctx.Done():
 			if p.r.ctx.Err() != nil {
-				p.r.queue.giveBack(h)
+				p.r.queue.giveBack(e)
 				return
 			}
 			o.Failure = workers.HandlerTimeout
-			p.r.queue.resolve(h.ID, h.attempt, o)
+			p.r.queue.resolveEntry(e, o)
 			return
 		case <-time.After(delay): // the program does not listen yet
 		}
@@ -88,26 +88,26 @@ func (p *pusher) push(h handed) {
 }
 
 // post posts a message once. sent is false only if the program cannot have received it.
-func (p *pusher) post(ctx context.Context, h handed) (o Outcome, sent bool) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(h.payload.data))
+func (p *pusher) post(ctx context.Context, e *entry) (o Outcome, sent bool) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(e.payload.data))
 	if err != nil {
 		return Outcome{Failure: workers.HandlerFailed, Text: err.Error()}, true
 	}
 	// The transport sends a POST again only if nothing of it was written (net/http, Transport).
 	head := req.Header
 	head.Set("Ce-Specversion", "1.0")
-	head.Set("Ce-Id", h.ID)
+	head.Set("Ce-Id", e.ID)
 	head.Set("Ce-Type", EventType)
 	head.Set("Ce-Source", "/apis/"+workers.GroupVersion.Group+"/namespaces/"+p.r.pod.Namespace+"/workers/"+p.r.name())
-	head.Set("Ce-Attempt", strconv.Itoa(int(h.attempt)))
-	if h.Trace != "" {
-		head.Set("Ce-Traceparent", h.Trace)
-		head.Set(headerTrace, h.Trace)
+	head.Set("Ce-Attempt", strconv.Itoa(int(e.Attempt)))
+	if e.Trace != "" {
+		head.Set("Ce-Traceparent", e.Trace)
+		head.Set(headerTrace, e.Trace)
 	}
-	if h.DeadLetter != "" {
-		head.Set("Ce-Deadletter", h.DeadLetter)
+	if e.DeadLetter != "" {
+		head.Set("Ce-Deadletter", e.DeadLetter)
 	}
-	head.Set("Content-Type", h.ContentType)
+	head.Set("Content-Type", e.ContentType)
 	res, err := p.transport.RoundTrip(req) // no redirects: a pod must not point the agent anywhere
 	if err != nil {
 		var dial *net.OpError

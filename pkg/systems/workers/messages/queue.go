@@ -8,57 +8,41 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// queue is the queue of one pod, in order of arrival.
+// handTime is how long a message waits for the pod's program to ask for it. Then another pod may have it.
+const handTime = 10 * time.Second
+
+// queue holds the messages of one pod: those that its program has, and up to as many that it may take next.
 type queue struct {
 	config workers.Queue
-	events events
+	more   func() // called with mu held when a message waits; may be nil
 
-	mu       sync.Mutex
-	closed   bool
-	running  string // the container that runs; "" for none
-	list     []*entry
-	later    map[*entry]struct{} // messages that are delayed
-	flight   map[string]*entry
-	takers   []*taker
-	last     time.Time   // arrival of the last message
-	overdue  *time.Timer // runs expire for the first in list
-	counters counters
+	mu      sync.Mutex
+	closed  bool
+	running string // the container that runs; "" for none
+	list    []*entry
+	flight  map[string]*entry
+	takers  []*taker
+	overdue *time.Timer // runs expire for the first in list
 }
 
-// firstDelay is the pause before a second attempt, doubled for each later attempt up to longestDelay.
-const (
-	firstDelay   = 100 * time.Millisecond
-	longestDelay = 30 * time.Second
-)
+func newQueue(c workers.Queue) *queue { return &queue{config: c, flight: map[string]*entry{}} }
 
-func newQueue(c workers.Queue, e events) *queue {
-	return &queue{config: c, events: e, flight: map[string]*entry{}, later: map[*entry]struct{}{}}
-}
-
-// offer queues a message and returns "", or the reason why it refuses the message. front is for a message that was
-// accepted earlier: it goes first, and the queue's limit does not apply.
-func (q *queue) offer(e *entry, front bool) workers.Failure {
+// offer queues a message, or returns the reason why it refuses the message. The server sends no more messages than the
+// program may handle at once; more can come from a server that has started again.
+func (q *queue) offer(e *entry) (f workers.Failure, text string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed {
-		return workers.NoReceiver
+	switch {
+	case q.closed:
+		return workers.NoReceiver, "the pod terminates"
+	case len(q.list) >= int(q.config.Concurrency):
+		return workers.QueueFull, "the pod's program has not taken earlier messages"
+	case q.flight[e.ID] != nil:
+		return workers.QueueFull, "the pod's program has a message with this ID"
 	}
-	if !front && len(q.list)+len(q.later) >= int(q.config.Limit) {
-		q.counters.refused++
-		return workers.QueueFull
-	}
-	if _, known := q.flight[e.ID]; known {
-		q.counters.refused++
-		return workers.QueueFull // duplicate: a message with this ID is in flight
-	}
-	now := time.Now()
-	if e.expires.IsZero() {
-		e.expires = now.Add(q.config.MaxWait())
-	}
-	q.last = now
-	q.counters.accepted++
-	q.enqueue(e, front)
-	return ""
+	e.expires = time.Now().Add(handTime)
+	q.enqueue(e, false)
+	return "", ""
 }
 
 func (q *queue) enqueue(e *entry, front bool) {
@@ -70,7 +54,9 @@ func (q *queue) enqueue(e *entry, front bool) {
 	}
 	q.dispatch()
 	q.watchOverdue()
-	q.events.changed()
+	if q.more != nil {
+		q.more()
+	}
 }
 
 // watchOverdue sets the timer for the message that has waited longest.
@@ -87,7 +73,7 @@ func (q *queue) watchOverdue() {
 	}
 }
 
-// expire ends the messages that have waited too long.
+// expire sends back the messages that no program has taken.
 func (q *queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,39 +84,22 @@ func (q *queue) expire() {
 			return false
 		}
 		q.end(e, Outcome{
-			Failure:   workers.HandlerTimeout,
-			Text:      "no program took the message within " + q.config.MaxWait().String(),
-			Untouched: e.Attempts == 0,
+			Failure: workers.NoReceiver, Text: "the program took no message within " + handTime.String(), Untouched: true,
 		})
 		return true
 	})
 	q.watchOverdue()
-	q.events.changed()
 }
 
-// abandon ends a message whose sender no longer waits. If a program has the message, its reply is dropped.
+// abandon ends a message whose server has gone. If a program has the message, its reply is dropped.
 func (q *queue) abandon(e *entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch e.state {
-	case waiting:
-		if i := slices.Index(q.list, e); i >= 0 {
-			q.list = slices.Delete(q.list, i, i+1)
-		}
-	case delayed:
-		e.timer.Stop()
-		delete(q.later, e)
-	case inFlight:
-		e.abandoned = true
-		return
-	case done:
-		return
+	if i := slices.Index(q.list, e); i >= 0 {
+		q.list = slices.Delete(q.list, i, i+1)
+		q.end(e, Outcome{Failure: workers.ReceiverLost, Text: "the server has gone"})
+		q.watchOverdue()
 	}
-	q.counters.failed++
-	e.state = done
-	q.events.finished(e)
-	q.watchOverdue()
-	q.events.changed()
 }
 
 // observe is called with the pod's container and whether it runs. Messages in flight in another container, or in one
@@ -141,30 +110,20 @@ func (q *queue) observe(container string, runs bool) {
 	if q.running == container && runs {
 		return
 	}
-	var lost []*entry
-	for _, e := range q.flight {
-		if e.holder != container && e.holder != "" || !runs {
-			lost = append(lost, e)
-		} else if e.holder == "" {
-			e.holder = container // taken before the container was known to run
-		}
-	}
 	q.running = ""
 	if runs {
 		q.running = container
 	}
-	if len(lost) == 0 {
-		return
+	for _, e := range q.flight {
+		if e.holder != container && e.holder != "" || !runs {
+			q.end(e, Outcome{Failure: workers.ReceiverLost, Text: "the program ended while it had the message"})
+		} else if e.holder == "" {
+			e.holder = container // taken before the container was known to run
+		}
 	}
-	slices.SortFunc(lost, func(a, b *entry) int { return a.expires.Compare(b.expires) })
-	for _, e := range lost {
-		q.settle(e, Outcome{Failure: workers.ReceiverLost, Text: "the program ended while it had the message"})
-	}
-	q.events.changed()
 }
 
-// close refuses further messages and moves the waiting ones to other pods; if a sender waits for the reply, it gets
-// NoReceiver. Programs may still answer messages in flight.
+// close refuses further messages and sends the waiting ones back. Programs may still answer messages in flight.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -172,41 +131,62 @@ func (q *queue) close() {
 		return
 	}
 	q.closed = true
-	rest := q.list
-	q.list = nil
-	for e := range q.later {
-		e.timer.Stop()
-		rest = append(rest, e)
-	}
-	clear(q.later)
 	for _, t := range q.takers {
 		t.ended = true
 		close(t.got)
 	}
-	q.takers = nil
+	rest := q.list
+	q.takers, q.list = nil, nil
 	for _, e := range rest {
-		q.again(e, 0, false)
+		q.end(e, Outcome{Failure: workers.NoReceiver, Text: "the pod terminates", Untouched: true})
 	}
 	q.watchOverdue()
-	q.events.changed()
 }
 
-// release closes the queue and ends the attempts in flight with ReceiverLost: the pod was removed.
+// release closes the queue and ends the messages in flight with ReceiverLost: the pod was removed.
 func (q *queue) release() {
 	q.close()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range q.flight {
-		q.settle(e, Outcome{Failure: workers.ReceiverLost, Text: "the pod was removed while its program had the message"})
+		q.end(e, Outcome{Failure: workers.ReceiverLost, Text: "the pod was removed while its program had the message"})
 	}
 }
 
-// report returns the state of the queue. oldest is zero if no message waits.
-func (q *queue) report() (depth, flight int, oldest time.Time, last time.Time, c counters, closed bool) {
+// resolve ends the message with this ID that a program has. If there is none, it releases the reply's memory and
+// returns false.
+func (q *queue) resolve(id string, o Outcome) bool { return q.resolved(id, nil, o) }
+
+// resolveEntry is resolve for this delivery, which may have ended.
+func (q *queue) resolveEntry(e *entry, o Outcome) { q.resolved(e.ID, e, o) }
+
+func (q *queue) resolved(id string, only *entry, o Outcome) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.list) > 0 {
-		oldest = q.list[0].expires.Add(-q.config.MaxWait())
+	e := q.flight[id]
+	if e == nil || only != nil && e != only {
+		o.release()
+		return false
 	}
-	return len(q.list) + len(q.later), len(q.flight), oldest, q.last, q.counters, q.closed
+	q.end(e, o)
+	q.dispatch()
+	if q.more != nil {
+		q.more()
+	}
+	return true
+}
+
+// end finishes a message, which is not in list any more. The caller holds q.mu.
+func (q *queue) end(e *entry, o Outcome) {
+	if e.state == done {
+		o.release()
+		return
+	}
+	if e.state == inFlight {
+		e.timer.Stop()
+		delete(q.flight, e.ID)
+	}
+	e.state = done
+	e.payload.release()
+	e.notify(o)
 }

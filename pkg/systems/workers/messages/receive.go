@@ -1,7 +1,6 @@
 package messages
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -12,8 +11,7 @@ import (
 )
 
 // Receive reads a message's payload from a request of the API server, delivers it, and responds.
-func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, msg Message,
-	wait bool) {
+func (m *Manager) Receive(w http.ResponseWriter, req *http.Request, t Target, msg Message) {
 	bytes := m.bytes
 	if r := m.receiver(t.UID); r != nil {
 		bytes = r.bytes
@@ -39,17 +37,12 @@ func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.
 		http.Error(w, workers.HeaderID+" is missing", http.StatusBadRequest)
 		return
 	}
-	o := m.Deliver(ctx, t, msg, wait)
+	o := m.Deliver(req.Context(), t, msg)
 	if o.Failure != "" {
 		respondFailure(w, o)
 		return
 	}
 	head := w.Header()
-	if !wait {
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	head.Set(workers.HeaderAttempt, strconv.Itoa(int(o.Attempts)))
 	if o.ContentType != "" {
 		head.Set("Content-Type", o.ContentType)
 	} else {
@@ -63,7 +56,6 @@ func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.
 func respondFailure(w http.ResponseWriter, o Outcome) {
 	head := w.Header()
 	head.Set(workers.HeaderFailure, string(o.Failure))
-	head.Set(workers.HeaderAttempt, strconv.Itoa(int(o.Attempts)))
 	head.Set("Content-Type", "text/plain; charset=utf-8")
 	if o.ErrorType != "" {
 		head.Set(workers.HeaderErrorType, o.ErrorType)

@@ -81,32 +81,32 @@ func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 	}
 	stop := make(chan struct{})
 	end := context.AfterFunc(req.Context(), func() { close(stop) })
-	h := r.queue.take(stop)
+	e := r.queue.take(stop)
 	end()
-	if h.entry == nil {
+	if e == nil {
 		reject(w, http.StatusGone, "Terminating", "the pod gets no more messages")
 		return
 	}
 	head := w.Header()
-	head.Set("Lambda-Runtime-Aws-Request-Id", h.ID)
-	head.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(r.deadline(h.entry).UnixMilli(), 10))
+	head.Set("Lambda-Runtime-Aws-Request-Id", e.ID)
+	head.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(r.deadline(e).UnixMilli(), 10))
 	head.Set("Lambda-Runtime-Invoked-Function-Arn", "arn:coracle:worker:"+r.pod.Namespace+":"+r.name())
-	if h.Trace != "" {
-		head.Set(headerTrace, h.Trace)
+	if e.Trace != "" {
+		head.Set(headerTrace, e.Trace)
 	}
-	if h.DeadLetter != "" {
-		head.Set(workers.HeaderDeadLetter, h.DeadLetter)
+	if e.DeadLetter != "" {
+		head.Set(workers.HeaderDeadLetter, e.DeadLetter)
 	}
-	head.Set(workers.HeaderAttempt, strconv.Itoa(int(h.attempt)))
-	head.Set("Content-Type", h.ContentType)
-	head.Set("Content-Length", strconv.Itoa(len(h.payload.data)))
+	head.Set(workers.HeaderAttempt, strconv.Itoa(int(e.Attempt)))
+	head.Set("Content-Type", e.ContentType)
+	head.Set("Content-Length", strconv.Itoa(len(e.payload.data)))
 	if req.Context().Err() != nil {
-		r.queue.giveBack(h)
+		r.queue.giveBack(e)
 		return
 	}
 	// After the first byte the program may have the message: end the attempt instead of giving it back.
-	if _, err := w.Write(h.payload.data); err != nil {
-		r.queue.resolve(h.ID, h.attempt, Outcome{
+	if _, err := w.Write(e.payload.data); err != nil {
+		r.queue.resolveEntry(e, Outcome{
 			Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message",
 		})
 	}
@@ -161,7 +161,7 @@ func discard(req *http.Request) {
 }
 
 func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
-	if !r.queue.resolve(req.PathValue("id"), 0, o) {
+	if !r.queue.resolve(req.PathValue("id"), o) {
 		reject(w, http.StatusNotFound, "UnknownRequest",
 			"no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
 		return
@@ -176,7 +176,7 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
 		if req.ContentLength > workers.MaxPayload {
-			r.queue.resolve(id, 0, Outcome{
+			r.queue.resolve(id, Outcome{
 				Failure:   workers.HandlerFailed,
 				ErrorType: "TooLarge",
 				Text:      fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload),

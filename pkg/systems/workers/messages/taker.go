@@ -11,14 +11,8 @@ import (
 type taker struct {
 	holder string
 	want   int         // the number of messages that it still accepts
-	got    chan handed // has room for want messages; closed after the last one
+	got    chan *entry // has room for want messages; closed after the last one
 	ended  bool        // got is closed
-}
-
-// handed is one attempt to deliver a message; attempt counts from 1.
-type handed struct {
-	*entry
-	attempt int32
 }
 
 // dispatch gives messages to the takers in turn, up to the concurrency of the queue. The caller holds q.mu.
@@ -42,48 +36,41 @@ func (q *queue) dispatch() {
 		}
 		q.watchOverdue()
 		e.state, e.holder = inFlight, t.holder
-		e.Attempts++
 		q.flight[e.ID] = e
-		q.counters.delivered++
-		if e.Attempts > 1 {
-			q.counters.redelivered++
-		}
-		q.events.attempt(e)
-		attempt := e.Attempts
 		e.timer = time.AfterFunc(q.config.Timeout(), func() {
-			q.resolve(e.ID, attempt, Outcome{
+			q.resolveEntry(e, Outcome{
 				Failure: workers.HandlerTimeout, Text: "the program took longer than " + q.config.Timeout().String(),
 			})
 		})
-		t.got <- handed{e, attempt}
+		t.got <- e
 	}
 }
 
-// take waits for the next message. It returns a nil entry once stop or the queue is closed.
-func (q *queue) take(stop <-chan struct{}) handed {
+// take waits for the next message. It returns nil once stop or the queue is closed.
+func (q *queue) take(stop <-chan struct{}) *entry {
 	t := q.newTaker(1)
-	q.more(t, 1)
+	q.want(t, 1)
 	select {
-	case h := <-t.got:
-		return h
+	case e := <-t.got:
+		return e
 	case <-stop:
 	}
 	q.noMore(t)
-	for h := range t.got {
-		q.giveBack(h)
+	for e := range t.got {
+		q.giveBack(e)
 	}
-	return handed{}
+	return nil
 }
 
 // newTaker returns a taker whose channel has room for most messages.
 func (q *queue) newTaker(most int) *taker {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return &taker{holder: q.running, got: make(chan handed, most)}
+	return &taker{holder: q.running, got: make(chan *entry, most)}
 }
 
-// more lets a taker take n more messages, limited by the room in its channel.
-func (q *queue) more(t *taker, n int) {
+// want lets a taker take n more messages, limited by the room in its channel.
+func (q *queue) want(t *taker, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if t.ended {
@@ -117,36 +104,31 @@ func (q *queue) noMore(t *taker) {
 	}
 }
 
-// tryTake returns the next message, or a nil entry if none can be handled now.
-func (q *queue) tryTake() handed {
+// tryTake returns the next message, or nil if none can be handled now.
+func (q *queue) tryTake() *entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.list) == 0 || len(q.flight) >= int(q.config.Concurrency) {
-		return handed{}
+		return nil
 	}
-	t := &taker{holder: q.running, want: 1, got: make(chan handed, 1)}
+	t := &taker{holder: q.running, want: 1, got: make(chan *entry, 1)}
 	q.takers = append(q.takers, t)
 	q.dispatch()
 	return <-t.got
 }
 
-// giveBack requeues a message that did not reach the program, unless its attempt has ended.
-func (q *queue) giveBack(h handed) {
+// giveBack queues a message again that did not reach the program, unless its delivery has ended.
+func (q *queue) giveBack(e *entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if h.state == inFlight && h.Attempts == h.attempt {
-		q.returned(h.entry)
+	if e.state != inFlight {
+		return
 	}
-}
-
-// returned undoes an attempt that did not reach the program. The caller holds q.mu.
-func (q *queue) returned(e *entry) {
+	if q.closed {
+		q.end(e, Outcome{Failure: workers.NoReceiver, Text: "the pod terminates", Untouched: true})
+		return
+	}
 	e.timer.Stop()
 	delete(q.flight, e.ID)
-	e.Attempts--
-	q.counters.delivered--
-	if e.Attempts > 0 {
-		q.counters.redelivered--
-	}
-	q.again(e, 0, true)
+	q.enqueue(e, true)
 }

@@ -179,7 +179,7 @@ func (c *conn) outcomes() error {
 		}
 		switch h.Kind {
 		case frame.Accepted:
-			done(Reply{}, nil)
+			done(Reply{Payload: payload}, nil)
 		case frame.Reply:
 			done(Reply{Payload: payload, ContentType: h.ContentType, Attempt: int(h.Attempt)}, nil)
 		case frame.Failure:

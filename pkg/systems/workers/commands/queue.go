@@ -1,0 +1,195 @@
+package commands
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+const queueUsage = "usage: coracle queue WORKER list|show ID|purge|redrive [ID]"
+
+var queueVerbs = []string{"list", "show", "purge", "redrive"}
+
+func (k commands) queue() *cobra.Command {
+	var o QueueOptions
+	cmd := &cobra.Command{
+		Use:   "queue WORKER list|show ID|purge|redrive [ID]",
+		Short: "List, read, remove or deliver again the messages in a worker's queue",
+		Example: `  coracle queue orders list --state dead
+  coracle queue orders redrive`,
+		Args: func(_ *cobra.Command, args []string) error {
+			most := map[string]int{"list": 2, "show": 3, "purge": 2, "redrive": 3}
+			if len(args) < 2 || len(args) > most[args[1]] || args[1] == "show" && len(args) < 3 {
+				return errors.New(queueUsage)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, 'in flight' or dead; purge: only dead messages")
+	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "json or yaml instead of a table")
+	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
+		o.Worker, o.Verb = args[0], args[1]
+		if len(args) == 3 {
+			o.ID = args[2]
+		}
+		return cluster{c}.Queue(ctx, o, os.Stdout)
+	})
+	k.Complete(cmd, 1, func() ctrl.ObjectList { return &workers.WorkerList{} })
+	names := cmd.ValidArgsFunction
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 1 {
+			return queueVerbs, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cmd, args, start)
+	}
+	return cmd
+}
+
+// QueueOptions are the options of `coracle queue`.
+type QueueOptions struct{ Worker, Verb, ID, State, Output string }
+
+// Queue lists, shows, removes or redrives the messages in a worker's queue.
+func (c cluster) Queue(ctx context.Context, o QueueOptions, out io.Writer) error {
+	switch o.Verb {
+	case "list":
+		return c.listQueue(ctx, o, out)
+	case "show":
+		var m workers.QueuedMessage
+		if err := c.queueDo(ctx, http.MethodGet, o, nil, &m); err != nil {
+			return err
+		}
+		if o.Output != "" {
+			return command.PrintAs(out, o.Output, &m)
+		}
+		return printMessage(out, &m)
+	}
+	method, done := http.MethodDelete, "removed from"
+	if o.Verb == "redrive" {
+		method, done = http.MethodPost, "delivered again in"
+	}
+	var change workers.QueueChange
+	if err := c.queueDo(ctx, method, o, nil, &change); err != nil {
+		return err
+	}
+	if o.Output != "" {
+		return command.PrintAs(out, o.Output, &change)
+	}
+	_, err := fmt.Fprintf(out, "%d messages %s the queue of worker %s\n", change.Messages, done, o.Worker)
+	return err
+}
+
+func (c cluster) listQueue(ctx context.Context, o QueueOptions, out io.Writer) error {
+	all := workers.QueuedMessages{Items: []workers.QueuedMessage{}}
+	for next := ""; ; {
+		var page workers.QueuedMessages
+		if err := c.queueDo(ctx, http.MethodGet, o, url.Values{"continue": {next}}, &page); err != nil {
+			return err
+		}
+		all.Items = append(all.Items, page.Items...)
+		if next = page.Continue; next == "" {
+			break
+		}
+	}
+	if o.Output != "" {
+		return command.PrintAs(out, o.Output, &all)
+	}
+	if len(all.Items) == 0 {
+		_, err := fmt.Fprintf(out, "no messages in the queue of worker %s\n", o.Worker)
+		return err
+	}
+	now := time.Now()
+	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE\tPOD\tERROR", func(line func(cells ...any)) {
+		for i := range all.Items {
+			m := &all.Items[i]
+			line(m.ID, m.State, command.Ago(&m.Arrived, now), m.Attempts, m.Size, m.Pod, bounded.Text(printable(m.Error), 80))
+		}
+	})
+}
+
+func printMessage(out io.Writer, m *workers.QueuedMessage) error {
+	lines := []string{
+		"ID:           " + m.ID, "State:        " + m.State, fmt.Sprintf("Attempts:     %d", m.Attempts),
+		"Arrived:      " + command.Stamp(&m.Arrived), "Expires:      " + command.Stamp(&m.Expires),
+		"Content type: " + printable(m.ContentType),
+	}
+	for i, text := range []string{m.Pod, m.Error, m.DeadLetter} {
+		if text != "" {
+			lines = append(lines, []string{"Pod:          ", "Error:        ", "Dead letter:  "}[i]+printable(text))
+		}
+	}
+	_, err := fmt.Fprintf(out, "%s\n\n%s\n", strings.Join(lines, "\n"), m.Payload)
+	return err
+}
+
+// printable replaces control characters: a program chose the text.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// maxQueueAnswer bounds a response: a page of messages without payloads, or one message.
+const maxQueueAnswer = 4 << 20
+
+func (c cluster) queueDo(ctx context.Context, method string, o QueueOptions, q url.Values, into any) error {
+	base, _, err := rest.DefaultServerUrlFor(c.REST)
+	if err != nil {
+		return err
+	}
+	path := []string{"/apis", workers.GroupVersion.String(), "namespaces", c.Namespace, "workers", o.Worker, "queue"}
+	if o.ID != "" {
+		path = append(path, url.PathEscape(o.ID))
+	}
+	u := base.JoinPath(path...)
+	if q == nil {
+		q = url.Values{}
+	}
+	if o.State != "" {
+		q.Set("state", o.State)
+	}
+	u.RawQuery = q.Encode()
+	client, err := rest.HTTPClientFor(c.REST)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := bounded.All(res.Body, maxQueueAnswer)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode == http.StatusOK {
+		return json.Unmarshal(body, into)
+	}
+	var s metav1.Status
+	if json.Unmarshal(body, &s) == nil && s.Message != "" {
+		return errors.New(s.Message)
+	}
+	return fmt.Errorf("%s: %.1024s", res.Status, body)
+}

@@ -1,0 +1,417 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is a Dispatcher with the pods of this process's node. The test acts as their programs and as the informers.
+type cluster struct {
+	*Dispatcher
+	t      *testing.T
+	queues *queue.Local
+
+	mu      sync.Mutex
+	got     []*workers.Delivery
+	patches []string
+}
+
+func (c *cluster) Accept(list []*workers.Delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, list...)
+}
+
+// client accepts patches of statuses.
+type statuses struct {
+	client.Interface
+	c *cluster
+}
+
+type statusWriter struct {
+	ctrl.SubResourceWriter
+	c *cluster
+}
+
+func (s statuses) Status() ctrl.SubResourceWriter { return statusWriter{c: s.c} }
+
+func (s statusWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
+	text, err := p.Data(o)
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.c.patches = append(s.c.patches, string(text))
+	return err
+}
+
+func run(t *testing.T, f func(c *cluster)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{t: t}
+		var err error
+		c.queues, err = queue.Open(queue.Config{
+			File: filepath.Join(t.TempDir(), "queues.db"), Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		c.Dispatcher = New(Config{
+			Queues: c.queues, Client: statuses{c: c}, Server: "server", Logger: slog.New(slog.DiscardHandler),
+			Local: func(node string) Node {
+				if node == "here" {
+					return c
+				}
+				return nil
+			},
+			Connect: func(context.Context, string) (*url.URL, http.RoundTripper, error) { return nil, nil, errors.New("off") },
+		})
+		c.pods = true // the test is the informer
+		f(c)
+		c.Stop()
+		require.NoError(t, c.queues.Close())
+	})
+}
+
+var key = queue.Key{Namespace: "ns", Worker: "w"}
+
+func (c *cluster) worker(name string, change func(*workers.WorkerSpec)) *workers.Worker {
+	w := &workers.Worker{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+		Spec:       workers.WorkerSpec{Image: "i"},
+	}
+	if change != nil {
+		change(&w.Spec)
+	}
+	workers.Default(w)
+	c.setWorker(w)
+	return w
+}
+
+func atLeastOnce(s *workers.WorkerSpec) {
+	s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, MaxAttempts: 3}
+}
+
+func (c *cluster) ready(name string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name),
+			Annotations: map[string]string{workers.AnnotationQueue: `{"worker": "w", "concurrency": 1}`},
+		},
+		Spec: corev1.PodSpec{NodeName: "here"},
+	}
+	c.pod(p, true, false)
+	return p
+}
+
+// send sends messages without a wait for the reply.
+func (c *cluster) send(ids ...string) {
+	list := make([]Message, len(ids))
+	for i, id := range ids {
+		list[i].Message = queue.Message{ID: id, Payload: []byte("text " + id)}
+	}
+	w := c.workers[types.NamespacedName{Namespace: "ns", Name: "w"}]
+	for _, err := range c.Send(key, workers.QueueOf(w), list)() {
+		require.NoError(c.t, err)
+	}
+}
+
+// call sends a message and returns the channel of its outcome.
+func (c *cluster) call(id string, wait time.Duration) chan Outcome {
+	got := make(chan Outcome, 2)
+	w := c.workers[types.NamespacedName{Namespace: "ns", Name: "w"}]
+	require.NoError(c.t, c.Send(key, workers.QueueOf(w), []Message{{
+		Message: queue.Message{ID: id}, Deadline: time.Now().Add(wait), Done: func(o Outcome) { got <- o },
+	}})()[0])
+	return got
+}
+
+// take returns the deliveries since the last take, as ID@POD#ATTEMPT.
+func (c *cluster) take() (list []*workers.Delivery, names []string) {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list, c.got = c.got, nil
+	for _, d := range list {
+		names = append(names, fmt.Sprintf("%s@%s#%d", d.ID, d.Pod, d.Attempt))
+	}
+	return list, names
+}
+
+func (c *cluster) takes(names ...string) []*workers.Delivery {
+	c.t.Helper()
+	list, got := c.take()
+	require.ElementsMatch(c.t, names, got)
+	return list
+}
+
+var (
+	handled = workers.Outcome{}
+	bad     = workers.Outcome{Failure: workers.HandlerFailed, Text: "bad"}
+)
+
+// TestBacklogReachesNewPods checks that no pod gets more than it handles, and that pods that come later share the rest.
+func TestBacklogReachesNewPods(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", atLeastOnce)
+		c.ready("a")
+		c.send("1", "2", "3", "4", "5")
+		first := c.takes("1@a#1")
+		require.Equal(t, "text 1", string(first[0].Payload))
+		c.ready("b")
+		c.ready("c")
+		rest := c.takes("2@b#1", "3@c#1")
+		rest[0].Done(handled)
+		c.takes("4@" + rest[0].Pod + "#1")
+		first[0].Done(handled)
+		c.takes("5@a#1")
+		d := c.queues.Depth(key)
+		require.Equal(t, []int{0, 3}, []int{d.Waiting, d.InFlight})
+	})
+}
+
+// TestRetries checks the back-off, that any pod gets the next attempt, and that the message is dead after the last one.
+func TestRetries(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", atLeastOnce)
+		a := c.ready("a")
+		c.send("1")
+		d := c.takes("1@a#1")
+		c.pod(a, false, false)
+		d[0].Done(bad)
+		c.takes()
+		time.Sleep(firstDelay) // without a pod it waits
+		c.takes()
+		c.ready("b")
+		c.takes("1@b#2")[0].Done(workers.Outcome{Failure: workers.ReceiverLost, Text: "gone"})
+		c.takes("1@b#3")[0].Done(bad) // a lost receiver needs no pause
+		c.takes()
+		m, ok := c.queues.Find(key, "1")
+		require.True(t, ok)
+		require.Equal(t, queue.Dead, m.State)
+		require.Equal(t, "HandlerFailed: bad", m.Error)
+		require.Equal(t, 1, c.Redrive(key, ""))
+		c.takes("1@b#1")[0].Done(handled)
+		synctest.Wait()
+		require.Empty(t, c.queues.Keys())
+	})
+}
+
+func TestDeadLetters(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", func(s *workers.WorkerSpec) {
+			s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, MaxAttempts: 1, DeadLetter: "failed"}
+		})
+		c.ready("a")
+		c.send("1")
+		c.takes("1@a#1")[0].Done(bad)
+		c.takes()
+		require.Equal(t, 1, c.queues.Depth(key).Dead, "it stays while its worker does not exist")
+		c.worker("failed", atLeastOnce)
+		c.takes()
+		require.Zero(t, c.queues.Depth(key).Dead)
+		m, ok := c.queues.Find(queue.Key{Namespace: "ns", Worker: "failed"}, "1")
+		require.True(t, ok, "with the same ID")
+		require.Equal(t, "HandlerFailed: bad", m.DeadLetter)
+		require.True(t, m.Durable)
+		require.Equal(t, "text 1", string(m.Payload))
+	})
+}
+
+func TestAtMostOnce(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", nil)
+		c.ready("a")
+		c.send("1", "2")
+		c.takes("1@a#1")[0].Done(bad)
+		d := c.takes("2@a#1") // the first does not come again
+		d[0].Done(workers.Outcome{Failure: workers.NoReceiver, Untouched: true})
+		c.takes()
+		time.Sleep(restTime)
+		c.takes("2@a#1")[0].Done(handled) // no program had it
+		synctest.Wait()
+		require.Empty(t, c.queues.Keys())
+	})
+}
+
+func TestSendersThatWait(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", atLeastOnce)
+		got := c.call("1", time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{`{"status":{"depth":1}}`}, c.patches, "a pod may have to start")
+		time.Sleep(time.Minute)
+		o := <-got
+		require.Equal(t, workers.NoReceiver, o.Failure, "no pod was there")
+		require.Empty(t, c.queues.Keys())
+
+		c.ready("a")
+		got = c.call("2", time.Minute)
+		d := c.takes("2@a#1")
+		require.False(t, d[0].Deadline.IsZero())
+		d[0].Done(workers.Outcome{Payload: []byte("reply")})
+		o = <-got
+		require.Equal(t, "reply", string(o.Payload))
+		require.Equal(t, "a", o.Pod)
+
+		got = c.call("3", time.Minute)
+		d = c.takes("3@a#1")
+		time.Sleep(time.Minute)
+		require.Equal(t, workers.HandlerTimeout, (<-got).Failure)
+		released := false
+		d[0].Done(workers.Outcome{Release: func() { released = true }})
+		require.True(t, released, "the reply is dropped")
+
+		first, second := c.call("4", time.Minute), c.call("5", time.Minute)
+		d = c.takes("4@a#1")
+		c.Cancel(key, "5")
+		require.Equal(t, workers.HandlerTimeout, (<-second).Failure)
+		d[0].Done(bad)
+		time.Sleep(firstDelay)
+		c.takes("4@a#2")[0].Done(handled) // the canceled one does not come
+		require.Empty(t, (<-first).Failure)
+		c.takes()
+		require.Empty(t, c.queues.Keys())
+		require.Empty(t, c.states[key].waits)
+	})
+}
+
+// TestRefusedTooLate checks that a sender gets one outcome if its deadline passes while its message is refused.
+func TestRefusedTooLate(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", nil)
+		s, outcomes := c.state(key), 0
+		m := Message{Message: queue.Message{ID: "1"}, Deadline: time.Now(), Done: func(Outcome) { outcomes++ }}
+		s.mu.Lock()
+		s.waits["1"] = s.newWait(&m)
+		s.mu.Unlock()
+		synctest.Wait() // the deadline passes
+		errs := []error{queue.ErrFull}
+		s.accepted([]Message{m}, errs)
+		require.Equal(t, []error{nil}, errs)
+		require.Equal(t, 1, outcomes)
+		require.Empty(t, s.waits)
+	})
+}
+
+func TestExpiry(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", func(s *workers.WorkerSpec) { atLeastOnce(s); s.QueueSeconds = 5 })
+		c.send("1")
+		got := c.call("2", time.Minute)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, workers.HandlerTimeout, (<-got).Failure)
+		synctest.Wait()
+		require.Equal(t, queue.Depth{Dead: 1}, c.queues.Depth(key))
+	})
+}
+
+// TestTargets checks that a message for a pod waits for the pod, and that another pod gets it when the pod is gone.
+func TestTargets(t *testing.T) {
+	run(t, func(c *cluster) {
+		w := c.worker("w", atLeastOnce)
+		b := c.ready("b")
+		c.send("1")
+		d := c.takes("1@b#1")
+		c.ready("a")
+		require.NoError(t, c.Send(key, workers.QueueOf(w), []Message{{Message: queue.Message{ID: "2", Target: "b"}}})()[0])
+		c.takes()
+		d[0].Done(handled)
+		d = c.takes("2@b#1")
+		c.pod(b, false, true)
+		d[0].Done(workers.Outcome{Failure: workers.NoReceiver, Untouched: true})
+		require.Equal(t, queue.Depth{Waiting: 1, Oldest: c.queues.Depth(key).Oldest}, c.queues.Depth(key))
+	})
+}
+
+// TestWorkerIsDeleted checks that its messages end, and that nothing of it stays in memory.
+func TestWorkerIsDeleted(t *testing.T) {
+	run(t, func(c *cluster) {
+		w := c.worker("w", atLeastOnce)
+		a := c.ready("a")
+		c.send("1", "2")
+		d := c.takes("1@a#1")
+		got := c.call("3", time.Minute)
+		c.workerGone(w)
+		require.Equal(t, workers.NoReceiver, (<-got).Failure)
+		require.Equal(t, 0, c.queues.Depth(key).Waiting)
+		d[0].Done(workers.Outcome{Failure: workers.ReceiverLost})
+		synctest.Wait()
+		c.pod(a, false, true)
+		synctest.Wait()
+		require.Empty(t, c.queues.Keys())
+		require.Empty(t, c.states)
+	})
+}
+
+// TestServerStartsAgain checks that a message whose last attempt a former process made is not given away once more.
+func TestServerStartsAgain(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", func(s *workers.WorkerSpec) { atLeastOnce(s); s.Delivery.MaxAttempts = 1 })
+		c.send("1")
+		_, ok := c.queues.Claim(key, "x")
+		require.True(t, ok)
+		c.queues.Return(key, "1", queue.Result{}) // as a restart does
+		c.ready("a")
+		c.takes()
+		require.Equal(t, 1, c.queues.Depth(key).Dead)
+	})
+}
+
+// TestUnreachableNode checks that a message for a node that cannot be reached waits, and goes to another pod.
+func TestUnreachableNode(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", atLeastOnce)
+		far := c.ready("far")
+		c.pod(far, false, false)
+		far.Spec.NodeName = "far"
+		c.pod(far, true, false)
+		c.send("1")
+		c.takes()
+		c.ready("a")
+		c.takes("1@a#1")[0].Done(handled)
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	run(t, func(c *cluster) {
+		r := prometheus.NewRegistry()
+		r.MustRegister(c.Metrics())
+		c.worker("w", atLeastOnce)
+		c.ready("a")
+		c.send("1", "2")
+		c.takes("1@a#1")[0].Done(handled)
+		synctest.Wait()
+		families, err := r.Gather()
+		require.NoError(t, err)
+		values := map[string]float64{}
+		for _, f := range families {
+			m := f.GetMetric()[0]
+			require.Equal(t, "w", m.GetLabel()[1].GetValue())
+			values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+		require.EqualValues(t, 2, values["coracle_messages_accepted_total"])
+		require.EqualValues(t, 2, values["coracle_messages_delivered_total"])
+		require.EqualValues(t, 1, values["coracle_messages_succeeded_total"])
+		require.EqualValues(t, 1, values["coracle_messages_in_flight"])
+		require.Zero(t, values["coracle_messages_depth"])
+	})
+}

@@ -1,0 +1,80 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"time"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// post delivers a message to a pod on another machine and returns the outcome.
+func (d *Dispatcher) post(ctx context.Context, node string, m *workers.Delivery) workers.Outcome {
+	unreachable := func(err error) workers.Outcome {
+		return workers.Outcome{
+			Failure: workers.NoReceiver, Text: "the pod's node cannot be reached: " + err.Error(), Untouched: true,
+		}
+	}
+	base, transport, err := d.c.Connect(ctx, node)
+	if err != nil {
+		return unreachable(err)
+	}
+	connected := false
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected = true },
+	})
+	u := base.JoinPath("messages", m.Namespace, m.Pod, string(m.UID)).String()
+	req, err := http.NewRequestWithContext(traced, http.MethodPost, u, bytes.NewReader(m.Payload))
+	if err != nil {
+		return unreachable(err)
+	}
+	h := req.Header
+	h.Set("Content-Type", m.ContentType)
+	h.Set(workers.HeaderID, m.ID)
+	h.Set(workers.HeaderAttempt, strconv.Itoa(int(m.Attempt)))
+	if m.Trace != "" {
+		h.Set("Traceparent", m.Trace)
+	}
+	if m.DeadLetter != "" {
+		h.Set(workers.HeaderDeadLetter, m.DeadLetter)
+	}
+	if !m.Deadline.IsZero() {
+		h.Set(workers.HeaderTimeout, time.Until(m.Deadline).String())
+	}
+	res, err := transport.RoundTrip(req)
+	switch {
+	case err != nil && !connected:
+		return unreachable(err)
+	case err != nil:
+		return workers.Outcome{
+			Failure: workers.ReceiverLost, Text: "the pod's node was lost while it had the message: " + err.Error(),
+		}
+	}
+	defer res.Body.Close()
+	body, err := bounded.All(res.Body, workers.MaxPayload)
+	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" {
+		return workers.Outcome{
+			Failure: f, Text: bounded.Text(string(body), maxText),
+			ErrorType: bounded.Text(res.Header.Get(workers.HeaderErrorType), maxText),
+			Untouched: res.Header.Get(workers.HeaderUntouched) == "true",
+		}
+	}
+	if err != nil {
+		return workers.Outcome{Failure: workers.ReceiverLost, Text: "the reply broke off: " + err.Error()}
+	}
+	if res.StatusCode != http.StatusOK {
+		return workers.Outcome{
+			Failure: workers.ReceiverLost, Text: res.Status + ": " + bounded.Text(string(body), maxText),
+			// A former version's agent does not serve this path, and one that starts does not know its pods yet.
+			Untouched: res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusServiceUnavailable,
+		}
+	}
+	return workers.Outcome{Payload: body, ContentType: res.Header.Get("Content-Type")}
+}
+
+// maxText bounds the text of a failure from a node, in bytes.
+const maxText = 4 << 10

@@ -1,0 +1,225 @@
+package queue
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func rapidDir(t *rapid.T) string {
+	dir, err := os.MkdirTemp("", "queue")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// TestServersSpaceIsShared checks that a namespace cannot take all of the server's space.
+func TestServersSpaceIsShared(t *testing.T) {
+	l := open(t, "", func(c *Config) { c.Memory = 1 << 20 })
+	fill := func(namespace string) (n int) {
+		for {
+			m := message(fmt.Sprint(n), false)
+			m.Payload = make([]byte, 100<<10)
+			if err := l.Append(Key{Namespace: namespace, Worker: "w"}, many, []Message{m})()[0]; err != nil {
+				require.Equal(t, ErrNoRoom, err)
+				return n
+			}
+			n++
+		}
+	}
+	require.Equal(t, 5, fill("greedy"))
+	require.Equal(t, 3, fill("other"), "as much as stays free")
+}
+
+func TestDiskReserve(t *testing.T) {
+	require.Equal(t, ErrNoDisk, open(t, "", nil).Append(k, many, []Message{message("1", true)})()[0])
+	l := open(t, t.TempDir(), func(c *Config) { c.Reserve = math.MaxInt64 })
+	require.Equal(t, ErrDiskFull, l.Append(k, many, []Message{message("1", true)})()[0])
+	add(t, l, message("2", false))
+	require.NoError(t, l.Close())
+	require.Equal(t, ErrClosed, l.Append(k, many, []Message{message("3", true)})()[0])
+}
+
+// TestFailedWrites checks that a message is not accepted whose write fails, and that the queue accepts later messages.
+func TestFailedWrites(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "missing")
+	l := open(t, "", func(c *Config) { c.File = filepath.Join(dir, "queues.db") })
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // a file in place of the directory
+	require.Error(t, l.Append(k, many, []Message{message("1", true)})()[0])
+	require.Equal(t, Depth{}, l.Depth(k))
+	require.Equal(t, usage{}, l.all)
+	require.NoError(t, os.Remove(dir))
+	add(t, l, message("1", true))
+	claim(t, l, "1", "p")
+	require.NoError(t, l.Close())
+}
+
+func TestDamagedFile(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queues.db"), []byte(strings.Repeat("damaged", 10_000)), 0o600))
+	_, err := Open(Config{File: filepath.Join(dir, "queues.db")})
+	require.ErrorContains(t, err, "move the file away")
+}
+
+// TestSendersShareASync checks that senders that wait together share transactions.
+func TestSendersShareASync(t *testing.T) {
+	var transactions atomic.Int64
+	l := open(t, t.TempDir(), func(c *Config) {
+		c.At = func(step string) {
+			if step == "after the transaction" {
+				transactions.Add(1)
+			}
+		}
+	})
+	var all sync.WaitGroup
+	const senders, each = 64, 10
+	for s := range senders {
+		all.Go(func() {
+			for i := range each {
+				if err := l.Append(k, many, []Message{message(fmt.Sprint(s, "-", i), true)})()[0]; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Less(t, transactions.Load(), int64(senders*each/2))
+	require.Equal(t, senders*each, l.Depth(k).Waiting)
+	require.NoError(t, l.Close())
+}
+
+// TestKilled kills a process at each step of its work with a queue, and checks that the next process has each message
+// that was accepted and not acknowledged, once and in order.
+func TestKilled(t *testing.T) {
+	if at := os.Getenv("CORACLE_QUEUE_KILL"); at != "" {
+		killed(t, os.Getenv("CORACLE_QUEUE_DIR"), at)
+		return
+	}
+	for _, step := range []string{
+		"before the transaction", "after the transaction", "accepted", "claimed", "acknowledged", "returned",
+	} {
+		for _, nth := range []int{1, 2, 5} {
+			t.Run(fmt.Sprint(step, " ", nth), func(t *testing.T) {
+				dir := t.TempDir()
+				child := exec.Command(os.Args[0], "-test.run", "^TestKilled$")
+				child.Env = append(os.Environ(), fmt.Sprintf("CORACLE_QUEUE_KILL=%d %s", nth, step), "CORACLE_QUEUE_DIR="+dir)
+				out, err := child.Output()
+				var exit *exec.ExitError
+				require.True(t, errors.As(err, &exit), "%v %s", err, out)
+				require.Equal(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal(), "%s", out)
+				var accepted []string
+				ended := map[string]bool{}
+				for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+					if id, ok := strings.CutPrefix(lines.Text(), "accepted "); ok {
+						accepted = append(accepted, id)
+					} else if id, ok := strings.CutPrefix(lines.Text(), "ended "); ok {
+						ended[id] = true
+					}
+				}
+				l := open(t, dir, nil)
+				defer l.Close()
+				place := map[string]int{}
+				for i, m := range l.List(k, "", 0, 1000) {
+					require.NotContains(t, place, m.ID)
+					require.NotEqual(t, InFlight, m.State)
+					found, ok := l.Find(k, m.ID)
+					require.True(t, ok)
+					require.Equal(t, "text "+m.ID, string(found.Payload))
+					place[m.ID] = i
+				}
+				last := -1
+				for _, id := range accepted {
+					if i, ok := place[id]; ok {
+						require.Greater(t, i, last)
+						last = i
+					} else {
+						require.True(t, ended[id], "message %s was accepted and is lost", id)
+					}
+				}
+			})
+		}
+	}
+}
+
+// killed works with a queue until it kills its own process when it reaches a step for the nth time.
+func killed(t *testing.T, dir, at string) {
+	number, step, _ := strings.Cut(at, " ")
+	left, err := strconv.Atoi(number)
+	require.NoError(t, err)
+	var mu sync.Mutex
+	reach := func(here string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left--; here != step {
+			left++
+		} else if left == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // until the signal arrives
+		}
+	}
+	l := open(t, dir, func(c *Config) { c.At = reach })
+	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+	for n := 0; ; n++ {
+		id := fmt.Sprint(n)
+		if l.Append(k, many, []Message{message(id, true), message(id+"b", true)})()[0] != nil {
+			continue
+		}
+		say("accepted %s", id)
+		say("accepted %s", id+"b")
+		reach("accepted")
+		m, _ := l.Claim(k, "p")
+		reach("claimed")
+		say("ended %s", m.ID)
+		l.Acknowledge(k, m.ID)
+		reach("acknowledged")
+		m, _ = l.Claim(k, "p")
+		l.Return(k, m.ID, Result{Dead: n%2 == 0})
+		reach("returned")
+	}
+}
+
+// BenchmarkAppend measures synced messages of many senders.
+func BenchmarkAppend(b *testing.B) {
+	for _, senders := range []int{1, 32, 64, 256} {
+		b.Run(fmt.Sprint(senders), func(b *testing.B) {
+			dir, err := os.MkdirTemp(os.Getenv("CORACLE_BENCH_DIR"), "queue")
+			require.NoError(b, err)
+			defer os.RemoveAll(dir)
+			l := open(b, dir, nil)
+			var n atomic.Int64
+			var all sync.WaitGroup
+			began := time.Now()
+			for range senders {
+				all.Go(func() {
+					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+						m := message(fmt.Sprint(i), true)
+						if err := l.Append(k, Limits{100_000}, []Message{m})()[0]; err != nil {
+							b.Error(err)
+							return
+						}
+						if m, ok := l.Claim(k, "p"); ok {
+							l.Acknowledge(k, m.ID)
+						}
+					}
+				})
+			}
+			all.Wait()
+			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "messages/s")
+			require.NoError(b, l.Close())
+		})
+	}
+}

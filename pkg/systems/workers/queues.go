@@ -1,0 +1,66 @@
+package workers
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client/events"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+)
+
+// queuesFile is the database of messages below the server's data directory. diskReserve is the free space of the disk,
+// in bytes, that messages leave to the store.
+const (
+	queuesFile  = "queues.db"
+	diskReserve = 256 << 20
+)
+
+// queues is the component that keeps the queues of a server.
+type queues struct {
+	host     system.Server
+	of       *messaging
+	messages *queue.Local
+	dispatch *dispatch.Dispatcher
+	run.Readiness
+}
+
+func (m *messaging) serve(s system.Server) run.Component { return &queues{host: s, of: m} }
+
+func (q *queues) Name() string { return "message-queues" }
+
+// Run implements run.Component.
+func (q *queues) Run(ctx context.Context) (err error) {
+	c := queue.Config{Logger: q.host.Log, Reserve: diskReserve}
+	if q.host.Dir != "" {
+		c.File = filepath.Join(q.host.Dir, queuesFile)
+	}
+	if q.messages, err = queue.Open(c); err != nil {
+		return err
+	}
+	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
+	q.dispatch = dispatch.New(dispatch.Config{
+		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
+		Events: recorder, Logger: q.host.Log,
+	})
+	if err := q.dispatch.Start(ctx); err != nil {
+		return err
+	}
+	q.host.Metrics.MustRegister(q.dispatch.Metrics())
+	q.of.queues.Store(q)
+	q.SetReady()
+	recorder.Run(ctx) // until ctx is done
+	q.of.queues.Store(nil)
+	q.dispatch.Stop()
+	return q.messages.Close()
+}
+
+// local returns the agent of a node, or nil if it is not in this process.
+func (m *messaging) local(name string) dispatch.Node {
+	if n := m.here.Load(); n != nil && n.name == name {
+		return n
+	}
+	return nil
+}
