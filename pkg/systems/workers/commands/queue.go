@@ -30,7 +30,7 @@ func (k commands) queue() *cobra.Command {
 	var o QueueOptions
 	cmd := &cobra.Command{
 		Use:   "queue WORKER list|show ID|purge|redrive [ID]",
-		Short: "List, read, remove or deliver again the messages in a worker's queue",
+		Short: "List, show, purge or redrive the messages of a worker",
 		Example: `  coracle queue orders list --state dead
   coracle queue orders redrive`,
 		Args: func(_ *cobra.Command, args []string) error {
