@@ -53,7 +53,10 @@ func preflight(c config.Config, server, node bool) error {
 			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR))
 		}
 	}
-	if server && node {
+	// prepare reports a run directory of another cluster, which has the same addresses.
+	o, err := runDirOwner(c.RunDir)
+	own := err == nil && (o.DataDir == "" || ownedBy(c, o.DataDir, 0) == nil)
+	if server && node && own {
 		errs = append(errs, alone(c, c.ClusterCIDR, c.ServiceCIDR))
 	}
 	return errors.Join(errs...)
