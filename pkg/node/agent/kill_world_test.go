@@ -435,7 +435,7 @@ func (l life) run(t *testing.T) (points []string, err error) {
 			points = append(points, point)
 		}
 	}
-	if err != nil && l.KillAt == "" {
+	if err != nil && cmd.ProcessState.ExitCode() >= 0 { // not killed
 		err = fmt.Errorf("%w, after %v: %s", err, points[max(0, len(points)-3):], log.String())
 	}
 	return points, err
