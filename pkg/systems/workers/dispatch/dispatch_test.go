@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,13 @@ func (s statusWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ..
 	defer s.c.mu.Unlock()
 	s.c.patches = append(s.c.patches, string(text))
 	return err
+}
+
+// patched returns the patches of statuses up to now.
+func (c *cluster) patched() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.patches)
 }
 
 func run(t *testing.T, f func(c *cluster)) {
@@ -257,7 +265,7 @@ func TestSendersThatWait(t *testing.T) {
 		c.worker("w", atLeastOnce)
 		got := c.call("1", time.Minute)
 		synctest.Wait()
-		require.Equal(t, []string{`{"status":{"depth":1}}`}, c.patches, "a pod may have to start")
+		require.Equal(t, []string{`{"status":{"depth":1}}`}, c.patched(), "a pod may have to start")
 		time.Sleep(time.Minute)
 		o := <-got
 		require.Equal(t, workers.NoReceiver, o.Failure, "no pod was there")
