@@ -260,7 +260,10 @@ func (c *container) signal(sig syscall.Signal, all bool) error {
 		return nil // processes may have ended meanwhile
 	}
 	err := c.c.Signal(sig)
-	if sig == unix.SIGKILL && errors.Is(err, unix.EACCES) {
+	if errors.Is(err, unix.EACCES) { // an AppArmor profile without a rule for signals
+		if sig != unix.SIGKILL {
+			return nil // the program cannot get it, and is killed after its grace period
+		}
 		err = killCgroup(c.c)
 	}
 	if err == nil {
