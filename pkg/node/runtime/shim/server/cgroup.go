@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,8 +46,8 @@ func oomKilled(c *libcontainer.Container) bool {
 	return false
 }
 
-// killCgroup kills the container's processes through their cgroup (v2, Linux 5.14). Unlike kill(2), an AppArmor profile
-// that does not allow to receive signals cannot prevent it.
+// killCgroup kills the container's processes through their cgroup (v2). Unlike kill(2), an AppArmor profile that does
+// not allow to receive signals cannot prevent it. Kernels before 5.14 kill processes that have no memory left.
 func killCgroup(c *libcontainer.Container) error {
 	state, err := c.State()
 	if err != nil {
@@ -56,7 +57,11 @@ func killCgroup(c *libcontainer.Container) error {
 	if !v2 {
 		return unix.EACCES
 	}
-	return cgroups.WriteFile(dir, "cgroup.kill", "1")
+	err = cgroups.WriteFile(dir, "cgroup.kill", "1")
+	if errors.Is(err, os.ErrNotExist) {
+		return cgroups.WriteFile(dir, "memory.max", "0")
+	}
+	return err
 }
 
 // unlimit removes the CPU limit from the cgroup of an exited container. On cgroup v1 a removed cgroup exists for some
