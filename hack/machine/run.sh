@@ -13,7 +13,7 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
 fi
 deb=$(echo dist/coracle_*_amd64.deb)
 [ -e "$deb" ] || { echo "dist has no package: run make release" >&2; exit 1; }
-steps=(before install hello pods network claim systems limits apparmor nested kill restart upgrade reboot rebooted power rebooted purge)
+steps=(before install hello pods network claim systems limits swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted purge)
 qemu=
 
 boot() { # SUITE FOLDER: returns when the machine serves

@@ -146,6 +146,59 @@ END
   until_true limit 10000
   ctl delete pod slow greedy --now
   ;;
+swap)
+  dd if=/dev/zero of=/swap bs=1M count=256 status=none
+  chmod 600 /swap
+  mkswap -q /swap
+  swapon /swap
+  may() { ctl exec "$1" -- cat /sys/fs/cgroup/memory.swap.max | grep -x "$2"; }
+  may box 0 # also containers without a memory limit
+  mkdir -p /etc/coracle
+  printf 'swap-behavior: LimitedSwap\n' >>/etc/coracle/config.yaml
+  systemctl restart coracle-server
+  until_true coracle status
+  may box 0 # of a BestEffort pod, and started before
+  ctl run burst --image busybox:1.36 --overrides '{"spec": {"containers": [{"name": "burst", "image": "busybox:1.36",
+    "command": ["sleep", "36000"], "resources": {"requests": {"memory": "64Mi"}}}]}}'
+  ctl wait pod/burst --for=condition=Ready --timeout=60s
+  total=$(awk '/MemTotal/ {print $2}' /proc/meminfo) swap=$(awk '/SwapTotal/ {print $2}' /proc/meminfo)
+  have=$(ctl exec burst -- cat /sys/fs/cgroup/memory.swap.max)
+  [ $((have / 1024)) -ge $((65536 * swap / total - 8)) ] && [ $((have / 1024)) -le $((65536 * swap / total)) ]
+  ctl delete pod burst --now
+  sed -i '/swap-behavior/d' /etc/coracle/config.yaml
+  [ -s /etc/coracle/config.yaml ] || rm -r /etc/coracle
+  systemctl restart coracle-server
+  until_true coracle status
+  swapoff /swap
+  rm /swap
+  ;;
+firewall) # with the manual's rules and without, and reloaded
+  works() { coracle status && ctl exec box -- wget -q -O - http://hello | grep Hello; }
+  lost() { ! coracle status; }
+  cp -a /etc/ufw /etc/firewalld /tmp
+  ufw allow 22/tcp
+  ufw --force enable
+  until_true lost
+  cat /tmp/try
+  ufw allow from 10.42.0.0/16
+  ufw route allow from 10.42.0.0/16
+  ufw route allow to 10.42.0.0/16
+  until_true works
+  ufw reload
+  until_true works
+  ufw --force disable
+  nft list tables | awk '/filter/ {print $2, $3}' | while read -r family name; do nft delete table "$family" "$name"; done
+  systemctl start firewalld
+  until_true lost
+  cat /tmp/try
+  firewall-cmd -q --permanent --zone=trusted --add-source=10.42.0.0/16
+  firewall-cmd -q --reload
+  until_true works
+  systemctl stop firewalld
+  until_true works
+  rm -rf /etc/ufw /etc/firewalld
+  cp -a /tmp/ufw /tmp/firewalld /etc
+  ;;
 apparmor)
   for kind in RuntimeDefault Unconfined; do
     ctl apply -f - <<END
