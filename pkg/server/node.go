@@ -303,6 +303,7 @@ func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
 		ClusterCIDR:          m.clusterCIDR,
 		ServiceCIDR:          m.serviceCIDR,
 		MaxPods:              p.MaxPods,
+		LimitedSwap:          p.SwapBehavior == config.LimitedSwap,
 		OnPodCIDR:            n.network.SetPodCIDR,
 		ImageGCHigh:          p.ImageGCHigh,
 		ImageGCLow:           p.ImageGCLow,

@@ -37,6 +37,9 @@ func (c *Agent) resourceOptions(f *pflag.FlagSet) {
 	f.Int64Var(&c.PodMaxPIDs, "pod-max-pids", 4096, "maximum number of processes and threads in a pod; -1 for no limit")
 	f.BoolVar(&c.SingleProcessOOMKill, "single-process-oom-kill", false,
 		"on cgroup v2, end only the process that exceeds a container's memory limit instead of the whole container")
+	f.StringVar(&c.SwapBehavior, "swap-behavior", NoSwap,
+		"swap that containers get on cgroup v2: NoSwap, or LimitedSwap for Burstable pods' containers, in proportion to "+
+			"their memory requests")
 	f.Int64Var(&c.PodMaxConnections, "pod-max-connections", 4096,
 		"maximum number of open connections that a pod began; -1 for no limit")
 	f.Int64Var(&c.UserNamespaceIDs, "user-namespaces-ids-per-pod", userNamespaceUnit,

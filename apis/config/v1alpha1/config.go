@@ -158,6 +158,8 @@ type Agent struct {
 	// SingleProcessOOMKill ends only the process that exceeds a container's memory limit, not the whole container, as
 	// the kubelet's setting does. On cgroup v1 this is always so.
 	SingleProcessOOMKill bool
+	// SwapBehavior is NoSwap or LimitedSwap, as the kubelet's memorySwap.swapBehavior (KEP-2400).
+	SwapBehavior string
 	// PodMaxConnections is the maximum number of open connections, of all protocols, that a pod began. -1 means no limit.
 	PodMaxConnections int64
 	// KubeReserved are resources that pods cannot use, such as "memory=512Mi". See ParseReserved.

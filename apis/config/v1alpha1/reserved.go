@@ -26,7 +26,11 @@ const (
 	reservedPIDs        = 1024
 	leastPodPIDs        = 16
 	leastPodConnections = 64
-	reservableShare     = 2 // at least half of memory is left for pods
+
+	// NoSwap and LimitedSwap are the values of Agent.SwapBehavior.
+	NoSwap          = "NoSwap"
+	LimitedSwap     = "LimitedSwap"
+	reservableShare = 2 // at least half of memory is left for pods
 )
 
 // MemoryOf returns the reserved bytes for a capacity: the configured amount or else 1/16, at least 128 MiB and at
@@ -74,6 +78,9 @@ func (c Agent) validateReserved() []error {
 	if c.PodMaxConnections != -1 && (c.PodMaxConnections < leastPodConnections || c.PodMaxConnections > math.MaxInt32) {
 		errs = append(errs, fmt.Errorf("pod-max-connections %d is too few for a pod, or too many: give %d or more, or -1 "+
 			"for no limit", c.PodMaxConnections, leastPodConnections))
+	}
+	if c.SwapBehavior != NoSwap && c.SwapBehavior != LimitedSwap {
+		errs = append(errs, fmt.Errorf("swap-behavior %q is unknown: give %s or %s", c.SwapBehavior, NoSwap, LimitedSwap))
 	}
 	return errs
 }

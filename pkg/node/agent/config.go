@@ -58,6 +58,8 @@ type Config struct {
 	Logind func(context.Context) (shutdown.Logind, error)
 	// Reserved is subtracted from the resources allocatable to pods.
 	Reserved config.Reserved
+	// LimitedSwap lets containers of Burstable pods use the machine's swap (KEP-2400).
+	LimitedSwap bool
 	// Unused images are removed at ImageGCHigh percent use of the image file system, down to ImageGCLow. Default 85,
 	// 80.
 	ImageGCHigh, ImageGCLow int

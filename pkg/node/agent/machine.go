@@ -64,6 +64,14 @@ func readMachine(dataDir string) (machine, error) {
 	return m, nil
 }
 
+// swapForPods returns how many bytes of swap pods may use.
+func (a *Agent) swapForPods() int64 {
+	if swap := a.machine.info.Swap; a.c.LimitedSwap && swap != nil {
+		return *swap.Capacity
+	}
+	return 0
+}
+
 // inUserNamespace reports whether this process is outside the initial user namespace, which maps all IDs
 // (user_namespaces(7)).
 func inUserNamespace() bool {

@@ -68,6 +68,8 @@ type Config struct {
 	Sysctls *Sysctls
 	// MemoryCapacity is the node's memory in bytes.
 	MemoryCapacity int64
+	// SwapCapacity is how much of the node's swap pods may use, in bytes.
+	SwapCapacity int64
 	// Node returns this node's object, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList

@@ -51,7 +51,7 @@ func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (set
 	p = w.held.allocation.in(p) // the allocation may have changed while an image was pulled
 	c, _, _ := containerOf(p, name)
 	a := amountsOf(p, c).within(w.held.allocation.Limits)
-	s.Resources, s.Labels[labelAmounts] = resources(p, c, a, w.m.c.MemoryCapacity), a.label()
+	s.Resources, s.Labels[labelAmounts] = resources(p, c, a, w.m.c.memory()), a.label()
 	return sync.OnceFunc(w.cgroups.RUnlock)
 }
 
@@ -154,7 +154,7 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 		return w.m.c.Failpoints.At("pod.resized")
 	}
 	c, _, _ := containerOf(p, s.of.name)
-	r := resources(p, c, s.amounts, w.m.c.MemoryCapacity)
+	r := resources(p, c, s.amounts, w.m.c.memory())
 	r.CPUQuota, r.MemoryBytes = orUnlimited(r.CPUQuota), orUnlimited(r.MemoryBytes)
 	err := w.m.c.Runtime.Update(ctx, s.of.id, r)
 	if gone(err) { // the container exited

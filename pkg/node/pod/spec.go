@@ -17,6 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/devices"
 	"github.com/coracle-dev/coracle/pkg/node/devices/cdi"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
@@ -263,9 +264,27 @@ func quota(milli int64) int64 {
 	return max(milli*period/1000, 1000)
 }
 
+// capacity is the node's memory and the swap that pods may use, in bytes.
+type capacity struct{ memory, swap int64 }
+
+func (c Config) memory() capacity { return capacity{memory: c.MemoryCapacity, swap: c.SwapCapacity} }
+
+// swapOf returns how many bytes of swap a container may use: its memory request's share of the node's memory, of the
+// swap for pods (KEP-2400, LimitedSwap). Containers of Guaranteed, BestEffort and critical pods get none.
+func (c capacity) swapOf(p *corev1.Pod, r corev1.ResourceRequirements) int64 {
+	request := r.Requests.Memory()
+	switch {
+	case p.Status.QOSClass != corev1.PodQOSBurstable, request.IsZero(), request.Cmp(*r.Limits.Memory()) == 0,
+		request.Value() > c.memory, eviction.Critical(p):
+		return 0
+	}
+	return int64(float64(request.Value()) / float64(c.memory) * float64(c.swap))
+}
+
 // resources returns a container's cgroup settings: amounts, huge page limits, and oom_score_adj from the QoS class.
-func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int64) runtime.Resources {
+func resources(p *corev1.Pod, c *corev1.Container, a amounts, node capacity) runtime.Resources {
 	r := runtime.Resources{CPUShares: a.Shares, CPUQuota: quota(a.CPULimit), MemoryBytes: a.MemoryLimit}
+	r.SwapBytes = node.swapOf(p, c.Resources)
 	if r.CPUQuota > 0 {
 		r.CPUPeriod = period
 	}
@@ -284,8 +303,8 @@ func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int
 		r.OOMScoreAdj = 1000
 	default:
 		r.OOMScoreAdj = 999
-		if memoryCapacity > 0 {
-			r.OOMScoreAdj = int(min(max(1000-1000*c.Resources.Requests.Memory().Value()/memoryCapacity, 3), 999))
+		if node.memory > 0 {
+			r.OOMScoreAdj = int(min(max(1000-1000*c.Resources.Requests.Memory().Value()/node.memory, 3), 999))
 		}
 	}
 	return r

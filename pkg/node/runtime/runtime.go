@@ -69,6 +69,7 @@ type Resources struct {
 	CPUQuota    int64  // microseconds per CPUPeriod
 	CPUPeriod   uint64 // microseconds
 	MemoryBytes int64
+	SwapBytes   int64 // swap in addition to memory, on cgroup v2; 0 means none
 	PidsLimit   int64
 	// OOMScoreAdj is clamped to what the host allows.
 	OOMScoreAdj int

@@ -45,10 +45,11 @@ func cgroup2() bool {
 	return unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// swapAccounting reports whether the kernel limits the swap of cgroups, also if there is no swap yet.
 func swapAccounting() bool {
 	if cgroup2() {
-		data, err := os.ReadFile("/proc/swaps")
-		return err == nil && strings.Count(string(data), "\n") > 1
+		files, _ := filepath.Glob("/sys/fs/cgroup/*/memory.swap.max")
+		return len(files) > 0
 	}
 	_, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
 	return err == nil

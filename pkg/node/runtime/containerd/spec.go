@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -87,7 +88,10 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 		return nil, err
 	}
 	if cgroup2() && !r.config.SingleProcessOOMKill {
-		linux.Resources.Unified = map[string]string{"memory.oom.group": "1"}
+		if linux.Resources.Unified == nil {
+			linux.Resources.Unified = map[string]string{}
+		}
+		linux.Resources.Unified["memory.oom.group"] = "1"
 	}
 	if process.ApparmorProfile, err = r.profile(s); err != nil {
 		return nil, err
@@ -311,9 +315,13 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 	}
 	if r.MemoryBytes != 0 {
 		res.Memory = &specs.LinuxMemory{Limit: new(r.MemoryBytes)}
-		if swapAccounting() {
-			res.Memory.Swap = new(r.MemoryBytes) // no swap in addition to memory
-		}
+	}
+	switch {
+	case !swapAccounting():
+	case cgroup2(): // also without a memory limit
+		res.Unified = map[string]string{"memory.swap.max": strconv.FormatInt(r.SwapBytes, 10)}
+	case r.MemoryBytes != 0:
+		res.Memory.Swap = new(r.MemoryBytes) // no swap in addition to memory
 	}
 	if r.PidsLimit > 0 {
 		res.Pids = &specs.LinuxPids{Limit: new(r.PidsLimit)}
