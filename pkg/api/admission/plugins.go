@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/admission"
@@ -81,8 +82,8 @@ type Plugins struct {
 // plugin is an admission plugin.
 type plugin struct {
 	name     string
-	off      bool // off by default
-	cel      bool // it evaluates expressions of policies
+	off      bool          // off by default
+	cel      time.Duration // limit of processor time, if it evaluates expressions
 	register func(*admission.Plugins)
 	// config is the configuration if the file has none for the plugin.
 	config string
@@ -132,25 +133,25 @@ var ordered = []plugin{
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{
-		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: true,
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: maxPolicies,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
-		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig,
+		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, cel: maxConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
 		},
 	},
 	{
-		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: true,
+		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: maxPolicies,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
-		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig,
+		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig, cel: maxConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
 		},
