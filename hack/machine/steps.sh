@@ -149,7 +149,7 @@ END
 swap)
   dd if=/dev/zero of=/swap bs=1M count=256 status=none
   chmod 600 /swap
-  mkswap -q /swap
+  mkswap /swap
   swapon /swap
   may() { ctl exec "$1" -- cat /sys/fs/cgroup/memory.swap.max | grep -x "$2"; }
   may box 0 # also containers without a memory limit

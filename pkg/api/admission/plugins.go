@@ -133,7 +133,8 @@ var ordered = []plugin{
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{
-		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: maxPolicies,
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig,
+		cel: maxPolicies,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
 		},
@@ -151,7 +152,8 @@ var ordered = []plugin{
 		},
 	},
 	{
-		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig, cel: maxConditions,
+		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig,
+		cel: maxConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
 		},

@@ -125,7 +125,8 @@ func New(c Config) (*Agent, error) {
 	}
 	a.pods = pod.New(pod.Config{
 		Environment: c.Environment, Parts: a.parts, Metrics: c.Metrics, HostIP: c.NodeIP.String(), Sysctls: sysctls,
-		MemoryCapacity: a.machine.memory, SwapCapacity: a.swapForPods(), Node: a.registered, Allocatable: a.allocatable, Services: a.services,
+		MemoryCapacity: a.machine.memory, SwapCapacity: a.swapForPods(),
+		Node: a.registered, Allocatable: a.allocatable, Services: a.services,
 		Pressures: a.pressures, ShuttingDown: a.shuttingDown, AdmitBy: a.admittingNode,
 		StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
 		Credentials: credentials, NodesWith: a.nodesWith,

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -81,6 +82,7 @@ type Ingress struct {
 	shadows   []string                                 // messages about services and pods that take our ports
 	reported  map[types.NamespacedName]map[string]bool // problems already reported as events
 	parsed    map[types.NamespacedName]parsed          // certificates, by Secret
+	turns     turns
 	// secured are the transports to TLS backends, by Secret and server name: of the last table, and in nextSecured
 	// of the table being built.
 	secured, nextSecured map[string]*secured
@@ -98,8 +100,8 @@ func New(c Config) (*Ingress, error) {
 		wake:    make(chan struct{}, 1),
 		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
 		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
-		nextSecured: map[string]*secured{},
-		events:      events.New(c.Client, "coracle-ingress", c.NodeName, c.Log),
+		nextSecured: map[string]*secured{}, turns: newTurns(runtime.GOMAXPROCS(0) / 2),
+		events: events.New(c.Client, "coracle-ingress", c.NodeName, c.Log),
 	}
 	i.guard = run.Guard{Log: c.Log, Component: i.Name()}
 	return i, nil

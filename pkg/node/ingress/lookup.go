@@ -42,6 +42,11 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 		},
 	})
 	i.parsed = kept
+	used := map[string]bool{}
+	for name := range kept {
+		used[name.Namespace] = true
+	}
+	i.turns.keep(used)
 	i.keepSecured()
 	i.mu.Lock()
 	i.uses = t
@@ -183,6 +188,9 @@ func (i *Ingress) certificate(ctx context.Context, name types.NamespacedName) pa
 		return p
 	}
 	c, err := parse(&s)
+	if err == nil {
+		i.turns.pace(name.Namespace, c)
+	}
 	return parsed{version, c, err}
 }
 

@@ -37,6 +37,43 @@ var stored = []grown{
 		`"selector":{"matchExpressions":[`, `{"key":"a%d","operator":"Exists"}`, `]}}}`},
 	{"subsets", "/api/v1/namespaces/work/endpoints", `{"metadata":{"name":"new"},"subsets":[`,
 		`{"addresses":[{"ip":"1.2.3.4"}],"ports":[{"name":"a%d","port":1}]}`, `]}`},
+	{"autoscaler", in("autoscaling", "v2", "horizontalpodautoscalers"), `{"metadata":{"name":"new"},"spec":{"maxReplicas":3,` +
+		`"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"target"},"metrics":[`,
+		`{"type":"External","external":{"metric":{"name":"a%d"},"target":{"type":"Value","value":"1"}}}`, `]}}`},
+	{"autoscaler of pods", in("autoscaling", "v2", "horizontalpodautoscalers"), `{"metadata":{"name":"new"},"spec":` +
+		`{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"target"},"metrics":[`,
+		`{"type":"Pods","pods":{"metric":{"name":"a%d"},"target":{"type":"AverageValue","averageValue":"1"}}}`, `]}}`},
+	{"indexes that suffice", in("batch", "v1", "jobs"), `{"metadata":{"name":"new"},"spec":{"completionMode":"Indexed",` +
+		`"completions":2000000,"parallelism":1,"backoffLimit":0,"template":{"spec":{"restartPolicy":"Never",` +
+		`"containers":[{"name":"c","image":"i"}]}},"successPolicy":{"rules":[{"succeededIndexes":"0`,
+		`,%[1]d`, `"}]}}}`},
+	{"ingress rules", in("networking.k8s.io", "v1", "ingresses"), `{"metadata":{"name":"new"},"spec":{"rules":[`,
+		`{"host":"a%d.example.com","http":{"paths":[{"path":"/","pathType":"Prefix","backend":{"service":{"name":"s",` +
+			`"port":{"number":1}}}}]}}`, `]}}`},
+	{"ingress paths", in("networking.k8s.io", "v1", "ingresses"), `{"metadata":{"name":"new"},"spec":{"rules":[` +
+		`{"host":"a.example.com","http":{"paths":[`, `{"path":"/a%d","pathType":"Prefix","backend":{"service":` +
+		`{"name":"s","port":{"number":1}}}}`, `]}}]}}`},
+	{"ingress certificates", in("networking.k8s.io", "v1", "ingresses"), `{"metadata":{"name":"new"},"spec":{` +
+		`"defaultBackend":{"service":{"name":"s","port":{"number":1}}},"tls":[`,
+		`{"hosts":["a%[1]d.example.com"],"secretName":"a%[1]d"}`, `]}}`},
+	{"policy peers", in("networking.k8s.io", "v1", "networkpolicies"), `{"metadata":{"name":"new"},"spec":{"podSelector":{},` +
+		`"ingress":[{"from":[`, `{"podSelector":{"matchLabels":{"a%d":"b"}},"namespaceSelector":{}}`, `]}]}}`},
+	{"policy rules", in("networking.k8s.io", "v1", "networkpolicies"), `{"metadata":{"name":"new"},"spec":{"podSelector":{},` +
+		`"ingress":[`, `{"from":[{"podSelector":{"matchLabels":{"a%d":"b"}}}],"ports":[{"port":1}]}`, `]}}`},
+	{"endpoints of a slice", in("discovery.k8s.io", "v1", "endpointslices"), `{"metadata":{"name":"new","labels":` +
+		`{"kubernetes.io/service-name":"s"}},"addressType":"IPv4","ports":[{"name":"p","port":1}],"endpoints":[`,
+		`{"addresses":["1.2.3.4"],"hostname":"a%d","conditions":{}}`, `]}`},
+	{"ports of a slice", in("discovery.k8s.io", "v1", "endpointslices"), `{"metadata":{"name":"new","labels":` +
+		`{"kubernetes.io/service-name":"s"}},"addressType":"IPv4","endpoints":[{"addresses":["1.2.3.4"]}],"ports":[`,
+		`{"name":"a%d","port":1}`, `]}`},
+	{"budget of values", in("policy", "v1", "poddisruptionbudgets"), `{"metadata":{"name":"new"},"spec":{"minAvailable":1,` +
+		`"selector":{"matchExpressions":[{"key":"a","operator":"In","values":[`, `"a%d"`, `]}]}}}`},
+	{"quota scopes", "/api/v1/namespaces/work/resourcequotas", `{"metadata":{"name":"new"},"spec":{"hard":{"pods":"1"},` +
+		`"scopeSelector":{"matchExpressions":[`, `{"scopeName":"PriorityClass","operator":"In","values":["a%d"]}`, `]}}}`},
+	{"limits of a namespace", "/api/v1/namespaces/work/limitranges", `{"metadata":{"name":"new"},"spec":{"limits":[` +
+		`{"type":"Container","max":{`, `"requests.a/b%d":"1"`, `}}]}}`},
+	{"claim requests", in("resource.k8s.io", "v1", "resourceclaims"), `{"metadata":{"name":"new"},"spec":{"devices":{` +
+		`"requests":[`, `{"name":"a%d","exactly":{"deviceClassName":"a","selectors":[{"cel":{"expression":"true"}}]}}`, `]}}}`},
 	{"quota", "/api/v1/namespaces/work/resourcequotas", `{"metadata":{"name":"new"},"spec":{"hard":{`,
 		`"requests.a/b%d":"1"`, `}}}`},
 }
@@ -67,6 +104,9 @@ func TestSettled(t *testing.T) {
 	for i := range 20 {
 		w.Node(fmt.Sprintf("node-%d", i))
 	}
+	w.send(call{"POST", in("apps", "v1", "deployments"), jsons, `{"metadata":{"name":"target"},"spec":{"selector":` +
+		`{"matchLabels":{"t":"t"}},"template":{"metadata":{"labels":{"t":"t"}},"spec":{"containers":[{"name":"c",` +
+		`"image":"i","resources":{"requests":{"cpu":"1"}}}]}}}}`})
 	for _, a := range stored {
 		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 			for n := 1500 << 10; n > 1<<10; n = n * 2 / 3 {
