@@ -91,7 +91,11 @@ kind: NetworkPolicy
 metadata: {name: closed}
 spec: {podSelector: {matchLabels: {app: hello}}, policyTypes: [Ingress]}
 END
-  refused() { ! ctl exec box -- wget -q -T 2 -O - http://hello; }
+  # Debian's busybox crashes with wget -T.
+  refused() {
+    local code
+    code=$(ctl exec box -- sh -c 'timeout 3 wget -q -O - http://hello >/dev/null; echo $?') && [ "$code" -gt 0 ]
+  }
   until_true refused
   ctl delete networkpolicy closed
   until_true ctl exec box -- wget -q -O - http://hello

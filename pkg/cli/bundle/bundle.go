@@ -58,9 +58,7 @@ func Write(ctx context.Context, c Config, out, progress io.Writer) error {
 	}
 	b.process.Silence = patience
 	b.gather(ctx)
-	for _, m := range b.missing {
-		fmt.Fprintln(progress, "missing:", m)
-	}
+	b.report(progress)
 	b.add("README.txt", b.readme())
 	return errors.Join(b.err, b.tar.Close(), zip.Close())
 }
@@ -72,8 +70,28 @@ type bundle struct {
 	at      time.Time
 	process *socket.Client
 	written []string
-	missing []string
+	missing []missing
 	err     error // of writing the archive
+}
+
+// missing is an entry that could not be gathered as a whole.
+type missing struct{ name, reason string }
+
+func (b *bundle) miss(name, reason string) { b.missing = append(b.missing, missing{name, reason}) }
+
+// report names what is missing, once for each reason.
+func (b *bundle) report(to io.Writer) {
+	var reasons []string
+	names := map[string][]string{}
+	for _, m := range b.missing {
+		if names[m.reason] == nil {
+			reasons = append(reasons, m.reason)
+		}
+		names[m.reason] = append(names[m.reason], m.name)
+	}
+	for _, reason := range reasons {
+		fmt.Fprintf(to, "missing: %s\n  (%s)\n", strings.Join(names[reason], ", "), reason)
+	}
 }
 
 func (b *bundle) entry(ctx context.Context, name string, f func(context.Context) ([]byte, error)) {
@@ -84,7 +102,7 @@ func (b *bundle) entry(ctx context.Context, name string, f func(context.Context)
 	defer cancel()
 	data, err := f(ctx)
 	if err != nil {
-		b.missing = append(b.missing, name+": "+string(mask([]byte(err.Error()))))
+		b.miss(name, string(mask([]byte(err.Error()))))
 	}
 	if len(data) > 0 {
 		b.add(name, mask(data))
@@ -96,7 +114,7 @@ func (b *bundle) add(name string, data []byte) {
 		data = append(data[:mostEntry:mostEntry], "\n(cut: too long)\n"...)
 	}
 	if len(data) > b.left {
-		b.missing = append(b.missing, name+": the archive is full")
+		b.miss(name, "the archive is full")
 		return
 	}
 	b.left -= len(data)
@@ -177,7 +195,7 @@ func (b *bundle) readme() []byte {
 	if len(b.missing) > 0 {
 		t.WriteString("\nMissing:\n")
 		for _, m := range b.missing {
-			fmt.Fprintln(&t, "-", m)
+			fmt.Fprintf(&t, "- %s: %s\n", m.name, m.reason)
 		}
 	}
 	return []byte(t.String())

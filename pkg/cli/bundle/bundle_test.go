@@ -220,8 +220,9 @@ func TestABundleOfAMachineOnWhichNothingRuns(t *testing.T) {
 		"status.json", "inspect/cache.json", "metrics/node.txt", "goroutines.txt", "log.txt", "cluster",
 	} {
 		require.Contains(t, files["README.txt"], "- "+missing+": ")
-		require.Contains(t, progress.String(), "missing: "+missing)
+		require.Contains(t, progress.String(), missing)
 	}
+	require.Equal(t, 1, strings.Count(progress.String(), "  (coracle is not running here"), "each reason once")
 	require.Contains(t, files["options.json"], ":6443")
 }
 
@@ -237,7 +238,7 @@ func TestABundleIsBounded(t *testing.T) {
 	b.add("a", make([]byte, 60))
 	b.add("b", make([]byte, 60))
 	require.Equal(t, []string{"a"}, b.written)
-	require.Equal(t, []string{"b: the archive is full"}, b.missing)
+	require.Equal(t, []missing{{"b", "the archive is full"}}, b.missing)
 	require.Error(t, Write(t.Context(), config(t), failing{}, io.Discard))
 }
 
