@@ -40,6 +40,7 @@ type Host struct {
 	env           []string
 }
 
+// Root returns the directory of the checkout.
 func Root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")

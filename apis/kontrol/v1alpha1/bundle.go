@@ -177,6 +177,7 @@ type BundleStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// BundleCounts are numbers of clusters, by the state of a Bundle in them.
 type BundleCounts struct {
 	// Total is the number of clusters that should have the content.
 	Total       int32 `json:"total"`

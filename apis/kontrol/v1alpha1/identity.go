@@ -30,6 +30,7 @@ func TargetOf(r *Resource) Target {
 	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
 }
 
+// WaveOf returns the wave in which a Resource is applied; 0 by default.
 func WaveOf(r *Resource) int {
 	n, _ := strconv.Atoi(r.Annotations[AnnotationWave]) // validated before
 	return n

@@ -213,6 +213,7 @@ type ResourceStatus struct {
 	History []Revision `json:"history,omitempty"`
 }
 
+// ClusterCounts are numbers of clusters, by the state of a Resource in them.
 type ClusterCounts struct {
 	// Total is the number of clusters that should have the object.
 	Total          int32 `json:"total"`

@@ -106,6 +106,7 @@ func NeedsPods(s *TaskSpec) bool {
 		func(v TaskVolume) bool { return v.HostPath != nil || v.PersistentVolumeClaim != nil })
 }
 
+// ValidateSpec validates a task's specification with its defaults.
 func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if s.Image == "" {

@@ -36,6 +36,7 @@ const (
 	skew = time.Hour
 )
 
+// Set holds the certificate authorities of a cluster.
 type Set struct {
 	// Server signs the API's serving certificate; clients, pods and agents trust it.
 	Server *Authority

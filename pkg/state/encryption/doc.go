@@ -10,9 +10,7 @@
 // if it can read all stored values. Otherwise the previous configuration stays in use, and the status reports it.
 //
 // A server does not start without the keys of stored objects, or without its KMS plugins, because the cache reads all
-// values at the start. Later, an unavailable plugin stops writes after three minutes, as upstream, but no reads from
-// memory.
-//
+// values. Later, an unavailable plugin stops writes after three minutes, as upstream, but no reads from memory.
 // Upstream validates the file. Its loader (encryptionconfig) costs little, but its transformers hide which key a value
 // has, so no key could be removed safely. Transformers here are upstream's, one for each key.
 package encryption

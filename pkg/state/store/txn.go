@@ -14,6 +14,7 @@ import (
 // MaxOps is the maximum number of operations in a transaction.
 const MaxOps = 4096
 
+// Action is what an Op does.
 type Action int
 
 // The actions of an Op.

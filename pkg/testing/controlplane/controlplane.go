@@ -58,6 +58,7 @@ type Cluster struct {
 	REST func(name string, groups ...string) *rest.Config
 }
 
+// Options configure Start.
 type Options struct {
 	Agent bool
 	Log   slog.Level

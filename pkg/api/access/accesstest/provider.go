@@ -21,6 +21,7 @@ import (
 	"time"
 )
 
+// Provider is an OpenID provider.
 type Provider struct {
 	*httptest.Server
 	// Asked counts requests for keys.

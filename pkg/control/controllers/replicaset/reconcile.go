@@ -19,8 +19,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// New declares the reconciler of ReplicaSets, and NewReplication the one of ReplicationControllers.
-func New() *engine.Reconciler            { return declare("replicaset", replicaSets) }
+// New returns the reconciler of ReplicaSets.
+func New() *engine.Reconciler { return declare("replicaset", replicaSets) }
+
+// NewReplication returns the reconciler of ReplicationControllers.
 func NewReplication() *engine.Reconciler { return declare("replication", replicationControllers) }
 
 func declare(name string, f family) *engine.Reconciler {

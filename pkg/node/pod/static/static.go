@@ -79,6 +79,7 @@ type running struct {
 	started  bool // Pods.StartStatic was called
 }
 
+// New returns a Manager. It reads nothing before Run.
 func New(c Config) *Manager {
 	m := &Manager{c: c, runs: map[types.NamespacedName]*running{}, wanted: map[types.NamespacedName]source{}}
 	m.folder = newFolder(c.Dir, m.decode)

@@ -119,13 +119,23 @@ type Users struct {
 // MapIDs is the bind mount option for mapping owners by Bundle.Users.
 const MapIDs = "idmap"
 
-// Paths of a bundle.
+// BundleFile returns the file of a container's Bundle, by the container's directory.
 func BundleFile(dir string) string { return filepath.Join(dir, "bundle.json") }
-func StateFile(dir string) string  { return filepath.Join(dir, "state.json") }
-func Upper(dir string) string      { return filepath.Join(dir, "upper") }
-func Work(dir string) string       { return filepath.Join(dir, "work") }
-func Rootfs(dir string) string     { return filepath.Join(dir, "rootfs") }
-func Runtime(dir string) string    { return filepath.Join(dir, "run") }
+
+// StateFile returns the file of a container's state.
+func StateFile(dir string) string { return filepath.Join(dir, "state.json") }
+
+// Upper returns the directory of what a container writes: the overlay's upper directory.
+func Upper(dir string) string { return filepath.Join(dir, "upper") }
+
+// Work returns the overlay's work directory.
+func Work(dir string) string { return filepath.Join(dir, "work") }
+
+// Rootfs returns the mount point of a container's root.
+func Rootfs(dir string) string { return filepath.Join(dir, "rootfs") }
+
+// Runtime returns libcontainer's directory.
+func Runtime(dir string) string { return filepath.Join(dir, "run") }
 
 // ReadJSON reads a JSON file into value.
 func ReadJSON(path string, value any) error {

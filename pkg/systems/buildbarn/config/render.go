@@ -34,13 +34,23 @@ func Worker(instance string) string { return "worker-" + instance + ".jsonnet" }
 // Runner returns the name of the file of an instance's runner.
 func Runner(instance string) string { return "runner-" + instance + ".jsonnet" }
 
-// The names of a farm's parts.
-func SchedulerOf(farm string) string     { return farm + "-scheduler" }
-func StorageOf(farm string) string       { return farm + "-storage" }
-func FrontendOf(farm string) string      { return farm + "-frontend" }
-func BrowserOf(farm string) string       { return farm + "-browser" }
+// SchedulerOf returns the name of a farm's scheduler.
+func SchedulerOf(farm string) string { return farm + "-scheduler" }
+
+// StorageOf returns the name of a farm's storage.
+func StorageOf(farm string) string { return farm + "-storage" }
+
+// FrontendOf returns the name of a farm's frontend.
+func FrontendOf(farm string) string { return farm + "-frontend" }
+
+// BrowserOf returns the name of a farm's browser.
+func BrowserOf(farm string) string { return farm + "-browser" }
+
+// WorkersOf returns the name of the workers of a farm's pool.
 func WorkersOf(farm, pool string) string { return farm + "-worker-" + pool }
-func ConfigMapOf(farm string) string     { return farm + "-config" }
+
+// ConfigMapOf returns the name of the ConfigMap with a farm's files.
+func ConfigMapOf(farm string) string { return farm + "-config" }
 
 // Pods returns the number of storage pods of a farm with defaults.
 func Pods(s buildbarn.FarmStorage) int32 {

@@ -32,11 +32,17 @@ func Identity(b *buildbarn.Buildbarn, role string) string {
 	return fmt.Sprintf("buildbarn://%s/%s/%s", b.Namespace, b.Name, role)
 }
 
-// The names of Secrets.
+// AuthorityOf returns the name of the Secret with a farm's certificate authority.
 func AuthorityOf(farm string) string { return farm + "-ca" }
-func TLSOf(part string) string       { return part + "-tls" }
-func ClientOf(farm string) string    { return farm + "-client-tls" }
-func OperatorOf(farm string) string  { return farm + "-operator-tls" }
+
+// TLSOf returns the name of the Secret with the serving certificate of a farm's part.
+func TLSOf(part string) string { return part + "-tls" }
+
+// ClientOf returns the name of the Secret with the certificate of a farm's clients.
+func ClientOf(farm string) string { return farm + "-client-tls" }
+
+// OperatorOf returns the name of the Secret with the operator's certificate.
+func OperatorOf(farm string) string { return farm + "-operator-tls" }
 
 // keyPair returns the files of the program's certificate. The program reloads them when they change.
 func keyPair() object {

@@ -30,6 +30,7 @@ func digestOf(d *remoteexecution.Digest) (Digest, error) {
 	return Digest{d.GetHash(), d.GetSizeBytes()}, nil
 }
 
+// Blob is a content with its digest.
 type Blob struct {
 	Digest Digest
 	Data   []byte

@@ -25,6 +25,7 @@ type Load struct {
 	Used  wire.Resources
 }
 
+// Place is where a worker serves.
 type Place struct {
 	Host string
 	Port int

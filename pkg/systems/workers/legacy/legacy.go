@@ -44,6 +44,7 @@ const (
 	maxDocument, maxDocuments = 1 << 20, 1000
 )
 
+// Container is a container of the mini-kube's manifest.
 type Container struct {
 	// Module is accepted and ignored, since functions are built in.
 	Module     string         `json:"module,omitempty"`
