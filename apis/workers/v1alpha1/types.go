@@ -53,6 +53,10 @@ type WorkerSpec struct {
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 	// PodLabels are added to the pods.
 	PodLabels map[string]string `json:"podLabels,omitempty"`
+	// Template is the rest of the pods: volumes, nodeSelector, tolerations, affinity, securityContext, sidecars and so
+	// on. Its container "worker" is the program, and may have what this spec does not: volumeMounts, probes,
+	// securityContext, envFrom. The pods have no restartPolicy but Always, and not the host's network.
+	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
 	// Replicas is the number of pods, 0 to 1000. Defaults to 1 unless scale is set.
 	Replicas *int32 `json:"replicas,omitempty"`

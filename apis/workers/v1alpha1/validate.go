@@ -14,6 +14,9 @@ import (
 
 // Bounds and defaults of a Worker.
 const (
+	// ContainerName is the container of a worker's pods that gets the messages.
+	ContainerName = "worker"
+
 	maxReplicas    = 1000
 	maxConcurrency = 1000
 	maxQueue       = 100_000
@@ -83,13 +86,41 @@ func Validate(w *Worker) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateProgram(s, path)...)
+	errs = append(errs, validateTemplate(s.Template, path.Child("template", "spec"))...)
 	errs = append(errs, validateReplicas(s, path)...)
 	errs = append(errs, validateQueue(s, path)...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
-// ValidateUpdate validates an update. All fields may change.
-func ValidateUpdate(w, _ *Worker) field.ErrorList { return Validate(w) }
+// validateTemplate refuses what a worker's own fields decide. The pod is validated separately.
+func validateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
+	if t == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	forbid := func(set bool, at *field.Path, why string) {
+		if set {
+			errs = append(errs, field.Forbidden(at, why))
+		}
+	}
+	if p := t.Spec.RestartPolicy; p != "" && p != corev1.RestartPolicyAlways {
+		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+	}
+	forbid(t.Spec.HostNetwork, path.Child("hostNetwork"), "the messages' API is on the pod's own loopback")
+	forbid(t.Spec.ServiceAccountName != "", path.Child("serviceAccountName"), "set spec.serviceAccountName")
+	for i := range t.Spec.Containers {
+		c, at := &t.Spec.Containers[i], path.Child("containers").Index(i)
+		if c.Name != ContainerName {
+			continue
+		}
+		forbid(c.Image != "", at.Child("image"), "set spec.image")
+		forbid(len(c.Command) > 0, at.Child("command"), "set spec.command")
+		forbid(len(c.Args) > 0, at.Child("args"), "set spec.args")
+		forbid(len(c.Env) > 0, at.Child("env"), "set spec.env")
+		forbid(c.Resources.Size() > 0, at.Child("resources"), "set spec.resources")
+	}
+	return errs
+}
 
 func between(v, least, most int32, path *field.Path) field.ErrorList {
 	if v < least || v > most {

@@ -168,6 +168,11 @@ func (in *WorkerSpec) DeepCopyInto(out *WorkerSpec) {
 			(*out)[key] = val
 		}
 	}
+	if in.Template != nil {
+		in, out := &in.Template, &out.Template
+		*out = new(v1.PodTemplateSpec)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Replicas != nil {
 		in, out := &in.Replicas, &out.Replicas
 		*out = new(int32)

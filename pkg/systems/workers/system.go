@@ -54,7 +54,7 @@ func kinds(to *messaging) []own.Kind {
 		Kind: workerKind, Plural: "workers", Categories: []string{"coracle"},
 		New:     func() *workers.Worker { return &workers.Worker{} },
 		NewList: func() client.ObjectList { return &workers.WorkerList{} },
-		Default: workers.Default, Validate: workers.Validate, ValidateUpdate: workers.ValidateUpdate,
+		Default: workers.Default, Validate: validate, ValidateUpdate: validateUpdate,
 		Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	// A worker with spec.scale rejects a fixed number of replicas.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -244,11 +245,19 @@ const hashLabel = "workers.coracle.dev/set"
 
 // Template returns the template of the worker's pods.
 func Template(w *workers.Worker) corev1.PodTemplateSpec {
-	c := corev1.Container{
-		Name: "worker", Image: w.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: w.Spec.Command,
-		Args: w.Spec.Args,
-		Env:  slices.Clone(w.Spec.Env),
+	var t corev1.PodTemplateSpec
+	if w.Spec.Template != nil {
+		w.Spec.Template.DeepCopyInto(&t)
 	}
+	c := corev1.Container{Name: workers.ContainerName}
+	others := slices.DeleteFunc(t.Spec.Containers, func(o corev1.Container) bool {
+		if o.Name == c.Name {
+			c = o
+		}
+		return o.Name == c.Name
+	})
+	c.Image, c.Command, c.Args, c.Env = w.Spec.Image, w.Spec.Command, w.Spec.Args, slices.Clone(w.Spec.Env)
+	c.ImagePullPolicy = cmp.Or(c.ImagePullPolicy, corev1.PullIfNotPresent)
 	if w.Spec.Function != "" {
 		c.Image = Image
 		c.Env = append(c.Env, corev1.EnvVar{Name: workers.FunctionEnv, Value: string(w.Spec.Function)})
@@ -268,19 +277,31 @@ func Template(w *workers.Worker) corev1.PodTemplateSpec {
 		c.Resources = *w.Spec.Resources.DeepCopy()
 	}
 	if p := w.Spec.Push; p != nil {
-		c.Ports = []corev1.ContainerPort{{Name: "events", ContainerPort: p.Port, Protocol: corev1.ProtocolTCP}}
+		c.Ports = append(c.Ports, corev1.ContainerPort{Name: "events", ContainerPort: p.Port, Protocol: corev1.ProtocolTCP})
 	}
-	labels := maps.Clone(w.Spec.PodLabels)
-	if labels == nil {
-		labels = map[string]string{}
+	t.Labels = with(t.Labels, w.Spec.PodLabels)
+	t.Labels[workers.LabelWorker] = w.Name
+	t.Annotations = with(t.Annotations, nil)
+	t.Annotations[workers.AnnotationQueue] = workers.QueueOf(w).Annotation()
+	if len(others) > 0 {
+		t.Annotations[defaultContainer] = c.Name
 	}
-	labels[workers.LabelWorker] = w.Name
-	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{
-			Labels: labels, Annotations: map[string]string{workers.AnnotationQueue: workers.QueueOf(w).Annotation()},
-		},
-		Spec: corev1.PodSpec{ServiceAccountName: w.Spec.ServiceAccountName, Containers: []corev1.Container{c}},
+	t.Spec.ServiceAccountName = w.Spec.ServiceAccountName
+	t.Spec.Containers = append([]corev1.Container{c}, others...) // the first one gets the messages
+	return t
+}
+
+// defaultContainer is kubectl's annotation of the container that logs and exec choose.
+const defaultContainer = "kubectl.kubernetes.io/default-container"
+
+// with returns m with the entries of more; it is never nil.
+func with(m, more map[string]string) map[string]string {
+	all := maps.Clone(m)
+	if all == nil {
+		all = map[string]string{}
 	}
+	maps.Copy(all, more)
+	return all
 }
 
 func escape(s string) string {

@@ -169,4 +169,28 @@ func TestTemplate(t *testing.T) {
 		Name: workers.ParametersEnv, Value: `{"prefix":"$$(HOME)"}`,
 	})
 	require.Equal(t, Set(w, 1).Name, Set(w, 3).Name, "the name does not depend on the number")
+
+	require.NotContains(t, p.Annotations, defaultContainer)
+	before := Set(w, 1).Name
+	w.Spec.Template = &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b", workers.LabelWorker: "other"}},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"disk": "fast"},
+			Containers: []corev1.Container{
+				{Name: "beside", Image: "i"},
+				{Name: workers.ContainerName, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+			},
+		},
+	}
+	w.Spec.PodLabels = map[string]string{"c": "d"}
+	require.NotEqual(t, before, Set(w, 1).Name, "other pods")
+	p = Template(w)
+	require.Equal(t, map[string]string{"a": "b", "c": "d", workers.LabelWorker: w.Name}, p.Labels)
+	require.Equal(t, map[string]string{"disk": "fast"}, p.Spec.NodeSelector)
+	require.Len(t, p.Spec.Containers, 2)
+	require.Equal(t, Image, p.Spec.Containers[0].Image, "the program is the first container")
+	require.Len(t, p.Spec.Containers[0].VolumeMounts, 1)
+	require.Equal(t, "beside", p.Spec.Containers[1].Name)
+	require.Equal(t, workers.ContainerName, p.Annotations[defaultContainer])
+	require.Equal(t, "beside", w.Spec.Template.Spec.Containers[0].Name, "the worker is not changed")
 }

@@ -1,0 +1,51 @@
+package workers
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+)
+
+// TestValidateTemplate checks that a template is refused if its pods would be, or if it contradicts the worker.
+func TestValidateTemplate(t *testing.T) {
+	program := func(c corev1.Container) corev1.PodSpec {
+		c.Name = workers.ContainerName
+		return corev1.PodSpec{Containers: []corev1.Container{c}}
+	}
+	some := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	for want, s := range map[string]corev1.PodSpec{
+		"spec.template.spec.restartPolicy":              {RestartPolicy: corev1.RestartPolicyNever},
+		"spec.template.spec.hostNetwork":                {HostNetwork: true},
+		"spec.template.spec.serviceAccountName":         {ServiceAccountName: "a"},
+		"spec.template.spec.containers[0].image":        program(corev1.Container{Image: "i"}),
+		"spec.template.spec.containers[0].command":      program(corev1.Container{Command: []string{"a"}}),
+		"spec.template.spec.containers[0].args":         program(corev1.Container{Args: []string{"a"}}),
+		"spec.template.spec.containers[0].env":          program(corev1.Container{Env: []corev1.EnvVar{{Name: "A"}}}),
+		"spec.template.spec.containers[0].resources":    program(corev1.Container{Resources: corev1.ResourceRequirements{Limits: some}}),
+		"spec.template.spec.containers[1].image":        {Containers: []corev1.Container{{Name: "beside"}}},
+		"spec.template.spec.volumes[0].name":            {Volumes: []corev1.Volume{{}}},
+		"spec.template.spec.containers[0].volumeMounts": program(corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}),
+		"": {
+			NodeSelector: map[string]string{"a": "b"},
+			Containers:   []corev1.Container{{Name: "beside", Image: "i"}},
+		},
+	} {
+		w := &workers.Worker{
+			ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"},
+			Spec:       workers.WorkerSpec{Image: "i", Template: &corev1.PodTemplateSpec{Spec: s}},
+		}
+		workers.Default(w)
+		errs := validate(w)
+		if want == "" {
+			require.Empty(t, errs)
+			continue
+		}
+		require.NotEmpty(t, errs, want)
+		require.Contains(t, errs[0].Field, want)
+	}
+}
