@@ -104,7 +104,8 @@ func validateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorLi
 		}
 	}
 	if p := t.Spec.RestartPolicy; p != "" && p != corev1.RestartPolicyAlways {
-		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		only := []corev1.RestartPolicy{corev1.RestartPolicyAlways}
+		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), p, only))
 	}
 	forbid(t.Spec.HostNetwork, path.Child("hostNetwork"), "the messages' API is on the pod's own loopback")
 	forbid(t.Spec.ServiceAccountName != "", path.Child("serviceAccountName"), "set spec.serviceAccountName")

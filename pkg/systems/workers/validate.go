@@ -1,6 +1,10 @@
 package workers
 
 import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/controller"
 )
 
-// validate validates a worker. Errors of its pods name fields below spec.template.
+// validate validates a worker and its pods.
 func validate(w *workers.Worker) field.ErrorList {
-	if errs := workers.Validate(w); len(errs) > 0 || w.Spec.Template == nil {
+	if errs := workers.Validate(w); len(errs) > 0 {
 		return errs
 	}
 	t := controller.Template(w)
@@ -23,10 +27,36 @@ func validate(w *workers.Worker) field.ErrorList {
 		Spec:       t.Spec,
 	})
 	for _, e := range errs {
-		e.Field = "spec.template." + strings.TrimPrefix(e.Field, "spec.template.")
+		e.Field = workerField(e.Field, w.Spec.Template, t.Spec.Containers)
 	}
 	return errs
 }
 
 // validateUpdate validates an update. All fields may change.
 func validateUpdate(w, _ *workers.Worker) field.ErrorList { return validate(w) }
+
+var (
+	inContainer = regexp.MustCompile(`^spec\.containers\[(\d+)\]`)
+	ofWorker    = regexp.MustCompile(`^\.(image|command|args|env|resources)\b`)
+)
+
+// workerField converts a path in a worker's pod to a path in the worker.
+func workerField(path string, t *corev1.PodTemplateSpec, pod []corev1.Container) string {
+	m := inContainer.FindStringSubmatch(path)
+	if m == nil {
+		return "spec.template." + path
+	}
+	n, _ := strconv.Atoi(m[1]) // digits of an index
+	rest := strings.TrimPrefix(path, m[0])
+	if pod[n].Name == workers.ContainerName && ofWorker.MatchString(rest) {
+		return "spec" + rest
+	}
+	at := -1
+	if t != nil {
+		at = slices.IndexFunc(t.Spec.Containers, func(c corev1.Container) bool { return c.Name == pod[n].Name })
+	}
+	if at < 0 { // the worker adds the container, for example with the port of spec.push
+		return "spec" + rest
+	}
+	return fmt.Sprintf("spec.template.spec.containers[%d]%s", at, rest)
+}

@@ -17,7 +17,12 @@ func TestValidateTemplate(t *testing.T) {
 		c.Name = workers.ContainerName
 		return corev1.PodSpec{Containers: []corev1.Container{c}}
 	}
-	some := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	beside := func(c corev1.Container) corev1.PodSpec {
+		c.Name, c.Image = "beside", "i"
+		return corev1.PodSpec{Containers: []corev1.Container{c}}
+	}
+	some := corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
+	mounts := []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	for want, s := range map[string]corev1.PodSpec{
 		"spec.template.spec.restartPolicy":              {RestartPolicy: corev1.RestartPolicyNever},
 		"spec.template.spec.hostNetwork":                {HostNetwork: true},
@@ -26,10 +31,10 @@ func TestValidateTemplate(t *testing.T) {
 		"spec.template.spec.containers[0].command":      program(corev1.Container{Command: []string{"a"}}),
 		"spec.template.spec.containers[0].args":         program(corev1.Container{Args: []string{"a"}}),
 		"spec.template.spec.containers[0].env":          program(corev1.Container{Env: []corev1.EnvVar{{Name: "A"}}}),
-		"spec.template.spec.containers[0].resources":    program(corev1.Container{Resources: corev1.ResourceRequirements{Limits: some}}),
-		"spec.template.spec.containers[1].image":        {Containers: []corev1.Container{{Name: "beside"}}},
+		"spec.template.spec.containers[0].resources":    program(corev1.Container{Resources: some}),
+		"spec.template.spec.containers[0].ports":        beside(corev1.Container{Ports: []corev1.ContainerPort{{}}}),
 		"spec.template.spec.volumes[0].name":            {Volumes: []corev1.Volume{{}}},
-		"spec.template.spec.containers[0].volumeMounts": program(corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}),
+		"spec.template.spec.containers[0].volumeMounts": program(corev1.Container{VolumeMounts: mounts}),
 		"": {
 			NodeSelector: map[string]string{"a": "b"},
 			Containers:   []corev1.Container{{Name: "beside", Image: "i"}},
