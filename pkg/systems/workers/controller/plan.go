@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -51,7 +54,7 @@ func Plan(o Observed, now time.Time) Actions {
 	a := Actions{Status: *w.Status.DeepCopy()}
 	s := &a.Status
 	s.ObservedGeneration = w.Generation
-	count(o.Pods, s)
+	tally(o.Pods, s)
 	a.Again = scale(w, now, s)
 	conflict := a.service(o)
 
@@ -77,12 +80,12 @@ func Plan(o Observed, now time.Time) Actions {
 	if current != nil && (current.Status.ReadyReplicas >= s.DesiredReplicas || s.DesiredReplicas == 0) {
 		a.DeleteSets = old
 	}
-	ready(w, s, conflict)
+	ready(w, s, conflict, waiting(o.Pods))
 	deadLetter(w, s, o.NoDeadLetter)
 	return a
 }
 
-func count(pods []*corev1.Pod, s *workers.WorkerStatus) {
+func tally(pods []*corev1.Pod, s *workers.WorkerStatus) {
 	s.Replicas, s.ReadyReplicas = 0, 0
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil {
@@ -164,7 +167,39 @@ func ports(s *corev1.Service) (list []int32) {
 	return list
 }
 
-func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
+// maxWaiting limits the text of why a pod waits, in bytes.
+const maxWaiting = 512
+
+// waiting returns why the first pod that is not ready waits, or "".
+func waiting(pods []*corev1.Pod) string {
+	for _, p := range pods {
+		if podstate.Ready(p) || !podstate.Active(p) {
+			continue
+		}
+		if reason := waits(p); reason != "" {
+			return fmt.Sprintf(": pod/%s: %s", p.Name, bounded.Text(reason, maxWaiting))
+		}
+	}
+	return ""
+}
+
+// waits returns why a pod waits, or "" if it has no other reason than that it starts.
+func waits(p *corev1.Pod) string {
+	if c := podstate.Condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return c.Message
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, c := range list {
+			w := c.State.Waiting
+			if w != nil && w.Reason != "" && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
+				return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+			}
+		}
+	}
+	return ""
+}
+
+func ready(w *workers.Worker, s *workers.WorkerStatus, conflict, waiting string) {
 	c := metav1.Condition{Type: workers.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: w.Generation}
 	switch {
 	case conflict != "":
@@ -175,12 +210,12 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
 			c.Status, c.Message = metav1.ConditionFalse, "replicas is 0"
 		}
 	case s.ReadyReplicas == 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoReadyPod", fmt.Sprintf("none of %d pods is ready",
-			s.Replicas)
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoReadyPod", "no pod is ready"+waiting
 	case s.ReadyReplicas < s.DesiredReplicas:
-		c.Reason, c.Message = "PodsStarting", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.DesiredReplicas)
+		c.Reason = "PodsStarting"
+		c.Message = fmt.Sprintf("%d of %d pods are ready%s", s.ReadyReplicas, s.DesiredReplicas, waiting)
 	default:
-		c.Reason, c.Message = "PodsReady", fmt.Sprintf("%d pods are ready", s.ReadyReplicas)
+		c.Reason, c.Message = "PodsReady", count.Of(s.ReadyReplicas, "ready pod")
 	}
 	meta.SetStatusCondition(&s.Conditions, c)
 }

@@ -194,3 +194,33 @@ func TestTemplate(t *testing.T) {
 	require.Equal(t, workers.ContainerName, p.Annotations[defaultContainer])
 	require.Equal(t, "beside", w.Spec.Template.Spec.Containers[0].Name, "the worker is not changed")
 }
+
+// TestWhyPodsWait checks that the condition Ready says why pods are not ready.
+func TestWhyPodsWait(t *testing.T) {
+	pod := func(name string, status corev1.PodStatus) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status}
+	}
+	in := func(reason, message string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+		}}}
+	}
+	for want, pods := range map[string][]*corev1.Pod{
+		"no pod is ready": {pod("a", corev1.PodStatus{ContainerStatuses: in("ContainerCreating", "")})},
+		"no pod is ready: pod/b: ErrImagePull: no such image": {
+			pod("a", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: in("Error", "")}),
+			pod("b", corev1.PodStatus{ContainerStatuses: in("ErrImagePull", "no such image")}),
+		},
+		"no pod is ready: pod/a: CrashLoopBackOff": {
+			pod("a", corev1.PodStatus{
+				InitContainerStatuses: in("CrashLoopBackOff", ""), ContainerStatuses: in("PodInitializing", ""),
+			}),
+		},
+		"no pod is ready: pod/a: 0/1 nodes are available": {pod("a", corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"},
+		}})},
+	} {
+		a := Plan(Observed{Worker: newWorker(nil), Pods: pods}, time.Now())
+		require.Equal(t, want, a.Status.Conditions[0].Message)
+	}
+}

@@ -79,7 +79,7 @@ func counts(was, is client.Object) bool {
 		return false
 	}
 	return a.Status.Phase != b.Status.Phase || podstate.Ready(a) != podstate.Ready(b) ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) || waits(a) != waits(b)
 }
 
 type reconciler struct{ engine.Env }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -88,10 +90,21 @@ func (s *state) late() Outcome {
 	defer s.mu.Unlock()
 	if len(s.pods) == 0 && len(s.flights) == 0 {
 		return Outcome{Outcome: workers.Outcome{
-			Failure: workers.NoReceiver, Text: "no pod was ready before the sender's deadline", Untouched: true,
+			Failure: workers.NoReceiver, Text: "the sender's deadline has passed: " + s.why(), Untouched: true,
 		}}
 	}
 	return Outcome{Outcome: workers.Outcome{Failure: workers.HandlerTimeout, Text: "the sender's deadline has passed"}}
+}
+
+// why returns why no pod is ready, from the worker's condition. The caller holds s.mu.
+func (s *state) why() string {
+	if s.worker != nil {
+		c := meta.FindStatusCondition(s.worker.Status.Conditions, workers.ConditionReady)
+		if c != nil && c.Status == metav1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return "no pod is ready"
 }
 
 // abandon ends the wait of a sender. Its message is removed, or its reply dropped if a pod has the message.
