@@ -2,7 +2,7 @@
 // messages to workers (test/bench, group messages). Server, echo and sender are separate processes, so that the
 // processor time of each is known. Unlike in a cluster, nothing is encrypted or authorized.
 //
-//	go -C test/bench/nats run . [-senders 32] [-time 4s] [-size 5]
+//	go -C test/bench/nats run . [-senders 32] [-time 4s] [-size 5] [-stream]
 package main
 
 import (
@@ -33,6 +33,7 @@ func main() {
 	senders := flag.Int("senders", 32, "how many send at once")
 	length := flag.Duration("time", 4*time.Second, "of each measurement")
 	size := flag.Int("size", 5, "bytes of a message")
+	jetStream := flag.Bool("stream", false, "measure one writer of a JetStream stream instead")
 	flag.Parse()
 	err := func() error {
 		switch *role {
@@ -40,6 +41,9 @@ func main() {
 			return serve()
 		case "echo":
 			return echo(*url)
+		}
+		if *jetStream {
+			return streams(*length, make([]byte, *size))
 		}
 		return measure(*senders, *length, make([]byte, *size))
 	}()
