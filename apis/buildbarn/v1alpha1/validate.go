@@ -17,7 +17,7 @@ const (
 	maxReplicas   = 1000
 	maxSeconds    = 86400
 	maxProperties = 32
-	// maxStorageName leaves room in label values for the hashes in names of StatefulSet revisions and pods
+	// maxStorageName leaves room in label values for the hashes in names of StatefulSet revisions and pods.
 	maxStorageName = 52
 	maxImage       = 512
 )

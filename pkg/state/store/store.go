@@ -26,7 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// The types of stored values are in package kind, so that the cache can take them from any source.
+// KV, Event and Batch are in package kind, so that the cache can take them from any source.
 type (
 	KV    = kind.KV
 	Event = kind.Change

@@ -23,7 +23,7 @@ const (
 	maxManifest = 4 << 20 // bytes of a manifest or an index
 	maxConfig   = 8 << 20 // bytes of a configuration or another blob that is not a layer
 	maxObjects  = 100_000 // JSON objects per blob: three bytes of text can take more than 100 bytes of memory
-	// bytes of an image's environment, command and names, which stay in memory; execve(2) accepts at most 2 MiB
+	// bytes of an image's environment, command and names, which stay in memory; execve(2) accepts at most 2 MiB.
 	maxKept   = 1 << 20
 	maxLayers = 500 // the maximum of overlayfs (OVL_MAX_STACK)
 	maxTree   = 64  // manifests and indexes below one reference
