@@ -241,7 +241,7 @@ spec:
 		h.Run("run", "nightly", "--image", "busybox:1.36", "--schedule", "@daily", "--param", "A=1", "--",
 			"echo", "A is $(A)")
 		require.Contains(t, h.Run("run", "--from", "nightly", "--wait"), "A is 1\n")
-		require.Regexp(t, `nightly +@daily .* [0-9]+h`, h.Ctl("get taskschedule nightly"))
+		require.Regexp(t, `nightly +@daily +<none> +false +0 +<none> +[0-9]+[hms]`, h.Ctl("get taskschedule nightly"))
 	})
 }
 
