@@ -29,7 +29,7 @@ machine() {
   ip -o link | sed 's/^[0-9]*: //; s/ mtu.*//'
   ip route show table all | grep -v cache | sed 's/ expires [0-9]*sec//' | sort
   ip rule
-  find /sys/fs/cgroup -maxdepth 1 -type d | sort
+  find /sys/fs/cgroup -maxdepth 1 -type d -not -name '*.mount' | sort # systemd makes and removes cgroups of mounts
   cat /sys/fs/cgroup/cgroup.subtree_control
   cat /sys/kernel/security/apparmor/profiles 2>/dev/null | sort
   sysctl -a 2>/dev/null | sort |

@@ -51,7 +51,11 @@ if [ -n "$uninstall" ]; then
   fi
   if [ "$data" = delete-data ] && [ -z "$root" ]; then "$bin" delete || fail "the cluster could not be deleted"; fi
   rm -f "$bin" "$units/coracle-server.service" "$units/coracle-agent.service"
-  if systemd; then systemctl daemon-reload; fi
+  if systemd; then
+    systemctl daemon-reload
+    # As a purge of the package: systemd disables controllers of the root cgroup that no unit uses any more.
+    if [ "$data" = delete-data ]; then systemd-run --quiet --wait --property=Delegate=yes true || true; fi
+  fi
   echo "Coracle is removed."
   if [ -d "$root/var/lib/coracle" ]; then echo "Data of a cluster is still in $root/var/lib/coracle."; fi
   exit
