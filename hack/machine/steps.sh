@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs in the virtual machine: steps.sh STEP. Each step fails with the command that failed; its output is the log.
-set -euo pipefail
+set -Eeuo pipefail
 trap 'echo "failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 cd /root/coracle
 export HOME=/root
@@ -31,8 +31,8 @@ machine() {
   ip rule
   find /sys/fs/cgroup -maxdepth 1 -type d -not -name '*.mount' | sort # systemd makes and removes cgroups of mounts
   cat /sys/fs/cgroup/cgroup.subtree_control
-  cat /sys/kernel/security/apparmor/profiles 2>/dev/null | sort
-  sysctl -a 2>/dev/null | sort |
+  { cat /sys/kernel/security/apparmor/profiles 2>/dev/null || true; } | sort
+  { sysctl -a 2>/dev/null || true; } | sort |
     grep -E '^(net\.ipv4\.(ip_forward|conf\.all)|net\.bridge|vm\.overcommit|kernel\.panic|.*inotify)'
 }
 

@@ -29,6 +29,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/util/retry"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -199,7 +200,8 @@ func (l life) live() error {
 	}
 	more := amounts("200m", "96Mi")
 	for _, p := range pods {
-		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		// The agent writes the status of starting pods meanwhile, more often on a loaded machine than the default allows.
+		if err := retry.RetryOnConflict(wait.Backoff{Steps: 1000, Duration: 10 * time.Millisecond}, func() error {
 			if err := cluster.Get(ctx, ctrl.ObjectKeyFromObject(p), p); err != nil {
 				return err
 			}
