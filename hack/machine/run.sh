@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Tries the release's package on virtual machines with Debian as it is installed: hack/machine/run.sh [SUITE...]. Each
 # machine boots from a fresh copy of its disk and goes through the steps of steps.sh. The report has the seconds of each
-# step; logs are in dist/machine/SUITE. QEMU emulates the processor, which takes some ten minutes a machine;
-# MACHINE_ACCEL=kvm uses the real one.
+# step; logs are in dist/machine/SUITE. QEMU emulates the processor, which takes some fifteen minutes a machine;
+# MACHINE_ACCEL=kvm uses the real one. CUTS is how often the power is cut during writes, image loads and pod starts
+# (default 3, a minute and a half each). STEPS names some of the steps.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 suites=("$@")
@@ -13,8 +14,9 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
 fi
 deb=$(echo dist/coracle_*_amd64.deb)
 [ -e "$deb" ] || { echo "dist has no package: run make release" >&2; exit 1; }
-steps=(before install hello pods network claim systems limits swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted purge)
+steps=(${STEPS:-before install hello pods network claim systems limits swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted cuts purge})
 qemu=
+CUTS=${CUTS:-3}
 
 boot() { # SUITE FOLDER: returns when the machine serves
   qemu-system-x86_64 -accel "${MACHINE_ACCEL:-tcg,thread=multi}" -cpu max -m 2048 -smp 2 -display none -monitor none \
@@ -38,18 +40,33 @@ copy() {
     "$deb" dist/coracle-image.tar dist/images/*.tar manifests/examples hack/machine/steps.sh |
     guest 'mkdir -p coracle && tar -xf - -C coracle'
 }
+plug() { # SUITE: the machine loses what is only in its memory
+  kill -9 $qemu
+  wait $qemu 2>/dev/null
+  : >"$folder/console.log"
+  boot "$1" "$folder"
+}
+cuts() { # SUITE: pulls the plug $CUTS times at a random moment of the first 40 seconds of work
+  for n in $(seq "$CUTS"); do
+    guest "bash coracle/steps.sh writes $n" </dev/null >"$folder/written.log" 2>/dev/null &
+    local writer=$!
+    sleep $((RANDOM % 35 + 5))
+    plug "$1" || return 1
+    wait $writer
+    echo "cut $n of $CUTS"
+    guest "bash coracle/steps.sh kept $n" <"$folder/written.log" || return 1
+  done
+}
 step() { # SUITE STEP
   case $2 in
+  cuts) cuts "$1" ;;
   reboot)
     guest systemctl reboot
     served "$folder" 2
     ;;
   power) # the plug: what was only in the machine's memory is lost
     guest "bash coracle/steps.sh rebooted"
-    kill -9 $qemu
-    wait $qemu 2>/dev/null
-    : >"$folder/console.log"
-    boot "$1" "$folder"
+    plug "$1"
     ;;
   *) guest "bash coracle/steps.sh $2" ;;
   esac

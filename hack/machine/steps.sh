@@ -287,6 +287,31 @@ rebooted)
   ctl wait pod/notes-0 --for=condition=Ready --timeout=120s
   ctl exec notes-0 -- cat /data/note | grep kept
   ;;
+writes) # N: works until the power is cut, and prints what the API server has acknowledged
+  (while coracle image load images/hello.tar; do :; done) >/dev/null &
+  ctl create deployment "cut$2" --image busybox:1.36 --replicas=3 -- sleep 36000
+  for i in $(seq 1000); do
+    for k in $(seq 20); do
+      printf -- '---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: cut%s-%s-%s}\ndata: {a: b}\n' "$2" "$i" "$k"
+    done | ctl create -f -
+  done
+  ;;
+kept) # N: checks that all is there that the standard input names, and that the machine works
+  sed -n 's/^configmap\/\(.*\) created$/\1/p' | sort >acknowledged.txt
+  until_true coracle status
+  ctl get configmaps -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}' | sort >have.txt
+  [ -s acknowledged.txt ] && [ -z "$(comm -23 acknowledged.txt have.txt)" ]
+  echo "$(wc -l <acknowledged.txt) acknowledged writes, $(grep -c "^cut$2-" have.txt) kept"
+  if ctl get deployment "cut$2" >/dev/null 2>&1; then
+    ctl rollout status "deployment/cut$2" --timeout=180s
+    ctl delete deployment "cut$2" --now
+  fi
+  coracle image load images/hello.tar
+  ctl rollout restart deployment/hello
+  ctl rollout status deployment/hello --timeout=180s
+  until_true answers
+  grep "^cut$2-" have.txt | xargs -r -n 500 coracle ctl delete configmap >/dev/null
+  ;;
 purge)
   dpkg --purge coracle
   machine >after.txt
