@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -398,6 +399,14 @@ func checkSummary(t *testing.T, get func() string) {
 	require.EqualValues(t, 5, *n.Network.RxBytes)
 	require.Positive(t, *n.Memory.AvailableBytes)
 	require.False(t, n.StartTime.IsZero())
+	if waits, err := os.ReadFile("/proc/pressure/cpu"); err == nil && len(waits) > 0 { // the kernel measures it
+		require.Positive(t, n.CPU.PSI.Some.Total)
+		require.NotNil(t, n.Memory.PSI)
+		require.NotNil(t, n.IO.PSI)
+	}
+	if swaps, err := os.ReadFile("/proc/swaps"); err == nil && strings.Count(string(swaps), "\n") < 2 {
+		require.Nil(t, n.Swap, "the machine has no swap")
+	}
 	require.Equal(t, "eth0", p.Network.Name)
 	require.EqualValues(t, 3, *p.Network.RxBytes)
 	require.EqualValues(t, 4, *p.Network.TxErrors)

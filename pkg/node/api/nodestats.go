@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,12 +20,51 @@ func (s *Server) nodeStats(now metav1.Time, fs *stats.FsStats, network *stats.Ne
 		NodeName: s.c.NodeName, StartTime: metav1.NewTime(s.began), Fs: fs, Network: network, Rlimit: processStats(now),
 	}
 	if cpu, used, available, err := machineUsage(); err == nil {
-		out.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(cpu * 1e9))}
+		out.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(cpu * 1e9)), PSI: pressure("cpu")}
 		out.Memory = &stats.MemoryStats{
-			Time: now, WorkingSetBytes: ptr(uint64(used)), AvailableBytes: ptr(uint64(available)),
+			Time: now, WorkingSetBytes: ptr(uint64(used)), AvailableBytes: ptr(uint64(available)), PSI: pressure("memory"),
 		}
 	}
+	if psi := pressure("io"); psi != nil {
+		out.IO = &stats.IOStats{Time: now, PSI: psi}
+	}
+	out.Swap = swap(now)
 	return out
+}
+
+// pressure returns how long the machine's tasks have waited for a resource (cpu, memory or io); nil if the kernel does
+// not measure it.
+func pressure(resource string) *stats.PSIStats {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	p, err := proc.PSIStatsForResource(resource)
+	if err != nil || p.Some == nil {
+		return nil
+	}
+	data := func(l *procfs.PSILine) stats.PSIData {
+		if l == nil { // cpu before Linux 5.13
+			return stats.PSIData{}
+		}
+		return stats.PSIData{Total: l.Total * 1000, Avg10: l.Avg10, Avg60: l.Avg60, Avg300: l.Avg300}
+	}
+	return &stats.PSIStats{Some: data(p.Some), Full: data(p.Full)}
+}
+
+// swap returns the machine's swap, nil if it has none.
+func swap(now metav1.Time) *stats.SwapStats {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	m, err := proc.Meminfo()
+	if err != nil || m.SwapTotalBytes == nil || m.SwapFreeBytes == nil || *m.SwapTotalBytes == 0 {
+		return nil
+	}
+	return &stats.SwapStats{
+		Time: now, SwapAvailableBytes: m.SwapFreeBytes, SwapUsageBytes: ptr(*m.SwapTotalBytes - *m.SwapFreeBytes),
+	}
 }
 
 // runtimeStats returns the image file system twice, since it also has the containers' writable layers.
