@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/admission"
@@ -82,8 +81,8 @@ type Plugins struct {
 // plugin is an admission plugin.
 type plugin struct {
 	name     string
-	off      bool          // off by default
-	cel      time.Duration // limit of processor time, if it evaluates expressions
+	off      bool // off by default
+	cel      bool // it evaluates expressions of policies
 	register func(*admission.Plugins)
 	// config is the configuration if the file has none for the plugin.
 	config string
@@ -133,27 +132,25 @@ var ordered = []plugin{
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{
-		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig,
-		cel: maxPolicies,
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: true,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
-		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, cel: maxConditions,
+		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
 		},
 	},
 	{
-		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: maxPolicies,
+		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: true,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
 		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig,
-		cel: maxConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
 		},

@@ -56,12 +56,9 @@ var found = []struct {
 		many(150<<10, widget+`"manyRules":[`, `%d`, `]}}`, rising)}, 422},
 	{"a policy about the keys of a map, 2.4 s", call{"POST", maps + dryRun, jsons,
 		many(520<<10, `{"metadata":{"name":"ruled"},"data":{`, `"k%d":""`, `}}`, rising)}, 422},
-	{"a webhook's condition about the keys of a map, 2.4 s", call{"POST", maps + dryRun, jsons,
-		many(520<<10, `{"metadata":{"name":"new","labels":{"hooked":""}},"data":{`, `"k%d":""`, `}}`, rising)}, 403},
 }
 
-// forbid creates a policy about the keys of the ConfigMap "ruled", and waits until it applies, and a webhook with a
-// condition about the keys of ConfigMaps with the label "hooked".
+// forbid creates a policy about the keys of the ConfigMap "ruled", and waits until it applies.
 func (w *world) forbid() {
 	for _, r := range []call{
 		{"POST", at("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies"), jsons, `{"metadata":{"name":"keys"},` +
@@ -73,13 +70,6 @@ func (w *world) forbid() {
 		answer := w.send(r)
 		require.Equal(w.t, http.StatusCreated, answer.Code, "%s: %s", r, answer.Body)
 	}
-	answer := w.send(call{"POST", at("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations"), jsons,
-		`{"metadata":{"name":"keys"},"webhooks":[{"name":"keys.cost.test","admissionReviewVersions":["v1"],` +
-			`"sideEffects":"None","clientConfig":{"url":"https://127.0.0.1:1"},` +
-			`"objectSelector":{"matchLabels":{"hooked":""}},"rules":[{"operations":["CREATE"],"apiGroups":[""],` +
-			`"apiVersions":["v1"],"resources":["configmaps"]}],` +
-			`"matchConditions":[{"name":"keys","expression":"!object.data.all(k, k != 'x')"}]}]}`})
-	require.Equal(w.t, http.StatusCreated, answer.Code, "%s", answer.Body)
 	wrong := call{"POST", maps + dryRun, jsons, `{"metadata":{"name":"ruled"},"data":{"x":""}}`}
 	require.Eventually(w.t, func() bool { return w.send(wrong).Code == http.StatusUnprocessableEntity }, time.Minute,
 		10*time.Millisecond)
