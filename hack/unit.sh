@@ -28,9 +28,10 @@ done
 CGO_ENABLED=0 go test -trimpath -vet=off -exec "env -u GOGC" "${plain[@]}" || status=1
 # These tests kill processes, or measure time and memory: under the race detector they take several times as long, and
 # report nothing. hack/test.sh runs the tests of cheap requests.
-measured='^(TestKilledAtEachAcquisition|TestAStartAfterAStormOfWritesReadsLittle|TestLongHistory|TestHostileImages|TestHostileImageInTheStoreIsSkipped|TestWhatClientsSendDoesNotFillTheLog)$'
+measured='^(TestKilledAtEachAcquisition|TestAStartAfterAStormOfWritesReadsLittle|TestLongHistory|TestHostileImages|TestHostileImageInTheStoreIsSkipped|TestWhatClientsSendDoesNotFillTheLog|TestCostOf(HeadlessServices|OneService|OneIngress))$'
 CGO_ENABLED=0 go test -trimpath -vet=off -exec "env -u GOGC" -run "$measured" \
-  ./pkg/node/agent ./pkg/node/runtime/containerd ./pkg/state/store ./pkg/server || status=1
+  ./pkg/node/agent ./pkg/node/dns ./pkg/node/ingress ./pkg/node/proxy ./pkg/node/runtime/containerd ./pkg/state/store \
+  ./pkg/server || status=1
 # At exit a test with the race detector waits a second for late reports. goleak has found goroutines that still run
 # then.
 CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 go test -race -vet=off -timeout 18m -exec "env -u GOGC" \
