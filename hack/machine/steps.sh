@@ -24,7 +24,9 @@ machine() {
   done
   find / /run -xdev \( "${skip[@]}" -false \) -prune -o -printf '%p %y %m %l\n' | sort -u
   find /etc -xdev -type f -exec sha256sum {} + | sort
-  findmnt -rno TARGET,FSTYPE,OPTIONS | grep -v -e /run/user -e /run/credentials -e binfmt | sort
+  # The sizes of tmpfs depend on the memory that the kernel found at its start.
+  findmnt -rno TARGET,FSTYPE,OPTIONS | grep -v -e /run/user -e /run/credentials -e binfmt |
+    sed -E 's/,(size|nr_inodes)=[0-9a-z]+//g' | sort
   nft list ruleset
   ip -o link | sed 's/^[0-9]*: //; s/ mtu.*//'
   ip route show table all | grep -v cache | sed 's/ expires [0-9]*sec//' | sort
