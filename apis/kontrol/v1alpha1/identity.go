@@ -1,11 +1,11 @@
 package v1alpha1
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/json"
 )
 
 // header has the fields that identify the object of a template.
@@ -22,11 +22,8 @@ type header struct {
 
 // TargetOf returns the identity of a Resource's object. Fields that cannot be read are empty.
 func TargetOf(r *Resource) Target {
-	if t, ok := scan(r.Spec.Template.Raw); ok {
-		return t
-	}
 	var h header
-	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // validated before
+	_ = json.UnmarshalCaseSensitivePreserveInts(r.Spec.Template.Raw, &h) // validated before
 	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
 }
 
