@@ -45,7 +45,16 @@ func SplitStateName(name string) (resource, cluster string) {
 	return name[:i], name[i+1:]
 }
 
-func group(t Target) string {
+// Group returns the API group of the object.
+func (t Target) Group() string {
 	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return gv.Group
+}
+
+// String returns kind/name or kind/namespace/name.
+func (t Target) String() string {
+	if t.Namespace != "" {
+		return t.Kind + "/" + t.Namespace + "/" + t.Name
+	}
+	return t.Kind + "/" + t.Name
 }
