@@ -79,7 +79,8 @@ func (o operator) command() *cobra.Command {
 		}
 		group := o.Kinds[0].Row.GroupVersion().String()
 		if _, err := d.ServerResourcesForGroupVersion(group); apierrors.IsNotFound(err) {
-			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", group, o.Name)
+			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", group,
+				o.Name)
 		} else if err != nil {
 			return err
 		}

@@ -21,7 +21,8 @@ func TestTargetOf(t *testing.T) {
 		`[]`:                                              {},
 		``:                                                {},
 	} {
-		require.Equal(t, want, TargetOf(&Resource{Spec: ResourceSpec{Template: runtime.RawExtension{Raw: []byte(text)}}}), text)
+		r := &Resource{Spec: ResourceSpec{Template: runtime.RawExtension{Raw: []byte(text)}}}
+		require.Equal(t, want, TargetOf(r), text)
 	}
 }
 

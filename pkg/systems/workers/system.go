@@ -59,12 +59,12 @@ func kinds(to *messaging) []own.Kind {
 		Columns: columns(), Source: workers.Source, View: true, Edit: true,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	// A worker with spec.scale rejects a fixed number of replicas.
-	k.Row.Subresources = append(k.Row.Subresources, own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
+	scale := own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
 		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{
 			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
 		}
-	}))
-	k.Row.Subresources = append(k.Row.Subresources, kind.Subresource{
+	})
+	k.Row.Subresources = append(k.Row.Subresources, scale, kind.Subresource{
 		Name: "queue", GroupVersionKind: workerKind, Verbs: []string{"create", "delete", "get"}, Connect: to.manage,
 		Methods: []string{http.MethodGet, http.MethodPost, http.MethodDelete}, MaxBody: 1 << 10,
 	})

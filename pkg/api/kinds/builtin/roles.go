@@ -96,7 +96,7 @@ var (
 	writeVerbs = []string{"create", "delete", "deletecollection", "patch", "update"}
 )
 
-// subresourceRules returns the rules for those of the verbs that subresources have.
+// subresourceRules returns the rules for the verbs that subresources support.
 func subresourceRules(of schema.GroupResource, list []kind.Subresource, verbs []string) (rules []rbacv1.PolicyRule) {
 	for _, s := range list {
 		may := slices.DeleteFunc(slices.Clone(s.Verbs), func(v string) bool { return !slices.Contains(verbs, v) })
