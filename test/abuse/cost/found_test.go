@@ -56,6 +56,10 @@ var found = []struct {
 		many(150<<10, widget+`"manyRules":[`, `%d`, `]}}`, rising)}, 422},
 	{"a policy about the keys of a map, 2.4 s", call{"POST", maps + dryRun, jsons,
 		many(520<<10, `{"metadata":{"name":"ruled"},"data":{`, `"k%d":""`, `}}`, rising)}, 422},
+	{"a condition of a validating webhook about the keys of a map, 2.9 s", call{"POST", maps + dryRun, jsons,
+		many(520<<10, `{"metadata":{"name":"new","labels":{"for":"validating"}},"data":{`, `"k%d":""`, `}}`, rising)}, 403},
+	{"a condition of a mutating webhook about the keys of a map, 2.9 s", call{"POST", maps + dryRun, jsons,
+		many(520<<10, `{"metadata":{"name":"new","labels":{"for":"mutating"}},"data":{`, `"k%d":""`, `}}`, rising)}, 403},
 }
 
 // forbid creates a policy about the keys of the ConfigMap "ruled", and waits until it applies.
@@ -75,11 +79,24 @@ func (w *world) forbid() {
 		10*time.Millisecond)
 }
 
+// hook creates a webhook of a kind, with a condition about the keys of ConfigMaps that have the kind as a label.
+func (w *world) hook(kind string) {
+	answer := w.send(call{"POST", at("admissionregistration.k8s.io", "v1", kind+"webhookconfigurations"), jsons,
+		`{"metadata":{"name":"keys"},"webhooks":[{"name":"keys.cost.test","admissionReviewVersions":["v1"],` +
+			`"sideEffects":"None","clientConfig":{"url":"https://127.0.0.1:1"},` +
+			`"objectSelector":{"matchLabels":{"for":"` + kind + `"}},"rules":[{"operations":["CREATE"],"apiGroups":[""],` +
+			`"apiVersions":["v1"],"resources":["configmaps"]}],` +
+			`"matchConditions":[{"name":"keys","expression":"!object.data.all(k, k != 'x')"}]}]}`})
+	require.Equal(w.t, http.StatusCreated, answer.Code, "%s", answer.Body)
+}
+
 // TestFound repeats the attacks that were found, each with the size that was the worst.
 func TestFound(t *testing.T) {
 	w := newWorld(t, true)
 	w.define()
 	w.forbid()
+	w.hook("validating")
+	w.hook("mutating")
 	for _, a := range found {
 		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 			s := w.measure(a.call, most)
