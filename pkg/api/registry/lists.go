@@ -21,8 +21,9 @@ const (
 	// maxTopologies is the maximum number of allowed topologies of a storage class: 2,000 equal ones take 1.6 s.
 	maxTopologies = 500
 	// maxWarned is the number of items in a pod's lists, all together, above which the client gets no warnings. To find
-	// overlapping paths, upstream compares all items of a volume: 10,000 take 5 s.
-	maxWarned = 2000
+	// overlapping paths, upstream compares all items of a volume, and warns of each pair: 10,000 items take 5 s, 1,300
+	// with the same path 2.3 s.
+	maxWarned = 500
 )
 
 // lists counts items in the specifications of pods and services, wherever these are in an object.

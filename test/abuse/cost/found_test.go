@@ -27,6 +27,8 @@ var found = []struct {
 		many(220<<10, container+`,"resources":{"claims":[`, `{"name":"a%d"}`, `]}}]}}`, rising)}, 422},
 	{"items of a volume, 5.1 s", call{"POST", pods + dryRun, jsons, many(330<<10,
 		pod+`,"volumes":[{"name":"v","secret":{"secretName":"a","items":[`, `{"key":"k","path":"p%d"}`, `]}}]}}`, rising)}, 422},
+	{"items of a volume with the same path, 2.3 s", call{"POST", pods + dryRun, jsons, many(48<<10,
+		pod+`,"volumes":[{"name":"v","secret":{"secretName":"a","items":[`, `{"key":"k","path":"p%d"}`, `]}}]}}`, same)}, 201},
 	{"IP families, 3.8 s", call{"POST", services + dryRun, jsons, many(96<<10,
 		`{"metadata":{"name":"new"},"spec":{"ports":[{"port":1}],"ipFamilies":[`, `"IPv4","a%d"`, `]}}`, rising)}, 422},
 	{"an applied list, 1.3 s", asApplied(maps, many(160<<10,
