@@ -44,7 +44,9 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	}
 	require.NoError(t, write("a"))
 	require.NoError(t, write("b"))
-	w := &Watcher{Tables: []Table{table("a"), table("b")}, Logger: slog.New(slog.DiscardHandler)}
+	removed := make(chan string, 100)
+	w := &Watcher{Tables: []Table{table("a"), table("b")}, Logger: slog.New(slog.DiscardHandler),
+		Removed: func(table, program string) { removed <- program + " removed " + table }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -71,4 +73,10 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Empty(t, restored)
+	close(removed)
+	reported := map[string]bool{}
+	for r := range removed {
+		reported[r] = true
+	}
+	require.Equal(t, map[string]bool{"nft removed a": true, "nft removed b": true}, reported)
 }
