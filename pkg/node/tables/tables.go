@@ -40,6 +40,7 @@ type Watcher struct {
 	// Removed, if not nil, is called when another program has removed a table.
 	Removed func(table, program string)
 	run.Readiness
+	present map[string]bool // the tables that existed at the last look
 }
 
 // Name implements run.Component.
@@ -148,7 +149,7 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 		if there[t.Name] {
 			continue
 		}
-		if who != "" {
+		if who != "" && w.present[t.Name] {
 			w.Logger.Warn("another program removed an nftables table: writing it again", "table", t.Name, "program", who)
 			if w.Removed != nil {
 				w.Removed(t.Name, who)
@@ -158,5 +159,6 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 			errs = errors.Join(errs, fmt.Errorf("table %s: %w", t.Name, err))
 		}
 	}
+	w.present = there
 	return errs
 }

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -44,8 +45,10 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	}
 	require.NoError(t, write("a"))
 	require.NoError(t, write("b"))
+	none := Table{"none", func(context.Context) error { return nil }} // of an agent without network policies
+	var log bytes.Buffer
 	removed := make(chan string, 100)
-	w := &Watcher{Tables: []Table{table("a"), table("b")}, Logger: slog.New(slog.DiscardHandler),
+	w := &Watcher{Tables: []Table{table("a"), none, table("b")}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Removed: func(table, program string) { removed <- program + " removed " + table }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -73,6 +76,8 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Empty(t, restored)
+	require.Contains(t, log.String(), "another program removed an nftables table")
+	require.NotContains(t, log.String(), "table=none")
 	close(removed)
 	reported := map[string]bool{}
 	for r := range removed {
