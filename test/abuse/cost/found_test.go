@@ -45,6 +45,10 @@ var found = []struct {
 		many(384<<10, widget+`"either":[`, `{"a":"%[1]d","b":1}`, `]}}`, rising)}, 422},
 	{"a quota of many resources, 8.5 s in its reconciler", call{"POST", "/api/v1/namespaces/work/resourcequotas" + dryRun,
 		jsons, many(1<<20, `{"metadata":{"name":"new"},"spec":{"hard":{`, `"requests.a/b%d":"1"`, `}}}`, rising)}, 422},
+	{"resources of a limit range, 1.2 s", call{"POST", "/api/v1/namespaces/work/limitranges" + dryRun, jsons, many(768<<10,
+		`{"metadata":{"name":"new"},"spec":{"limits":[{"type":"Container","max":{`, `"a/b%d":"1"`, `}}]}}`, rising)}, 422},
+	{"anchors of a YAML document, 1.2 s", call{"POST", maps + dryRun, yamls, strings.ReplaceAll(
+		many(2111<<10, "", "a%[1]d: &a%[1]d 1", "\nz: *a1000000", rising), ",", "\n")}, 413},
 	{"a list as YAML, 2.5 s", call{"GET", maps, yamls + " " + yamls, ""}, 200},
 	{"a custom resource with 200,000 keys, 1.5 s", call{"POST", widgets + dryRun, jsons,
 		many(largest, widget+`"mapped":{`, `"a%d":""`, `}}}`, rising)}, 413},
