@@ -249,7 +249,7 @@ func (v *version) apiVersion() fieldpath.APIVersion {
 }
 
 // maxRules limits the processor time to validate an object, in which CEL rules may take most: a rule about all items
-// of a list takes time quadratic in its length, as a policy's (see admission's maxPolicies).
+// of a list takes time quadratic in its length, as a policy's (see admission's maxCEL).
 const maxRules = 500 * time.Millisecond
 
 // withinCPU returns the errors of a validation within maxRules.
