@@ -31,7 +31,6 @@ func (o plugin) limit(p admission.Interface) admission.Interface {
 	return p
 }
 
-// Admit implements admission.MutationInterface.
 func (l limited) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.MutationInterface); ok {
 		bounded.CPU(ctx, maxPolicies, func(ctx context.Context) { err = p.Admit(ctx, a, o) })
@@ -39,7 +38,6 @@ func (l limited) Admit(ctx context.Context, a admission.Attributes, o admission.
 	return err
 }
 
-// Validate implements admission.ValidationInterface.
 func (l limited) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.ValidationInterface); ok {
 		bounded.CPU(ctx, maxPolicies, func(ctx context.Context) { err = p.Validate(ctx, a, o) })
