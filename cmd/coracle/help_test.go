@@ -25,6 +25,18 @@ var (
 	word  = regexp.MustCompile(`^[a-z][a-z-]*$`)
 )
 
+// TestHelpNamesPagesByTheirWords checks that a word that is in a page's title, or often in its text, leads to the page.
+func TestHelpNamesPagesByTheirWords(t *testing.T) {
+	_, err := helped(t, "bazel")
+	require.ErrorContains(t, err, "did you mean build-farm?")
+	_, err = helped(t, "lost", "server")
+	require.ErrorContains(t, err, "did you mean backup?")
+	_, err = helped(t, "quota")
+	require.ErrorContains(t, err, "did you mean limits?")
+	require.ErrorContains(t, unknownCommand(root(), "quota"), "see `coracle help limits`")
+	require.ErrorContains(t, unknownCommand(root(), "restore"), "did you mean snapshot?")
+}
+
 // TestPagesShowCommandsThatExist checks that each command in the manual is a command of the program, with its
 // flags.
 func TestPagesShowCommandsThatExist(t *testing.T) {

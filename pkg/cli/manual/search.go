@@ -35,6 +35,31 @@ func (m *Manual) Search(width int, words ...string) (found []Found) {
 	return append(first, found...)
 }
 
+// About returns the names of the pages with all words in their name or title, or else of the tutorial or how-to page
+// that has the words most often, at least twice each.
+func (m *Manual) About(words ...string) (names []string) {
+	most, best := 1, ""
+	for _, p := range m.pages {
+		if !slices.ContainsFunc(words, func(word string) bool { return Find(p.Name+" "+p.Title, word) < 0 }) {
+			names = append(names, p.Name)
+		}
+		if p.Kind != Tutorial && p.Kind != HowTo {
+			continue
+		}
+		times, text := math.MaxInt, strings.ToLower(p.Text)
+		for _, word := range words {
+			times = min(times, strings.Count(text, strings.ToLower(word)))
+		}
+		if times > most {
+			most, best = times, p.Name
+		}
+	}
+	if len(names) == 0 && best != "" {
+		names = []string{best}
+	}
+	return names
+}
+
 // Find returns the index of the first word in text that begins with prefix, ignoring case, or -1: "port" finds
 // "ports", but not "support".
 func Find(text, prefix string) int {

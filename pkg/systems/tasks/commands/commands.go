@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -180,7 +182,11 @@ func (k commands) logs() *cobra.Command {
 		}
 		names, err := k.Names(args, taskKind)
 		if err != nil {
-			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, args[0])
+			pods := args[0]
+			if kind, name, _ := strings.Cut(pods, "/"); kind == "worker" || kind == "workers" {
+				pods = "-l " + workers.LabelWorker + "=" + name
+			}
+			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, pods)
 		}
 		return c.Logs(ctx, names[0], o, os.Stdout)
 	})

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -30,7 +31,8 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no task %[1]s in namespace %[2]s: `coracle ps -a` lists tasks; the output of a "+
-			"worker is in `coracle ctl logs -n %[2]s -l workers.coracle.dev/worker=%[1]s`", name, c.Namespace)
+			"pod is in `coracle ctl logs -n %[2]s %[1]s`, of a worker in `coracle ctl logs -n %[2]s -l %[3]s=%[1]s`", name,
+			c.Namespace, workers.LabelWorker)
 	}
 	return t, err
 }
