@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -10,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -26,13 +26,13 @@ func failed(name, reason string, code int) error {
 var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
 	fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
 
+var errNoTask = errors.New("there is no task")
+
 func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) {
 	t := &tasks.Task{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no task %[1]s in namespace %[2]s: `coracle ps -a` lists tasks; the output of a "+
-			"pod is in `coracle ctl logs -n %[2]s %[1]s`, of a worker in `coracle ctl logs -n %[2]s -l %[3]s=%[1]s`", name,
-			c.Namespace, workers.LabelWorker)
+		return nil, fmt.Errorf("%w %s in namespace %s: `coracle ps -a` lists tasks", errNoTask, name, c.Namespace)
 	}
 	return t, err
 }
