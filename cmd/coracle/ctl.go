@@ -38,8 +38,9 @@ func withCtl(args []string) []string {
 
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   ctlName,
-		Short: "Run kubectl against the cluster of this machine",
+		Use:        ctlName,
+		Short:      "Run kubectl against the cluster of this machine",
+		SuggestFor: []string{"kubectl"},
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
@@ -33,7 +34,8 @@ func TestHelpNamesPagesByTheirWords(t *testing.T) {
 	require.ErrorContains(t, err, "did you mean backup?")
 	_, err = helped(t, "quota")
 	require.ErrorContains(t, err, "did you mean limits?")
-	require.ErrorContains(t, unknownCommand(root(), "quota"), "see `coracle help limits`")
+	require.ErrorContains(t, unknownCommand(root(), "limits"), "see `coracle help limits`")
+	require.ErrorContains(t, unknownCommand(root(), "kubectl"), "did you mean ctl?")
 	require.ErrorContains(t, unknownCommand(root(), "restore"), "did you mean snapshot?")
 }
 
@@ -148,4 +150,19 @@ func TestEveryCommandIsInTheManual(t *testing.T) {
 	}
 	visit(root())
 	require.False(t, slices.ContainsFunc(root().Commands(), func(c *cobra.Command) bool { return c.Short == "" }))
+}
+
+// TestFlagsNameTheirValues checks that no description of a flag has text in backquotes, which pflag would show as the
+// name of the flag's value.
+func TestFlagsNameTheirValues(t *testing.T) {
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			require.NotContains(t, f.Usage, "`", "%s --%s", c.CommandPath(), f.Name)
+		})
+		for _, sub := range c.Commands() {
+			check(sub)
+		}
+	}
+	check(root())
 }

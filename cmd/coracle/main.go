@@ -88,7 +88,7 @@ func unknownCommand(c *cobra.Command, name string) error {
 	if like := c.SuggestionsFor(name); len(like) > 0 {
 		hint = "did you mean " + strings.Join(like, " or ") + "?"
 	} else if m, err := loadManual(c.Root(), systems.All().Pages()); err == nil && !c.HasParent() {
-		if pages := m.About(name); len(pages) > 0 {
+		if pages := m.Titled(name); len(pages) > 0 {
 			hint = fmt.Sprintf("see `coracle help %s`, or `coracle --help`", pages[0])
 		}
 	}

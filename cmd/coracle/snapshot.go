@@ -41,9 +41,8 @@ are not let in.`
 
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "snapshot",
-		Short: "Save a cluster to a file, and restore it on any machine",
-		// What other distributions and newcomers call it.
+		Use:        "snapshot",
+		Short:      "Save a cluster to a file, and restore it on any machine",
 		SuggestFor: []string{"backup", "etcd-snapshot", "recover", "restore"},
 		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it,
 here or on another machine.

@@ -35,14 +35,24 @@ func (m *Manual) Search(width int, words ...string) (found []Found) {
 	return append(first, found...)
 }
 
-// About returns the names of the pages with all words in their name or title, or else of the tutorial or how-to page
-// that has the words most often, at least twice each.
-func (m *Manual) About(words ...string) (names []string) {
-	most, best := 1, ""
+// Titled returns the names of the pages with all words in their name or title.
+func (m *Manual) Titled(words ...string) (names []string) {
 	for _, p := range m.pages {
 		if !slices.ContainsFunc(words, func(word string) bool { return Find(p.Name+" "+p.Title, word) < 0 }) {
 			names = append(names, p.Name)
 		}
+	}
+	return names
+}
+
+// About returns what Titled does or, if that is nothing, the tutorial or how-to page that has the words most often, at
+// least twice each.
+func (m *Manual) About(words ...string) []string {
+	if names := m.Titled(words...); len(names) > 0 {
+		return names
+	}
+	most, best := 1, []string(nil)
+	for _, p := range m.pages {
 		if p.Kind != Tutorial && p.Kind != HowTo {
 			continue
 		}
@@ -51,13 +61,10 @@ func (m *Manual) About(words ...string) (names []string) {
 			times = min(times, strings.Count(text, strings.ToLower(word)))
 		}
 		if times > most {
-			most, best = times, p.Name
+			most, best = times, []string{p.Name}
 		}
 	}
-	if len(names) == 0 && best != "" {
-		names = []string{best}
-	}
-	return names
+	return best
 }
 
 // Find returns the index of the first word in text that begins with prefix, ignoring case, or -1: "port" finds
