@@ -36,7 +36,6 @@ func (o plugin) limit(p admission.Interface) admission.Interface {
 
 func limitPolicies(ctx context.Context, do func(context.Context)) { bounded.CPU(ctx, maxCEL, do) }
 
-// Admit implements admission.MutationInterface.
 func (l limited) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.MutationInterface); ok {
 		l.within(ctx, func(ctx context.Context) { err = p.Admit(ctx, a, o) })
@@ -44,7 +43,6 @@ func (l limited) Admit(ctx context.Context, a admission.Attributes, o admission.
 	return err
 }
 
-// Validate implements admission.ValidationInterface.
 func (l limited) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.ValidationInterface); ok {
 		l.within(ctx, func(ctx context.Context) { err = p.Validate(ctx, a, o) })

@@ -207,7 +207,6 @@ func (s *strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{s.v.apiVersion(): fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
 }
 
-// statusStrategy is the strategy for the status subresource.
 type statusStrategy struct{ *strategy }
 
 func (s *statusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
