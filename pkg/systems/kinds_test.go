@@ -184,7 +184,7 @@ func TestColumns(t *testing.T) {
 	}{
 		{&tasks.Task{ObjectMeta: meta}, []any{"a", "", "", "", int64(0), "", "60m", "", "", ""}},
 		{&tasks.TaskSchedule{ObjectMeta: meta}, []any{"a", "<none>", "<none>", false, 0, "<none>", "<none>", "60m", ""}},
-		{w, []any{"a", "1/2", int64(7), int64(0), "AtMostOnce", "60m", "Poll", "function echo", "0-3"}},
+		{w, []any{"a", "1/2", int64(7), int64(0), int64(0), "AtMostOnce", "60m", "Poll", "function echo", "0-3"}},
 		{&kontrol.Cluster{ObjectMeta: meta}, []any{"a", "Unknown", "", "never", "60m", "", ""}},
 		// What was not observed yet is not in sync.
 		{r, []any{"a", "ConfigMap/ns/m", "0/0", "OutOfSync", "1", "", "60m", "0", "1", ""}},

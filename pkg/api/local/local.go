@@ -38,7 +38,6 @@ type Clients struct {
 	indexes   map[indexKey]func(ctrl.Object) []string
 }
 
-// indexKey identifies an index in the cache.
 type indexKey struct {
 	storage *kind.Storage
 	name    string
@@ -101,7 +100,6 @@ func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []str
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
 
-// mapperOf returns the REST mapper of a Table.
 func mapperOf(t *kind.Table) meta.RESTMapper {
 	var versions []schema.GroupVersion
 	for _, r := range t.All() {

@@ -85,6 +85,10 @@ func columns() []own.Column[*workers.Worker] {
 			Name: "In Flight", About: "How many messages are handled", Type: "integer",
 			Cell: func(w worker) any { return int64(w.Status.InFlight) },
 		},
+		{
+			Name: "Dead", About: "How many failed messages are kept", Type: "integer",
+			Cell: func(w worker) any { return int64(w.Status.Dead) },
+		},
 		{Name: "Delivery", About: "AtMostOnce or AtLeastOnce", Cell: func(w worker) any { return w.Spec.Delivery.Promise }},
 		own.AgeColumn[worker](),
 		{Name: "Mode", About: "Poll or Push", Wide: true, Cell: func(w worker) any { return w.Spec.Mode }},
