@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/server"
 	"github.com/coracle-dev/coracle/pkg/systems"
@@ -16,11 +17,11 @@ import (
 
 // operator is a system's operator: reconcilers that can run outside Coracle.
 type operator struct {
-	*system.Operator
-	name string
-	// group is the API group and version of the operator's kinds.
-	group string
+	system.System
 }
+
+// names returns the names of the operator's reconcilers.
+func (o operator) names() []string { return systems.List{o.System}.Names() }
 
 func operatorCommand(all systems.List) *cobra.Command {
 	cmd := &cobra.Command{
@@ -32,8 +33,7 @@ Lease in kube-system.`,
 	}
 	for _, s := range all {
 		if s.Operator != nil {
-			o := operator{s.Operator, s.Name, s.Kinds[0].Row.GroupVersionKind.GroupVersion().String()}
-			cmd.AddCommand(o.command())
+			cmd.AddCommand(operator{s}.command())
 		}
 	}
 	return cmd
@@ -41,14 +41,14 @@ Lease in kube-system.`,
 
 func (o operator) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: o.name, Short: o.Short, Args: command.Exactly(0,
+		Use: o.Name, Short: o.Operator.Short, Args: command.Exactly(0,
 			"--kubeconfig FILE | --print-crds | --print-rbac | --print-manifests"),
 		Example: fmt.Sprintf(`  coracle operator %[1]s --print-crds | kubectl apply --server-side -f -
   coracle operator %[1]s --print-rbac | kubectl apply -f -
   coracle operator %[1]s --kubeconfig admin.conf
-  coracle operator %[1]s --print-manifests --image REGISTRY/coracle:TAG | kubectl apply -f -`, o.name),
+  coracle operator %[1]s --print-manifests --image REGISTRY/coracle:TAG | kubectl apply -f -`, o.Name),
 	}
-	cluster := outside(cmd, o.Listen)
+	cluster := outside(cmd, o.Operator.Listen)
 	definitions := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
 	rights := cmd.Flags().Bool("print-rbac", false, "print a service account with the rights that this needs, and end")
 	manifests := cmd.Flags().Bool("print-manifests", false,
@@ -56,14 +56,14 @@ func (o operator) command() *cobra.Command {
 	image := cmd.Flags().String("image", "coracle:"+version.Coracle, "image of the deployment that is printed")
 	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "print-manifests", "kubeconfig")
 	var namespaces []string
-	if o.Sources {
+	if o.Operator.Sources {
 		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil,
 			"namespaces whose Secrets and ConfigMaps it reads, for those that Clusters and Bundles name (default all)")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *definitions:
-			return command.PrintManifests(cmd.OutOrStdout(), o.Definitions()...)
+			return command.PrintManifests(cmd.OutOrStdout(), own.CustomResources(o.Kinds)...)
 		case *rights:
 			return o.printRBAC(cmd.OutOrStdout(), namespaces)
 		case *manifests:
@@ -77,13 +77,14 @@ func (o operator) command() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if _, err := d.ServerResourcesForGroupVersion(o.group); apierrors.IsNotFound(err) {
-			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", o.group,
-				o.name)
+		group := o.Kinds[0].Row.GroupVersion().String()
+		if _, err := d.ServerResourcesForGroupVersion(group); apierrors.IsNotFound(err) {
+			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", group,
+				o.Name)
 		} else if err != nil {
 			return err
 		}
-		c.Only, c.SourceNamespaces = o.Reconcilers, namespaces
+		c.Only, c.SourceNamespaces = o.names(), namespaces
 		return server.RunControllers(cmd.Context(), c)
 	}
 	return cmd

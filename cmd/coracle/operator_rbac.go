@@ -14,12 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	ours "github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // account is the name of the operator's service account in kube-system, and of its roles.
-func (o operator) account() string { return "coracle-operator-" + o.name }
+func (o operator) account() string { return "coracle-operator-" + o.Name }
 
 // rbac returns a service account in a namespace with exactly the permissions that the operator needs. With namespaces,
 // it may read Secrets and ConfigMaps only in those.
@@ -42,7 +44,7 @@ func (o operator) rbac(home string, namespaces []string) []client.Object {
 		{
 			APIGroups:     []string{"coordination.k8s.io"},
 			Resources:     []string{"leases"},
-			ResourceNames: []string{server.LeaseOf(o.Reconcilers)},
+			ResourceNames: []string{server.LeaseOf(o.names())},
 			Verbs:         []string{"get", "update"},
 		},
 	}
@@ -74,7 +76,11 @@ var sources = []string{"configmaps", "secrets"}
 // rightsEverywhere returns the operator's permissions in all namespaces. They include sources only if namespaces is
 // empty.
 func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
-	list := o.Rights()
+	var list []rbacv1.PolicyRule
+	for _, a := range (systems.List{o.System}).Accounts() {
+		list = append(list, a.Rules...)
+	}
+	list = engine.Merge(list)
 	if len(namespaces) == 0 {
 		return list
 	}
@@ -92,7 +98,7 @@ func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
 func (o operator) printRBAC(out io.Writer, namespaces []string) error {
 	if _, err := fmt.Fprintf(out,
 		"# The user of `coracle operator %s`. `kubectl create token %s -n %s` makes a token for its kubeconfig.\n%s",
-		o.name, o.account(), metav1.NamespaceSystem, o.Advice); err != nil {
+		o.Name, o.account(), metav1.NamespaceSystem, o.Operator.Advice); err != nil {
 		return err
 	}
 	return printObjects(out, o.rbac(metav1.NamespaceSystem, namespaces))
@@ -100,7 +106,7 @@ func (o operator) printRBAC(out io.Writer, namespaces []string) error {
 
 // printManifests prints the operator as a Deployment in a namespace of its own.
 func (o operator) printManifests(out io.Writer, image string, namespaces []string) error {
-	home := o.name + "-system"
+	home := o.Name + "-system"
 	meta := metav1.ObjectMeta{Name: o.account(), Namespace: home, Labels: map[string]string{"app": o.account()}}
 	one, no, yes, port := int32(1), false, true, intstr.FromInt32(operatorPort)
 	probe := func(path string) *corev1.Probe {
@@ -110,7 +116,7 @@ func (o operator) printManifests(out io.Writer, image string, namespaces []strin
 		ServiceAccountName: o.account(),
 		Containers: []corev1.Container{{
 			Name: "operator", Image: image,
-			Args:          []string{"operator", o.name, fmt.Sprintf("--listen=0.0.0.0:%d", operatorPort)},
+			Args:          []string{"operator", o.Name, fmt.Sprintf("--listen=0.0.0.0:%d", operatorPort)},
 			Env:           []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}},
 			Ports:         []corev1.ContainerPort{{Name: "metrics", ContainerPort: operatorPort}},
 			LivenessProbe: probe("/livez"), ReadinessProbe: probe("/readyz"),

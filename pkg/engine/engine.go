@@ -5,12 +5,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,7 +47,7 @@ type Reconciler struct {
 	Name string
 	// Account is the service account in kube-system that it acts as. The default is Name and "-controller".
 	Account string
-	// Watches are the kinds whose changes enqueue requests. It may also read them.
+	// Watches are the kinds whose changes enqueue requests, first the kind that it reconciles. It may also read them.
 	Watches []Watch
 	// Every, if not nil, watches all kinds in addition.
 	Every *Every
@@ -53,6 +55,8 @@ type Reconciler struct {
 	Reads []client.Object
 	// Writes are the parts of kinds that it writes.
 	Writes []Write
+	// Further are RBAC rules that it needs in Coracle besides the ones that follow from Watches, Reads and Writes.
+	Further []rbacv1.PolicyRule
 	// Indexes are the indexes that it uses.
 	Indexes []Index
 	// When, if not nil, is the kind without whose objects there is nothing to do. Until the first one exists, the
@@ -66,13 +70,12 @@ type Reconciler struct {
 	New func(Env) Func
 }
 
+// ServiceAccount returns the name of the service account that a reconciler acts as.
+func (r *Reconciler) ServiceAccount() string { return cmp.Or(r.Account, r.Name+"-controller") }
+
 // Identity returns the user that a reconciler acts as.
 func (r *Reconciler) Identity() string {
-	account := r.Account
-	if account == "" {
-		account = r.Name + "-controller"
-	}
-	return "system:serviceaccount:kube-system:" + account
+	return "system:serviceaccount:kube-system:" + r.ServiceAccount()
 }
 
 // Watch is a kind, and the mapping of its changes to requests.

@@ -93,7 +93,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	}
 	l.roles = &roles{
 		client:  own,
-		all:     func() []ctrl.Object { return builtin.Roles(l.systems.Extensions()...) },
+		all:     func() []ctrl.Object { return builtin.Roles(l.systems.Accounts(), l.systems.Extensions()...) },
 		log:     component(p.log, "roles"),
 		written: make(chan struct{}),
 	}

@@ -7,12 +7,14 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
 func definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	for _, s := range All() {
 		if s.Operator != nil {
-			list = append(list, s.Operator.Definitions()...)
+			list = append(list, own.CustomResources(s.Kinds)...)
 		}
 	}
 	return list

@@ -2,6 +2,7 @@ package systems_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -58,9 +59,9 @@ func (l *GreetingList) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// greeting returns the system: a kind, rights for roles, and a reconciler.
+// greeting returns the system: a kind and a reconciler.
 func greeting() system.System {
-	row := own.Row(own.Definition[*Greeting]{
+	kind := own.Declare(own.Definition[*Greeting]{
 		Kind: greetings.WithKind("Greeting"), Plural: "greetings",
 		New:     func() *Greeting { return &Greeting{} },
 		NewList: func() ctrl.ObjectList { return &GreetingList{} },
@@ -70,21 +71,16 @@ func greeting() system.System {
 			}
 			return errs
 		},
+		Columns: []own.Column[*Greeting]{{Name: "Text", Cell: func(g *Greeting) any { return g.Status.Text }}},
+		View:    true, Edit: true,
 	}, func(g *Greeting) *struct {
 		Text string `json:"text,omitempty"`
 	} {
 		return &g.Status
 	})
-	rights := func() (controller, edit, view []rbacv1.PolicyRule) {
-		rule := func(resource string, verbs ...string) []rbacv1.PolicyRule {
-			return []rbacv1.PolicyRule{{APIGroups: []string{greetings.Group}, Resources: []string{resource}, Verbs: verbs}}
-		}
-		return append(rule("greetings", "get", "list", "watch"), rule("greetings/status", "update")...), rule("greetings",
-			"create", "delete"), rule("greetings", "get")
-	}
 	return system.System{
 		Name:      "greeting",
-		Extension: own.Extension{Kinds: []own.Kind{{Row: row, Rights: rights}}},
+		Extension: own.Extension{Kinds: []own.Kind{kind}},
 		Reconcilers: func(system.Controllers) []*engine.Reconciler {
 			return []*engine.Reconciler{{
 				Name:    "greeting",
@@ -145,13 +141,30 @@ func TestASystemFromOutside(t *testing.T) {
 	defer w.Stop()
 	for event := range w.ResultChan() {
 		if got, ok := event.Object.(*Greeting); ok && got.Status.Text != "" {
-			require.Equal(t, "hello, world", got.Status.Text)
+			g = got
 			break
 		}
 	}
-	var roles []string
-	for _, o := range builtin.Roles(list.Extensions()...) {
-		roles = append(roles, o.GetName())
+	table, err := e.Kinds.Table().ByGVK(greetings.WithKind("Greeting")).Table.ConvertToTable(ctx, g, nil)
+	require.NoError(t, err)
+	require.Equal(t, []any{"a", "hello, world"}, table.Rows[0].Cells)
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, o := range builtin.Roles(list.Accounts(), list.Extensions()...) {
+		if role, ok := o.(*rbacv1.ClusterRole); ok {
+			rules[role.Name] = role.Rules
+		}
 	}
-	require.Contains(t, roles, "system:controller:greeting-controller")
+	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+	}
+	require.Equal(t, []rbacv1.PolicyRule{
+		rule("", "events", "create", "patch", "update"), rule(greetings.Group, "greetings", "get", "list", "watch"),
+		rule(greetings.Group, "greetings/status", "patch", "update"),
+	}, rules["system:controller:greeting-controller"], "the rules follow from the reconciler's declaration")
+	require.Contains(t, rules["system:coracle:aggregate-to-view"],
+		rule(greetings.Group, "greetings", "get", "list", "watch"))
+	require.Contains(t, rules["system:coracle:aggregate-to-edit"],
+		rule(greetings.Group, "greetings", "create", "delete", "deletecollection", "patch", "update"))
+	require.NotContains(t, fmt.Sprint(rules["system:coracle:aggregate-to-view"]), "kontrol.coracle.dev",
+		"Resources may contain Secrets")
 }

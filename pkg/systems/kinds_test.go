@@ -2,8 +2,10 @@ package systems
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/kindtest"
 	cluster "github.com/coracle-dev/coracle/pkg/client"
@@ -149,6 +155,70 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 			}
 			require.Contains(t, at, c.field)
 		})
+	}
+}
+
+// cells returns what kubectl get shows of an object.
+func cells(t *testing.T, r *kind.Resource, o client.Object) []any {
+	t.Helper()
+	table, err := r.Table.ConvertToTable(t.Context(), o, nil)
+	require.NoError(t, err)
+	require.Len(t, table.Rows[0].Cells, len(table.ColumnDefinitions))
+	return table.Rows[0].Cells
+}
+
+func TestColumns(t *testing.T) {
+	meta := metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}
+	w := &workers.Worker{
+		ObjectMeta: meta,
+		Spec:       workers.WorkerSpec{Function: workers.FunctionEcho, Scale: &workers.WorkerScale{Max: 3}},
+		Status:     workers.WorkerStatus{DesiredReplicas: 2, ReadyReplicas: 1, Depth: 7},
+	}
+	workers.Default(w)
+	r := &kontrol.Resource{ObjectMeta: meta}
+	r.Generation, r.Spec.Template.Raw = 1, []byte(`{"kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`)
+	size := int64(5)
+	for _, c := range []struct {
+		o    client.Object
+		want []any
+	}{
+		{&tasks.Task{ObjectMeta: meta}, []any{"a", "", "", "", int64(0), "", "60m", "", "", ""}},
+		{&tasks.TaskSchedule{ObjectMeta: meta}, []any{"a", "<none>", "<none>", false, 0, "<none>", "<none>", "60m", ""}},
+		{w, []any{"a", "1/2", int64(7), int64(0), int64(0), "AtMostOnce", "60m", "Poll", "function echo", "0-3"}},
+		{&kontrol.Cluster{ObjectMeta: meta}, []any{"a", "Unknown", "", "never", "60m", "", ""}},
+		// What was not observed yet is not in sync.
+		{r, []any{"a", "ConfigMap/ns/m", "0/0", "OutOfSync", "1", "", "60m", "0", "1", ""}},
+		{&kontrol.Bundle{ObjectMeta: meta}, []any{"a", "0", "0/0", "", "0/0", "60m", "inline", "", ""}},
+		{&kontrol.AppliedState{ObjectMeta: meta}, []any{"a", "/", "", "0", "0", "", "never", "0", ""}},
+		{&kontrol.CurrentState{ObjectMeta: meta}, []any{"a", "/", "", "0", "0", "", "0", "never", "", "", ""}},
+		{&buildbarn.BuildbarnStorage{ObjectMeta: meta}, []any{"a", "", int64(0), int64(0), "60m", "", ""}},
+		{&buildbarn.Buildbarn{ObjectMeta: meta}, []any{"a", "", int64(0), int64(0), "60m"}},
+		{&snapshots.VolumeSnapshot{ObjectMeta: meta}, []any{"a", "", "", "", "", "", "", "", "60m"}},
+		{
+			&snapshots.VolumeSnapshotContent{
+				ObjectMeta: meta, Status: &snapshots.VolumeSnapshotContentStatus{RestoreSize: &size, ReadyToUse: new(true)},
+			}, []any{"a", "true", "5", "", "", "", "", "", "60m"},
+		},
+		{&snapshots.VolumeGroupSnapshot{ObjectMeta: meta}, []any{"a", "", "", "", "", "60m"}},
+	} {
+		require.Equal(t, c.want, cells(t, rowOf(c.o), c.o), "%T", c.o)
+	}
+}
+
+// TestRulesNameResources checks that the names of resources, which are derived from kinds, exist.
+func TestRulesNameResources(t *testing.T) {
+	known := map[schema.GroupResource]bool{{Resource: "events"}: true, {Group: "*", Resource: "*"}: true}
+	for _, r := range kinds().Served() {
+		known[r.GR()] = true
+	}
+	for _, a := range All().Accounts() {
+		require.Contains(t, a.Name, "-controller")
+		for _, r := range append(a.Rules, a.Further...) {
+			for _, resource := range r.Resources {
+				name, _, _ := strings.Cut(resource, "/")
+				require.True(t, known[schema.GroupResource{Group: r.APIGroups[0], Resource: name}], "%s: %v", a.Name, r)
+			}
+		}
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"io/fs"
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
+	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol"
@@ -49,6 +51,38 @@ func (l List) Reconcilers(c system.Controllers) (list []*engine.Reconciler) {
 		}
 	}
 	return list
+}
+
+// Accounts returns the service accounts of all reconcilers.
+func (l List) Accounts() (list []own.Account) {
+	var rows []*kind.Resource
+	for _, s := range l {
+		for _, k := range s.Kinds {
+			rows = append(rows, k.Row)
+		}
+	}
+	scheme := own.Scheme(rows)
+	for _, r := range l.declared() {
+		rules, err := r.Rights(scheme)
+		if err != nil {
+			panic(err) // the declarations are fixed
+		}
+		list = append(list, own.Account{Name: r.ServiceAccount(), Rules: rules, Further: r.Further})
+	}
+	return list
+}
+
+// Names returns the names of all reconcilers.
+func (l List) Names() (names []string) {
+	for _, r := range l.declared() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// declared returns reconcilers that can only be read, since they have no client.
+func (l List) declared() []*engine.Reconciler {
+	return l.Reconcilers(system.Controllers{ClientFor: func(string) client.Interface { return nil }})
 }
 
 // Parts returns the constructors of the systems' parts of an agent.

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"fmt"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -225,3 +227,36 @@ const ConditionContentReady = "ContentReady"
 
 // LabelBundle is a label of Resources with the name of the Bundle that created them.
 const LabelBundle = "kontrol/bundle"
+
+// Phase returns the phase of a Bundle. It is Progressing until the latest generation has been observed.
+func (b *Bundle) Phase() string {
+	switch {
+	case b.DeletionTimestamp != nil:
+		return "Terminating"
+	case b.Status.ObservedGeneration != b.Generation:
+		return string(BundleProgressing)
+	}
+	return string(b.Status.Phase)
+}
+
+// WavesDone returns "done/all" for the waves that all clusters have completed.
+func (b *Bundle) WavesDone() string {
+	done := 0
+	for _, w := range b.Status.Waves {
+		if w.Clusters == b.Status.Clusters.Total {
+			done++
+		}
+	}
+	return fmt.Sprintf("%d/%d", done, len(b.Status.Waves))
+}
+
+// String describes the source.
+func (s *BundleSource) String() string {
+	switch {
+	case s.ConfigMap != nil:
+		return "configmap " + s.ConfigMap.Namespace + "/" + s.ConfigMap.Name
+	case s.Artifact != nil:
+		return s.Artifact.Reference
+	}
+	return "inline"
+}

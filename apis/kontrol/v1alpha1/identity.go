@@ -1,11 +1,11 @@
 package v1alpha1
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/json"
 )
 
 // header has the fields that identify the object of a template.
@@ -22,11 +22,8 @@ type header struct {
 
 // TargetOf returns the identity of a Resource's object. Fields that cannot be read are empty.
 func TargetOf(r *Resource) Target {
-	if t, ok := scan(r.Spec.Template.Raw); ok {
-		return t
-	}
 	var h header
-	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // validated before
+	_ = json.UnmarshalCaseSensitivePreserveInts(r.Spec.Template.Raw, &h) // validated before
 	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
 }
 
@@ -48,7 +45,16 @@ func SplitStateName(name string) (resource, cluster string) {
 	return name[:i], name[i+1:]
 }
 
-func group(t Target) string {
+// Group returns the API group of the object.
+func (t Target) Group() string {
 	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
 	return gv.Group
+}
+
+// String returns kind/name or kind/namespace/name.
+func (t Target) String() string {
+	if t.Namespace != "" {
+		return t.Kind + "/" + t.Namespace + "/" + t.Name
+	}
+	return t.Kind + "/" + t.Name
 }

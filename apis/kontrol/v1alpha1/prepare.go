@@ -62,7 +62,7 @@ func Prepare(r, old *Resource) {
 	if r.Spec.Revision == nil {
 		revision := int64(1)
 		if old != nil {
-			revision = revisionOf(old)
+			revision = RevisionOf(old)
 		}
 		r.Spec.Revision = &revision
 	}
@@ -128,7 +128,7 @@ func SelfAccepted(r *Resource) bool {
 // Changed must be called if an update changes the spec. It increments the revision unless it was set, and adds the
 // previous content to the history.
 func Changed(r, old *Resource) {
-	was := revisionOf(old)
+	was := RevisionOf(old)
 	if r.Spec.Revision == nil || *r.Spec.Revision == was {
 		next := was + 1
 		r.Spec.Revision = &next
@@ -168,7 +168,8 @@ func keep(r, old *Resource) {
 	r.Status.ID, r.Status.History, r.Status.Accepted = old.Status.ID, old.Status.History, nil
 }
 
-func revisionOf(r *Resource) int64 {
+// RevisionOf returns the revision of a Resource: 1 until it is set.
+func RevisionOf(r *Resource) int64 {
 	if r.Spec.Revision == nil {
 		return 1
 	}

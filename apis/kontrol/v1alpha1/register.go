@@ -24,6 +24,13 @@ var (
 	BundleSourceText string
 )
 
+// Fields for field selectors besides the name: the id of Resources, and the Resource and cluster of states.
+const (
+	FieldID       = "status.id"
+	FieldResource = "state.resource"
+	FieldCluster  = "state.cluster"
+)
+
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &Cluster{}, &ClusterList{}, &Resource{}, &ResourceList{}, &Bundle{}, &BundleList{},

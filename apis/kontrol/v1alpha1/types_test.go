@@ -285,17 +285,6 @@ func FuzzParsePath(f *testing.F) {
 	})
 }
 
-func TestColumnsHaveCells(t *testing.T) {
-	now := time.Now()
-	require.Len(t, ClusterCells(&Cluster{}, now), len(ClusterColumns()))
-	require.Len(t, AppliedCells(&AppliedState{}, now), len(AppliedColumns()))
-	require.Len(t, CurrentCells(&CurrentState{}, now), len(CurrentColumns()))
-	cells := Cells(newResource(nil), now)
-	require.Len(t, cells, len(Columns()))
-	require.Equal(t, []any{"r", "ConfigMap/ns/m", "0/0", "OutOfSync"}, cells[:4],
-		"what was not observed yet is not in sync")
-}
-
 func TestStateNames(t *testing.T) {
 	r, c := SplitStateName(StateName("a.b", "c"))
 	require.Equal(t, []string{"a.b", "c"}, []string{r, c})

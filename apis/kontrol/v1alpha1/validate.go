@@ -3,8 +3,8 @@ package v1alpha1
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -36,9 +36,7 @@ const (
 func ValidateCluster(c *Cluster) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
-	for _, m := range validation.IsDNS1123Label(c.Name) {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), c.Name, m))
-	}
+	errs = append(errs, invalid(field.NewPath("metadata", "name"), c.Name, validation.IsDNS1123Label)...)
 	at := spec.Child("kubeconfigSecret")
 	switch s := c.Spec.KubeconfigSecret; {
 	case c.Spec.Local && c.Spec.Pull:
@@ -51,15 +49,7 @@ func ValidateCluster(c *Cluster) field.ErrorList {
 	case c.Spec.Local:
 		errs = append(errs, field.Forbidden(at, "local is true: there is nothing to connect to"))
 	default:
-		for _, m := range validation.IsDNS1123Label(s.Namespace) {
-			errs = append(errs, field.Invalid(at.Child("namespace"), s.Namespace, m))
-		}
-		for _, m := range validation.IsDNS1123Subdomain(s.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), s.Name, m))
-		}
-		for _, m := range validation.IsConfigMapKey(s.Key) {
-			errs = append(errs, field.Invalid(at.Child("key"), s.Key, m))
-		}
+		errs = append(errs, validateSecret(s, at)...)
 	}
 	return errs
 }
@@ -72,42 +62,64 @@ func Validate(r *Resource) field.ErrorList {
 		errs = append(errs, field.TooLong(meta.Child("name"), "", maxResourceName))
 	}
 	if v, ok := r.Annotations[AnnotationWave]; ok {
-		if n, err := strconv.Atoi(v); err != nil || n < -maxWave || n > maxWave {
+		if _, err := ParseWave(v); err != nil {
 			errs = append(errs,
 				field.Invalid(meta.Child("annotations").Key(AnnotationWave), v,
 					fmt.Sprintf("must be an integer from %d to %d", -maxWave, maxWave)))
 		}
 	}
-	switch s := &r.Spec; {
-	case s.ClusterName == "" && s.ClusterSelector == nil:
-		errs = append(errs,
-			field.Required(spec.Child("clusterName"), "the cluster that should have the object, or clusterSelector"))
-	case s.ClusterName != "" && s.ClusterSelector != nil:
-		errs = append(errs, field.Forbidden(spec.Child("clusterSelector"), "clusterName is set"))
-	case s.ClusterName != "":
-		for _, m := range validation.IsDNS1123Label(s.ClusterName) {
-			errs = append(errs, field.Invalid(spec.Child("clusterName"), s.ClusterName, m))
-		}
-	default:
-		errs = append(errs,
-			unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
-				spec.Child("clusterSelector"))...)
-	}
+	errs = append(errs, validateTarget(r.Spec.ClusterName, r.Spec.ClusterSelector, "object", spec)...)
 	if v := r.Spec.Revision; v != nil && *v < 1 {
 		errs = append(errs, field.Invalid(spec.Child("revision"), *v, "must be above 0"))
 	}
-	if all := []Mode{ModeReport, ModeCorrect, ModeEnforce}; !slices.Contains(all, r.Spec.Mode) {
-		errs = append(errs, field.NotSupported(spec.Child("mode"), r.Spec.Mode, all))
-	}
-	if all := []DeletionPolicy{DeletionOrphan, DeletionDelete}; !slices.Contains(all, r.Spec.DeletionPolicy) {
-		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), r.Spec.DeletionPolicy, all))
-	}
-	errs = append(errs, validateIgnore(r.Spec.Ignore, spec.Child("ignore"))...)
+	errs = append(errs, validateDrift(r.Spec.Mode, r.Spec.DeletionPolicy, r.Spec.Ignore, spec)...)
 	errs = append(errs, validateDependsOn(r, spec.Child("dependsOn"))...)
 	errs = append(errs, validateOverrides(r.Spec.Overrides, spec.Child("overrides"))...)
 	errs = append(errs, validateWindows(r.Spec.Windows, spec.Child("windows"))...)
-	errs = append(errs, validateApproval(r.Spec.Approval, spec.Child("approval"))...)
+	errs = append(errs, oneOf(spec.Child("approval"), r.Spec.Approval, "", ApprovalNone, ApprovalManual)...)
 	return append(errs, validateTemplate(r.Spec.Template.Raw, spec.Child("template"))...)
+}
+
+// invalid returns an error for each message of a check of a value.
+func invalid(at *field.Path, value string, check func(string) []string) (errs field.ErrorList) {
+	for _, m := range check(value) {
+		errs = append(errs, field.Invalid(at, value, m))
+	}
+	return errs
+}
+
+// oneOf returns an error if a value is none of all, of which an empty one is not named.
+func oneOf[T ~string](at *field.Path, value T, all ...T) field.ErrorList {
+	if slices.Contains(all, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(at, value, slices.DeleteFunc(all, func(v T) bool { return v == "" }))}
+}
+
+// validateTarget validates which clusters should have something. They are optional if what is empty.
+func validateTarget(name string, selector *metav1.LabelSelector, what string, at *field.Path) field.ErrorList {
+	switch {
+	case name == "" && selector == nil && what != "":
+		return field.ErrorList{
+			field.Required(at.Child("clusterName"), "the cluster that should have the "+what+", or clusterSelector"),
+		}
+	case name != "" && selector != nil:
+		return field.ErrorList{field.Forbidden(at.Child("clusterSelector"), "clusterName is set")}
+	case name != "":
+		return invalid(at.Child("clusterName"), name, validation.IsDNS1123Label)
+	}
+	return unversioned.ValidateLabelSelector(selector, unversioned.LabelSelectorValidationOptions{},
+		at.Child("clusterSelector"))
+}
+
+func validateDrift(m Mode, p DeletionPolicy, i *Ignore, spec *field.Path) field.ErrorList {
+	errs := oneOf(spec.Child("mode"), m, ModeReport, ModeCorrect, ModeEnforce)
+	errs = append(errs, oneOf(spec.Child("deletionPolicy"), p, DeletionOrphan, DeletionDelete)...)
+	return append(errs, validateIgnore(i, spec.Child("ignore"))...)
+}
+
+func validateSecret(s *SecretReference, at *field.Path) field.ErrorList {
+	return append(validateNames(s.Namespace, s.Name, at), invalid(at.Child("key"), s.Key, validation.IsConfigMapKey)...)
 }
 
 func validateIgnore(y *Ignore, at *field.Path) (errs field.ErrorList) {
@@ -151,9 +163,7 @@ func validateDependsOn(r *Resource, at *field.Path) (errs field.ErrorList) {
 		case seen[name]:
 			errs = append(errs, field.Duplicate(at.Index(i), name))
 		default:
-			for _, m := range validation.IsDNS1123Subdomain(name) {
-				errs = append(errs, field.Invalid(at.Index(i), name, m))
-			}
+			errs = append(errs, invalid(at.Index(i), name, validation.IsDNS1123Subdomain)...)
 		}
 		seen[name] = true
 	}
@@ -172,7 +182,7 @@ func ValidateUpdate(r, old *Resource) field.ErrorList {
 		path    *field.Path
 		is, was string
 	}{
-		{at.Child("apiVersion"), group(is), group(was)}, {at.Child("kind"), is.Kind, was.Kind},
+		{at.Child("apiVersion"), is.Group(), was.Group()}, {at.Child("kind"), is.Kind, was.Kind},
 		{at.Child("metadata", "namespace"), is.Namespace, was.Namespace}, {at.Child("metadata", "name"), is.Name, was.Name},
 	} {
 		if c.is != c.was {

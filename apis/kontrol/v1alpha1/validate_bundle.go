@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,33 +76,11 @@ func DefaultBundle(b *Bundle) {
 // value of its Resources.
 func ValidateBundle(b *Bundle) (errs field.ErrorList) {
 	spec := field.NewPath("spec")
-	for _, m := range validation.IsDNS1123Label(b.Name) {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, m))
-	}
+	errs = append(errs, invalid(field.NewPath("metadata", "name"), b.Name, validation.IsDNS1123Label)...)
 	s := &b.Spec
 	errs = append(errs, validateBundleSource(&s.Source, spec.Child("source"))...)
-	switch {
-	case s.ClusterName == "" && s.ClusterSelector == nil:
-		errs = append(errs,
-			field.Required(spec.Child("clusterName"), "the cluster that should have the objects, or clusterSelector"))
-	case s.ClusterName != "" && s.ClusterSelector != nil:
-		errs = append(errs, field.Forbidden(spec.Child("clusterSelector"), "clusterName is set"))
-	case s.ClusterName != "":
-		for _, m := range validation.IsDNS1123Label(s.ClusterName) {
-			errs = append(errs, field.Invalid(spec.Child("clusterName"), s.ClusterName, m))
-		}
-	default:
-		errs = append(errs,
-			unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
-				spec.Child("clusterSelector"))...)
-	}
-	if all := []Mode{ModeReport, ModeCorrect, ModeEnforce}; !slices.Contains(all, s.Mode) {
-		errs = append(errs, field.NotSupported(spec.Child("mode"), s.Mode, all))
-	}
-	if all := []DeletionPolicy{DeletionOrphan, DeletionDelete}; !slices.Contains(all, s.DeletionPolicy) {
-		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), s.DeletionPolicy, all))
-	}
-	errs = append(errs, validateIgnore(s.Ignore, spec.Child("ignore"))...)
+	errs = append(errs, validateTarget(s.ClusterName, s.ClusterSelector, "objects", spec)...)
+	errs = append(errs, validateDrift(s.Mode, s.DeletionPolicy, s.Ignore, spec)...)
 	overrides := make([]Override, len(s.Overrides))
 	for i := range s.Overrides {
 		overrides[i] = s.Overrides[i].Override
@@ -132,17 +109,8 @@ func validateRollout(r *Rollout, at *field.Path) (errs field.ErrorList) {
 	if t := r.HealthTimeout; t != nil && (t.Duration < time.Second || t.Duration > maxHealthTimeout) {
 		errs = append(errs, field.Invalid(at.Child("healthTimeout"), t.Duration.String(), "must be from 1s to 24h"))
 	}
-	if all := []FailurePolicy{FailureStop, FailureContinue}; !slices.Contains(all, r.OnFailure) {
-		errs = append(errs, field.NotSupported(at.Child("onFailure"), r.OnFailure, all))
-	}
-	return append(errs, validateApproval(r.Approval, at.Child("approval"))...)
-}
-
-func validateApproval(a Approval, at *field.Path) field.ErrorList {
-	if all := []Approval{ApprovalNone, ApprovalManual}; a != "" && !slices.Contains(all, a) {
-		return field.ErrorList{field.NotSupported(at, a, all)}
-	}
-	return nil
+	errs = append(errs, oneOf(at.Child("onFailure"), r.OnFailure, FailureStop, FailureContinue)...)
+	return append(errs, oneOf(at.Child("approval"), r.Approval, "", ApprovalNone, ApprovalManual)...)
 }
 
 // reference matches HOST/PATH with a tag, a digest or both, as in the OCI distribution specification. The host must
@@ -184,10 +152,7 @@ func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList
 			field.Invalid(at.Child("path"), cut(p, maxPath), "must be a clean relative path, such as deploy/base"))
 	}
 	if p := a.PullSecret; p != nil {
-		errs = append(errs, validateNames(p.Namespace, p.Name, at.Child("pullSecret"))...)
-		for _, m := range validation.IsConfigMapKey(p.Key) {
-			errs = append(errs, field.Invalid(at.Child("pullSecret", "key"), p.Key, m))
-		}
+		errs = append(errs, validateSecret(p, at.Child("pullSecret"))...)
 	}
 	if i := a.Interval; i != nil {
 		if i.Duration < minInterval {
@@ -201,14 +166,9 @@ func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList
 	return errs
 }
 
-func validateNames(namespace, name string, at *field.Path) (errs field.ErrorList) {
-	for _, m := range validation.IsDNS1123Label(namespace) {
-		errs = append(errs, field.Invalid(at.Child("namespace"), namespace, m))
-	}
-	for _, m := range validation.IsDNS1123Subdomain(name) {
-		errs = append(errs, field.Invalid(at.Child("name"), name, m))
-	}
-	return errs
+func validateNames(namespace, name string, at *field.Path) field.ErrorList {
+	return append(invalid(at.Child("namespace"), namespace, validation.IsDNS1123Label),
+		invalid(at.Child("name"), name, validation.IsDNS1123Subdomain)...)
 }
 
 func cut(s string, most int) string { return s[:min(len(s), most)] }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -46,18 +45,7 @@ func validateOverrides(list []Override, at *field.Path) (errs field.ErrorList) {
 	size := 0
 	for i := range list {
 		o, at := &list[i], at.Index(i)
-		switch {
-		case o.ClusterName != "" && o.ClusterSelector != nil:
-			errs = append(errs, field.Forbidden(at.Child("clusterSelector"), "clusterName is set"))
-		case o.ClusterName != "":
-			for _, m := range validation.IsDNS1123Label(o.ClusterName) {
-				errs = append(errs, field.Invalid(at.Child("clusterName"), o.ClusterName, m))
-			}
-		default:
-			errs = append(errs,
-				unversioned.ValidateLabelSelector(o.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
-					at.Child("clusterSelector"))...)
-		}
+		errs = append(errs, validateTarget(o.ClusterName, o.ClusterSelector, "", at)...)
 		if n := len(o.Patch); n > MaxOperations {
 			errs = append(errs, field.TooMany(at.Child("patch"), n, MaxOperations))
 			continue
@@ -143,9 +131,7 @@ func validateSource(v *ValueSource, at *field.Path) (errs field.ErrorList) {
 	case (v.Label != "") == v.Name:
 		errs = append(errs, field.Required(at.Child("label"), "exactly one of label and name"))
 	case v.Label != "":
-		for _, m := range validation.IsQualifiedName(v.Label) {
-			errs = append(errs, field.Invalid(at.Child("label"), v.Label, m))
-		}
+		errs = append(errs, invalid(at.Child("label"), v.Label, validation.IsQualifiedName)...)
 	}
 	for name, text := range map[string]string{"prefix": v.Prefix, "suffix": v.Suffix} {
 		if len(text) > maxAffix {
@@ -155,8 +141,5 @@ func validateSource(v *ValueSource, at *field.Path) (errs field.ErrorList) {
 	if v.Default != nil && len(*v.Default) > maxAffix {
 		errs = append(errs, field.TooLong(at.Child("default"), "", maxAffix))
 	}
-	if all := []ValueType{ValueString, ValueInteger, ValueBoolean}; v.Type != "" && !slices.Contains(all, v.Type) {
-		errs = append(errs, field.NotSupported(at.Child("type"), v.Type, all))
-	}
-	return errs
+	return append(errs, oneOf(at.Child("type"), v.Type, "", ValueString, ValueInteger, ValueBoolean)...)
 }

@@ -68,16 +68,12 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	}
 	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
 	name, _ := meta["name"].(string)
-	for _, m := range content.IsPathSegmentName(name) {
-		errs = append(errs, field.Invalid(metadata.Child("name"), name, m))
-	}
+	errs = append(errs, invalid(metadata.Child("name"), name, content.IsPathSegmentName)...)
 	if name == "" || len(name) > 253 {
 		errs = append(errs, field.Required(metadata.Child("name"), "of 1 to 253 bytes; generateName is not supported"))
 	}
 	if namespace, _ := meta["namespace"].(string); namespace != "" {
-		for _, m := range validation.IsDNS1123Label(namespace) {
-			errs = append(errs, field.Invalid(metadata.Child("namespace"), namespace, m))
-		}
+		errs = append(errs, invalid(metadata.Child("namespace"), namespace, validation.IsDNS1123Label)...)
 	}
 	return errs
 }

@@ -3,7 +3,6 @@ package v1alpha1
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	_ "time/tzdata" // the machine may lack time zone data
@@ -71,9 +70,7 @@ func validateWindows(list []SyncWindow, at *field.Path) (errs field.ErrorList) {
 	}
 	for i := range list {
 		w, at := &list[i], at.Index(i)
-		if all := []WindowKind{WindowAllow, WindowDeny}; !slices.Contains(all, w.Kind) {
-			errs = append(errs, field.NotSupported(at.Child("kind"), w.Kind, all))
-		}
+		errs = append(errs, oneOf(at.Child("kind"), w.Kind, WindowAllow, WindowDeny)...)
 		if d := w.Duration.Duration; d < minDuration || d > mostDuration {
 			errs = append(errs, field.Invalid(at.Child("duration"), d.String(), "must be from 1m to 744h"))
 		}

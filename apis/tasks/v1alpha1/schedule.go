@@ -5,15 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // TaskSchedule is a template of tasks. It creates a task at each time of a cron schedule, or on request.
@@ -211,37 +207,4 @@ func (s *TaskSchedule) NewTask(arguments map[string]string) (*Task, error) {
 		c.Env = append(slices.Clone(values), c.Env...)
 	}
 	return t, nil
-}
-
-// ScheduleColumns returns the columns of kubectl get taskschedules.
-func ScheduleColumns() []metav1.TableColumnDefinition {
-	return []metav1.TableColumnDefinition{
-		{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]},
-		{Name: "Schedule", Type: "string", Description: "When it runs"},
-		{Name: "Timezone", Type: "string", Description: "The time zone of the schedule"},
-		{Name: "Suspend", Type: "boolean", Description: "Whether it creates no tasks"},
-		{Name: "Active", Type: "integer", Description: "Tasks that have not ended"},
-		{Name: "Last Schedule", Type: "string", Description: "Time since the last run"},
-		{Name: "Next Schedule", Type: "string", Description: "Time until the next run"},
-		{Name: "Age", Type: "string", Description: "Time since its creation"},
-		{Name: "Image", Type: "string", Priority: 1, Description: "The container image"},
-	}
-}
-
-// ScheduleCells returns a schedule's values for ScheduleColumns.
-func ScheduleCells(s *TaskSchedule, now time.Time) []any {
-	last := "<none>"
-	if t := s.Status.LastScheduleTime; !t.IsZero() {
-		last = common.Age(t.Time, now)
-	}
-	next := "<none>"
-	if t := s.Status.NextScheduleTime; !t.IsZero() {
-		next = duration.HumanDuration(t.Sub(now))
-	}
-	zone := "<none>"
-	if s.Spec.TimeZone != nil {
-		zone = *s.Spec.TimeZone
-	}
-	return []any{s.Name, cmp.Or(s.Spec.Schedule, "<none>"), zone, s.Spec.Suspend != nil && *s.Spec.Suspend,
-		len(s.Status.Active), last, next, common.Age(s.CreationTimestamp.Time, now), s.Spec.TaskTemplate.Spec.Image}
 }

@@ -129,16 +129,3 @@ func TestParseQueueRefuses(t *testing.T) {
 	_, err = ParseQueue(host)
 	require.Error(t, err, "its network namespace is the node's")
 }
-
-func TestTable(t *testing.T) {
-	w := &Worker{
-		ObjectMeta: metav1.ObjectMeta{Name: "a"},
-		Spec:       WorkerSpec{Function: FunctionEcho, Scale: &WorkerScale{Max: 3}},
-		Status:     WorkerStatus{DesiredReplicas: 2, ReadyReplicas: 1, Depth: 7},
-	}
-	Default(w)
-	cells := Cells(w, time.Now())
-	require.Equal(t, []any{"a", "1/2", int64(7), int64(0), "AtMostOnce", "<unknown>", "Poll", "function echo", "0-3"},
-		cells)
-	require.Len(t, cells, len(Columns()))
-}

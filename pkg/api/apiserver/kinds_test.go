@@ -366,17 +366,11 @@ func TestOneRowIsAKind(t *testing.T) {
 			}
 			return nil
 		},
-		Columns: func() []metav1.TableColumnDefinition {
-			return []metav1.TableColumnDefinition{
-				{Name: "Name", Type: "string", Format: "name"}, {Name: "Size", Type: "integer"},
-			}
-		},
-		Cells:  func(w *Widget, _ time.Time) []any { return []any{w.Name, w.Spec.Size} },
-		Fields: func(w *Widget) fields.Set { return fields.Set{"spec.size": fmt.Sprint(w.Spec.Size)} },
+		Columns: []own.Column[*Widget]{{Name: "Size", Type: "integer", Cell: func(w *Widget) any { return w.Spec.Size }}},
+		Fields: []own.Field[*Widget]{{
+			Name: "spec.size", Indexed: true, Value: func(w *Widget) string { return fmt.Sprint(w.Spec.Size) },
+		}},
 	}, func(w *Widget) *WidgetStatus { return &w.Status })
-	row.Indexes = []kind.Index{
-		{Field: "spec.size", Value: func(o client.Object) string { return fmt.Sprint(o.(*Widget).Spec.Size) }},
-	}
 	row.Subresources = []kind.Subresource{{
 		Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"},
 		Verbs: []string{"get", "patch", "update"},

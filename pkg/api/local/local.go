@@ -10,13 +10,13 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -47,7 +47,7 @@ type indexKey struct {
 func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
 	s := &Clients{registry: r, cache: c, kinds: kinds,
 		mapper:    kind.Derive(kinds, mapperOf),
-		scheme:    schemeOf(kinds.Table()),
+		scheme:    own.Scheme(kinds.Table().All()),
 		informers: map[informerKey]*informer{},
 		indexes:   map[indexKey]func(ctrl.Object) []string{}}
 	s.factory = sync.OnceValue(s.newFactory)
@@ -99,27 +99,6 @@ func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []str
 }
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
-
-// schemeOf returns a scheme with the Go types of a Table. Kinds that are added later have no Go type.
-func schemeOf(t *kind.Table) *runtime.Scheme {
-	known := client.Scheme()
-	var more *runtime.Scheme
-	for _, r := range t.All() {
-		if r.Unstructured() || known.Recognizes(r.GroupVersionKind) {
-			continue
-		}
-		if more == nil {
-			more = client.NewScheme()
-		}
-		more.AddKnownTypeWithName(r.GroupVersionKind, r.New())
-		more.AddKnownTypeWithName(r.GroupVersion().WithKind(r.Kind+"List"), r.NewList())
-		metav1.AddToGroupVersion(more, r.GroupVersion())
-	}
-	if more == nil {
-		return known
-	}
-	return more
-}
 
 func mapperOf(t *kind.Table) meta.RESTMapper {
 	var versions []schema.GroupVersion

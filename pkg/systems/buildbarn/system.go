@@ -4,9 +4,7 @@ package buildbarn
 
 import (
 	"embed"
-	rbacv1 "k8s.io/api/rbac/v1"
 
-	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
@@ -29,20 +27,8 @@ func New() system.System {
 		Reconcilers: func(system.Controllers) []*engine.Reconciler {
 			return controller.New(metrics.Read, check.New(packed.Open))
 		},
-		Operator: &system.Operator{
-			Short: "Remote-execution farms of Buildbarn", Listen: "127.0.0.1:10261",
-			Reconcilers: []string{
-				"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn",
-			},
-			Definitions: Definitions, Rights: Rights,
-		},
+		Operator: &system.Operator{Short: "Remote-execution farms of Buildbarn", Listen: "127.0.0.1:10261"},
 		Commands: commands.New(own.Resources(rows)),
 		Manual:   pages,
 	}
-}
-
-// Rights returns the RBAC rules that the reconcilers need on an API server other than Coracle's.
-func Rights() []rbacv1.PolicyRule {
-	return own.Together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights,
-		buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)
 }

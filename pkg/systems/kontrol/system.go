@@ -8,11 +8,8 @@ import (
 	"cmp"
 	"embed"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-
 	"github.com/spf13/cobra"
 
-	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -40,8 +37,7 @@ func New() system.System {
 		},
 		Operator: &system.Operator{
 			Short: "Kontrol: objects of many clusters as they should be", Listen: "127.0.0.1:10262",
-			Reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"},
-			Definitions: Definitions, Rights: Rights, Sources: true, Advice: advice,
+			Sources: true, Advice: advice,
 		},
 		Commands:      commands.New(own.Resources(rows)),
 		Manual:        pages,
@@ -52,10 +48,3 @@ func New() system.System {
 const advice = "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role " +
 	"that may read " +
 	"and write the objects of your Resources.\n"
-
-// Rights returns the RBAC rules of the reconcilers on an API server other than Coracle's. They cover only the hub: each
-// managed cluster is reached with its own credentials.
-func Rights() []rbacv1.PolicyRule {
-	return own.Together(kontrol.ClusterRights, kontrol.ResourceRights, kontrol.StateRights, kontrol.CurrentRights,
-		kontrol.BundleRights)
-}

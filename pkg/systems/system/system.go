@@ -13,8 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/base/run"
@@ -34,7 +32,7 @@ type System struct {
 	Serve func(Server) run.Component
 	// Node makes its part of an agent. It may be nil.
 	Node func(part.Host) part.Part
-	// Operator runs its reconcilers on another API server. It may be nil.
+	// Operator runs its reconcilers on another API server, where its kinds are custom resources. It may be nil.
 	Operator *Operator
 	// Commands are its commands below `coracle`, AgentCommands below `coracle agent`.
 	Commands, AgentCommands []*cobra.Command
@@ -45,15 +43,9 @@ type System struct {
 // Operator describes the process that runs a system's reconcilers on any Kubernetes.
 type Operator struct {
 	Short string
-	// Reconcilers are the names of the operator's reconcilers.
-	Reconcilers []string
 	// Listen is the default address for health and metrics.
 	Listen string
-	// Definitions returns the system's kinds as CustomResourceDefinitions.
-	Definitions func() []*apiextensionsv1.CustomResourceDefinition
-	// Rights returns the RBAC rules that its reconcilers need on the API server.
-	Rights func() []rbacv1.PolicyRule
-	// Advice suggests rules that an administrator may add to Rights, as lines of YAML comments.
+	// Advice suggests rules that an administrator may add to the rights of the reconcilers, as lines of YAML comments.
 	Advice string
 	// Sources means that the operator reads the Secrets and ConfigMaps that objects name, which can be limited to some
 	// namespaces.

@@ -32,7 +32,7 @@ func New() system.System {
 	rows := kinds()
 	return system.System{
 		Name:      "tasks",
-		Extension: own.Extension{Kinds: rows, Roles: externalworker.Roles()},
+		Extension: own.Extension{Kinds: rows},
 		Node:      tasklogs.Part,
 		Commands:  commands.New(own.Resources(rows)),
 		Manual:    pages,
@@ -42,44 +42,53 @@ func New() system.System {
 	}
 }
 
-func kinds() []own.Kind {
-	row := own.Row(own.Definition[*tasks.Task]{
+func kinds() []own.Kind { return []own.Kind{taskKind(), scheduleKind()} }
+
+func taskKind() own.Kind {
+	k := own.Declare(own.Definition[*tasks.Task]{
 		Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 		New:     func() *tasks.Task { return &tasks.Task{} },
 		NewList: func() client.ObjectList { return &tasks.TaskList{} },
 		Default: tasks.Default, Validate: validate, ValidateUpdate: tasks.ValidateUpdate,
 		ValidateStatus: tasks.ValidateStatusUpdate,
-		Fields:         tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
+		Fields: []own.Field[*tasks.Task]{
+			{Name: "status.phase", Value: func(t *tasks.Task) string { return string(t.Status.Phase) }},
+		},
+		Columns: taskColumns(), Source: tasks.Source, View: true, Edit: true,
+		Whole: "status", // one reconciler writes it, often several times within milliseconds
 	}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status })
-	own.WholeField(row, "status") // one reconciler writes it, often several times within milliseconds
-	row.Subresources = []kind.Subresource{{
-		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog,
+	k.Row.Subresources = []kind.Subresource{{
+		Name: "log", GroupVersionKind: k.Row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog,
 		Methods: []string{http.MethodGet},
 	}, {
-		Name: "output", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskOutput,
+		Name: "output", GroupVersionKind: k.Row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskOutput,
 		Methods: []string{http.MethodGet},
 	}}
-	row.Requires = func(o, old client.Object) []kind.Permission {
+	k.Row.Requires = func(o, old client.Object) []kind.Permission {
 		if old != nil { // the fields that need a permission do not change
 			return nil
 		}
 		return required(&o.(*tasks.Task).Spec)
 	}
-	schedules := own.Row(own.Definition[*tasks.TaskSchedule]{
+	return k
+}
+
+func scheduleKind() own.Kind {
+	k := own.Declare(own.Definition[*tasks.TaskSchedule]{
 		Kind: tasks.GroupVersion.WithKind("TaskSchedule"), Plural: "taskschedules", Categories: []string{"coracle"},
 		New:     func() *tasks.TaskSchedule { return &tasks.TaskSchedule{} },
 		NewList: func() client.ObjectList { return &tasks.TaskScheduleList{} },
 		Default: tasks.DefaultSchedule, Validate: validateSchedule,
-		Columns: tasks.ScheduleColumns, Cells: tasks.ScheduleCells, Source: tasks.ScheduleSource,
+		Columns: scheduleColumns(), Source: tasks.ScheduleSource, View: true, Edit: true,
 	}, func(s *tasks.TaskSchedule) *tasks.TaskScheduleStatus { return &s.Status })
-	schedules.Requires = func(o, old client.Object) []kind.Permission {
+	k.Row.Requires = func(o, old client.Object) []kind.Permission {
 		s := o.(*tasks.TaskSchedule)
 		if was, ok := old.(*tasks.TaskSchedule); ok && equality.Semantic.DeepEqual(was.Spec, s.Spec) {
 			return nil
 		}
 		return required(&s.Spec.TaskTemplate.Spec)
 	}
-	return []own.Kind{{Row: row, Rights: tasks.Rights}, {Row: schedules, Rights: tasks.ScheduleRights}}
+	return k
 }
 
 // required returns the permission for fields with which a task can do what otherwise only pods can.

@@ -9,6 +9,7 @@ package workers
 
 import (
 	"embed"
+	"fmt"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,24 +51,60 @@ func New() system.System {
 }
 
 func kinds(to *messaging) []own.Kind {
-	row := own.Row(own.Definition[*workers.Worker]{
+	k := own.Declare(own.Definition[*workers.Worker]{
 		Kind: workerKind, Plural: "workers", Categories: []string{"coracle"},
 		New:     func() *workers.Worker { return &workers.Worker{} },
 		NewList: func() client.ObjectList { return &workers.WorkerList{} },
 		Default: workers.Default, Validate: validate, ValidateUpdate: validateUpdate,
-		Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
+		Columns: columns(), Source: workers.Source, View: true, Edit: true,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	// A worker with spec.scale rejects a fixed number of replicas.
-	row.Subresources = append(row.Subresources, own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
+	scale := own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
 		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{
 			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
 		}
-	}))
-	row.Subresources = append(row.Subresources, kind.Subresource{
+	})
+	k.Row.Subresources = append(k.Row.Subresources, scale, kind.Subresource{
 		Name: "queue", GroupVersionKind: workerKind, Verbs: []string{"create", "delete", "get"}, Connect: to.manage,
 		Methods: []string{http.MethodGet, http.MethodPost, http.MethodDelete}, MaxBody: 1 << 10,
 	})
-	return []own.Kind{{Row: row, Rights: workers.Rights}}
+	return []own.Kind{k}
+}
+
+func columns() []own.Column[*workers.Worker] {
+	type worker = *workers.Worker
+	return []own.Column[worker]{
+		{Name: "Ready", About: "The pods that are ready, of those asked for", Cell: func(w worker) any {
+			return fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, w.Status.DesiredReplicas)
+		}},
+		{
+			Name: "Depth", About: "How many messages wait", Type: "integer",
+			Cell: func(w worker) any { return int64(w.Status.Depth) },
+		},
+		{
+			Name: "In Flight", About: "How many messages are handled", Type: "integer",
+			Cell: func(w worker) any { return int64(w.Status.InFlight) },
+		},
+		{
+			Name: "Dead", About: "How many failed messages are kept", Type: "integer",
+			Cell: func(w worker) any { return int64(w.Status.Dead) },
+		},
+		{Name: "Delivery", About: "AtMostOnce or AtLeastOnce", Cell: func(w worker) any { return w.Spec.Delivery.Promise }},
+		own.AgeColumn[worker](),
+		{Name: "Mode", About: "Poll or Push", Wide: true, Cell: func(w worker) any { return w.Spec.Mode }},
+		{Name: "Program", About: "The image, or the built-in function", Wide: true, Cell: func(w worker) any {
+			if w.Spec.Function != "" {
+				return "function " + string(w.Spec.Function)
+			}
+			return w.Spec.Image
+		}},
+		{Name: "Scale", About: "The range of replicas", Wide: true, Cell: func(w worker) any {
+			if r := w.Spec.Scale; r != nil {
+				return fmt.Sprintf("%d-%d", r.Min, r.Max)
+			}
+			return ""
+		}},
+	}
 }
 
 func subresource(options string, connect kind.Connector) kind.Subresource {

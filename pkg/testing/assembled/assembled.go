@@ -18,4 +18,7 @@ var Systems = sync.OnceValue(func() systems.List { return systems.All() })
 var Kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(Systems().Extensions()...) })
 
 // Roles returns new copies of the roles and bindings of all systems.
-func Roles() []client.Object { return builtin.Roles(systems.All().Extensions()...) }
+func Roles() []client.Object {
+	all := systems.All()
+	return builtin.Roles(all.Accounts(), all.Extensions()...)
+}

@@ -16,45 +16,45 @@ import (
 // custom resources, whose keys in the store are the same.
 func snapshotKinds() []own.Kind {
 	kinds := []own.Kind{
-		{Row: own.Row(own.Definition[*snapshots.VolumeSnapshot]{
+		own.Declare(own.Definition[*snapshots.VolumeSnapshot]{
 			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshot"), Plural: "volumesnapshots", ShortNames: []string{"vs"},
 			New:      func() *snapshots.VolumeSnapshot { return &snapshots.VolumeSnapshot{} },
 			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotList{} },
 			Validate: snapshots.Validate, ValidateUpdate: snapshots.ValidateUpdate, RequireUpdateRevision: true,
-			Columns: snapshots.Columns, Cells: snapshots.Cells, Source: snapshots.Source,
+			Columns: snapshotColumns(), Source: snapshots.Source, View: true, Edit: true,
 		}, func(s *snapshots.VolumeSnapshot) **snapshots.VolumeSnapshotStatus {
 			return &s.Status
-		}), Rights: snapshots.Rights},
-		{Row: own.Row(own.Definition[*snapshots.VolumeSnapshotContent]{
+		}),
+		own.Declare(own.Definition[*snapshots.VolumeSnapshotContent]{
 			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotContent"), Plural: "volumesnapshotcontents",
 			ShortNames: []string{"vsc", "vscs"}, Cluster: true,
 			New:      func() *snapshots.VolumeSnapshotContent { return &snapshots.VolumeSnapshotContent{} },
 			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotContentList{} },
 			Validate: snapshots.ValidateContent, ValidateUpdate: snapshots.ValidateContentUpdate,
 			ValidateStatus: snapshots.ValidateContentStatus, RequireUpdateRevision: true,
-			Columns: snapshots.ContentColumns, Cells: snapshots.ContentCells, Source: snapshots.ContentSource,
+			Columns: snapshotContentColumns(), Source: snapshots.ContentSource,
 		}, func(c *snapshots.VolumeSnapshotContent) **snapshots.VolumeSnapshotContentStatus {
 			return &c.Status
-		}), Rights: snapshots.ContentRights},
-		{Row: own.Row[snapshots.VolumeSnapshotClass, struct{}](own.Definition[*snapshots.VolumeSnapshotClass]{
+		}),
+		own.Declare[snapshots.VolumeSnapshotClass, struct{}](own.Definition[*snapshots.VolumeSnapshotClass]{
 			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotClass"), Plural: "volumesnapshotclasses",
 			ShortNames: []string{"vsclass", "vsclasses"}, Cluster: true,
 			New:      func() *snapshots.VolumeSnapshotClass { return &snapshots.VolumeSnapshotClass{} },
 			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotClassList{} },
 			Validate: snapshots.ValidateClass, RequireUpdateRevision: true,
-			Columns: snapshots.ClassColumns, Cells: snapshots.ClassCells, Source: snapshots.ClassSource,
-		}, nil), Rights: snapshots.NoRights},
-		{Row: own.Row(own.Definition[*snapshots.VolumeGroupSnapshot]{
+			Columns: snapshotClassColumns(), Source: snapshots.ClassSource, View: true,
+		}, nil),
+		own.Declare(own.Definition[*snapshots.VolumeGroupSnapshot]{
 			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshot"), Plural: "volumegroupsnapshots", ShortNames: []string{"vgs"},
 			New:      func() *snapshots.VolumeGroupSnapshot { return &snapshots.VolumeGroupSnapshot{} },
 			NewList:  func() client.ObjectList { return &snapshots.VolumeGroupSnapshotList{} },
 			Validate: snapshots.ValidateGroup, ValidateUpdate: snapshots.ValidateGroupUpdate,
 			ValidateStatus: snapshots.ValidateGroupStatus, RequireUpdateRevision: true,
-			Columns: snapshots.GroupColumns, Cells: snapshots.GroupCells, Source: snapshots.GroupSource,
+			Columns: groupColumns(), Source: snapshots.GroupSource, View: true, Edit: true,
 		}, func(g *snapshots.VolumeGroupSnapshot) **snapshots.VolumeGroupSnapshotStatus {
 			return &g.Status
-		}), Rights: snapshots.GroupRights},
-		{Row: own.Row(own.Definition[*snapshots.VolumeGroupSnapshotContent]{
+		}),
+		own.Declare(own.Definition[*snapshots.VolumeGroupSnapshotContent]{
 			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotContent"), Plural: "volumegroupsnapshotcontents",
 			ShortNames: []string{"vgsc", "vgscs"}, Cluster: true,
 			New:     func() *snapshots.VolumeGroupSnapshotContent { return &snapshots.VolumeGroupSnapshotContent{} },
@@ -63,12 +63,11 @@ func snapshotKinds() []own.Kind {
 				return append(snapshots.ValidateGroupContent(c), noLocalGroups(c.Spec.Driver, field.NewPath("spec", "driver"))...)
 			}, ValidateUpdate: snapshots.ValidateGroupContentUpdate, ValidateStatus: snapshots.ValidateGroupContentStatus,
 			RequireUpdateRevision: true,
-			Columns:               snapshots.GroupContentColumns, Cells: snapshots.GroupContentCells,
-			Source: snapshots.GroupContentSource,
+			Columns:               groupContentColumns(), Source: snapshots.GroupContentSource,
 		}, func(c *snapshots.VolumeGroupSnapshotContent) **snapshots.VolumeGroupSnapshotContentStatus {
 			return &c.Status
-		}), Rights: snapshots.NoRights},
-		{Row: own.Row[snapshots.VolumeGroupSnapshotClass, struct{}](own.Definition[*snapshots.VolumeGroupSnapshotClass]{
+		}),
+		own.Declare[snapshots.VolumeGroupSnapshotClass, struct{}](own.Definition[*snapshots.VolumeGroupSnapshotClass]{
 			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotClass"), Plural: "volumegroupsnapshotclasses",
 			ShortNames: []string{"vgsclass", "vgsclasses"}, Cluster: true,
 			New:     func() *snapshots.VolumeGroupSnapshotClass { return &snapshots.VolumeGroupSnapshotClass{} },
@@ -76,8 +75,8 @@ func snapshotKinds() []own.Kind {
 			Validate: func(c *snapshots.VolumeGroupSnapshotClass) field.ErrorList {
 				return append(snapshots.ValidateGroupClass(c), noLocalGroups(c.Driver, field.NewPath("driver"))...)
 			}, ValidateUpdate: snapshots.ValidateGroupClassUpdate, RequireUpdateRevision: true,
-			Columns: snapshots.GroupClassColumns, Cells: snapshots.GroupClassCells, Source: snapshots.GroupClassSource,
-		}, nil), Rights: snapshots.NoRights},
+			Columns: groupClassColumns(), Source: snapshots.GroupClassSource, View: true,
+		}, nil),
 	}
 	for _, k := range kinds {
 		if k.Row.Group == snapshots.Groups.Group { // upstream's definition stores v1beta2, with the same fields

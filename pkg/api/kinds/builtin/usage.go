@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metrics "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,17 +19,15 @@ func usageRows() []*kind.Resource {
 			Kind: metrics.SchemeGroupVersion.WithKind("NodeMetrics"), Plural: "nodes", Cluster: true,
 			New:     func() *metrics.NodeMetrics { return &metrics.NodeMetrics{} },
 			NewList: func() client.ObjectList { return &metrics.NodeMetricsList{} },
-			Columns: usageColumns,
-			Cells: func(m *metrics.NodeMetrics, _ time.Time) []any {
-				return usageCells(m.Name, m.Usage, m.Window)
-			},
+			Columns: usageColumns(func(m *metrics.NodeMetrics) (corev1.ResourceList, time.Duration) {
+				return m.Usage, m.Window.Duration
+			}),
 		}, nil)),
 		usageRow(own.Row[metrics.PodMetrics, struct{}](own.Definition[*metrics.PodMetrics]{
 			Kind: metrics.SchemeGroupVersion.WithKind("PodMetrics"), Plural: "pods",
 			New:     func() *metrics.PodMetrics { return &metrics.PodMetrics{} },
 			NewList: func() client.ObjectList { return &metrics.PodMetricsList{} },
-			Columns: usageColumns,
-			Cells: func(m *metrics.PodMetrics, _ time.Time) []any {
+			Columns: usageColumns(func(m *metrics.PodMetrics) (corev1.ResourceList, time.Duration) {
 				sum := corev1.ResourceList{}
 				for _, c := range m.Containers {
 					for name, q := range c.Usage {
@@ -39,8 +36,8 @@ func usageRows() []*kind.Resource {
 						sum[name] = total
 					}
 				}
-				return usageCells(m.Name, sum, m.Window)
-			},
+				return sum, m.Window.Duration
+			}),
 		}, nil)),
 	}
 }
@@ -51,16 +48,15 @@ func usageRow(r *kind.Resource) *kind.Resource {
 	return r
 }
 
-func usageColumns() []metav1.TableColumnDefinition {
-	return []metav1.TableColumnDefinition{
-		{Name: "Name", Type: "string", Format: "name", Description: "Name of the resource"},
-		{Name: "cpu", Type: "string"}, {Name: "memory", Type: "string"},
-		{Name: "Window", Type: "string", Format: "duration"},
+func usageColumns[P client.Object](usage func(P) (corev1.ResourceList, time.Duration)) []own.Column[P] {
+	return []own.Column[P]{
+		{Name: "cpu", Cell: func(o P) any { used, _ := usage(o); return used.Cpu() }},
+		{Name: "memory", Cell: func(o P) any { used, _ := usage(o); return used.Memory() }},
+		{Name: "Window", Format: "duration", Cell: func(o P) any {
+			_, window := usage(o)
+			return window.Round(time.Millisecond)
+		}},
 	}
-}
-
-func usageCells(name string, usage corev1.ResourceList, window metav1.Duration) []any {
-	return []any{name, usage.Cpu().String(), usage.Memory().String(), window.Duration.Round(time.Millisecond).String()}
 }
 
 // usageRole lets the roles view, edit and admin read metrics, like metrics-server's role of the same name.

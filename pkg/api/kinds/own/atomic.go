@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// AtomicTypes returns the type converter of a kind in which field has one owner as a whole. For a record that only
-// one controller writes, this keeps the managed fields at a few bytes, whatever the record's size.
-func AtomicTypes(gvk schema.GroupVersionKind, field string) (managedfields.TypeConverter, error) {
+// atomicTypes returns the type converter of a kind in which field has one owner as a whole.
+func atomicTypes(gvk schema.GroupVersionKind, field string) managedfields.TypeConverter {
 	free := func(extensions spec.Extensions) spec.Schema {
 		extensions["x-kubernetes-preserve-unknown-fields"] = true
 		return spec.Schema{
@@ -29,6 +28,10 @@ func AtomicTypes(gvk schema.GroupVersionKind, field string) (managedfields.TypeC
 		"metadata":   free(spec.Extensions{}),
 		field:        free(spec.Extensions{"x-kubernetes-map-type": "atomic"}),
 	}
-	return managedfields.NewTypeConverter(map[string]*spec.Schema{gvk.Group + "." + gvk.Version + "." + gvk.Kind: &model},
-		false)
+	types, err := managedfields.NewTypeConverter(
+		map[string]*spec.Schema{gvk.Group + "." + gvk.Version + "." + gvk.Kind: &model}, false)
+	if err != nil {
+		panic(err) // the schema is fixed
+	}
+	return types
 }

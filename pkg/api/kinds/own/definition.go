@@ -10,20 +10,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// CustomResource returns a definition of a row's kind for other API servers. It has a structural schema derived from
-// the Go type, and the row's status and scale subresources. selector is the JSON path of the string that holds the
-// pod selector.
-func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceColumnDefinition,
-	selector string) *apiextensionsv1.CustomResourceDefinition {
+// CustomResources returns definitions of kinds for other API servers. They have structural schemas derived from the Go
+// types, and the kinds' selectable fields, status and scale subresources.
+func CustomResources(kinds []Kind) []*apiextensionsv1.CustomResourceDefinition {
+	list := make([]*apiextensionsv1.CustomResourceDefinition, len(kinds))
+	for i, k := range kinds {
+		list[i] = k.customResource()
+	}
+	return list
+}
+
+// podSelector is the JSON path of the string that holds the pod selector of a kind with the scale subresource.
+const podSelector = ".status.selector"
+
+func (k Kind) customResource() *apiextensionsv1.CustomResourceDefinition {
+	r := k.Row
 	schema := schemaOf(reflect.TypeOf(r.New()).Elem(), nil)
 	schema.Properties["metadata"] = apiextensionsv1.JSONSchemaProps{Type: "object"}
 	version := apiextensionsv1.CustomResourceDefinitionVersion{Name: r.Version, Served: true, Storage: true,
 		Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &schema},
-		Subresources: &apiextensionsv1.CustomResourceSubresources{}, AdditionalPrinterColumns: columns}
+		Subresources: &apiextensionsv1.CustomResourceSubresources{}, AdditionalPrinterColumns: k.Columns}
+	if k.Schema != nil {
+		k.Schema(&schema)
+	}
+	for _, f := range r.FieldNames {
+		if !strings.HasPrefix(f, "metadata.") {
+			version.SelectableFields = append(version.SelectableFields, apiextensionsv1.SelectableField{JSONPath: "." + f})
+		}
+	}
 	if r.Status != nil {
 		version.Subresources.Status = &apiextensionsv1.CustomResourceSubresourceStatus{}
 	}
@@ -32,7 +48,7 @@ func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceCo
 			version.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
 				SpecReplicasPath:   ".spec.replicas",
 				StatusReplicasPath: ".status.replicas",
-				LabelSelectorPath:  &selector,
+				LabelSelectorPath:  new(podSelector),
 			}
 		}
 	}

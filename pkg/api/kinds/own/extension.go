@@ -1,13 +1,13 @@
 package own
 
 import (
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -17,14 +17,24 @@ type Extension struct {
 	Kinds []Kind
 	// Subresources are added to kinds that are defined elsewhere.
 	Subresources map[schema.GroupVersionKind][]kind.Subresource
-	// Roles are further roles and bindings, besides those that result from Kind.Rights.
+	// Roles are further roles and bindings, besides accounts and the rules that follow from Kind.View and Kind.Edit.
 	Roles []client.Object
+}
+
+// Account is the service account of a reconciler, with the rules that it needs: Further only in Coracle itself.
+type Account struct {
+	Name           string
+	Rules, Further []rbacv1.PolicyRule
 }
 
 // Kind is one of Coracle's own kinds.
 type Kind struct {
-	Row    *kind.Resource
-	Rights Rights
+	Row *kind.Resource
+	// View, Edit and Schema are as in Definition.
+	View, Edit bool
+	Schema     func(*Schema)
+	// Columns are the columns of kubectl get on API servers where the kind is a custom resource.
+	Columns []apiextensionsv1.CustomResourceColumnDefinition
 }
 
 // Resources returns the names and scopes of kinds in discovery's form.
@@ -38,25 +48,6 @@ func Resources(kinds []Kind) []metav1.APIResource {
 		}
 	}
 	return list
-}
-
-// Rights returns the RBAC rules of a kind's reconciler (nil if it has none) and the rules that the kind adds to the
-// roles edit and view.
-type Rights func() (controller, edit, view []rbacv1.PolicyRule)
-
-// WholeField makes a field atomic in server-side apply: one field manager owns all of it. It panics if the types
-// cannot be built.
-func WholeField(r *kind.Resource, field string) {
-	types, err := AtomicTypes(r.GroupVersionKind, field)
-	if err != nil {
-		panic(err) // the schema is fixed
-	}
-	r.Types, r.Record = types, field
-}
-
-// Index makes the cache index a selectable field. value returns the field's value.
-func Index(r *kind.Resource, field string, value func(client.Object) string) {
-	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
 }
 
 // Scale returns the scale subresource of a kind. fields returns pointers to, and values of, the underlying fields.

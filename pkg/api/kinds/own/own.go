@@ -4,20 +4,16 @@ package own
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/storage/names"
+	storagenames "k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -38,15 +34,36 @@ type Definition[P client.Object] struct {
 	Validate              func(P) field.ErrorList
 	ValidateUpdate        func(obj, old P) field.ErrorList
 	ValidateStatus        func(obj, old P) field.ErrorList
-	Prepare               func(obj, old P)   // before a write is compared and validated; old is nil for a create
-	Changed               func(obj, old P)   // on updates that increment the generation
-	PrepareStatus         func(obj, old P)   // before a write to the status is validated
-	Fields                func(P) fields.Set // further selectable fields; always the same keys
-	Columns               func() []metav1.TableColumnDefinition
-	Cells                 func(P, time.Time) []any
+	Prepare               func(obj, old P) // before a write is compared and validated; old is nil for a create
+	Changed               func(obj, old P) // on updates that increment the generation
+	PrepareStatus         func(obj, old P) // before a write to the status is validated
+	Fields                []Field[P]       // further selectable fields
+	Columns               []Column[P]
 	AllowCreateOnUpdate   bool
 	RequireUpdateRevision bool   // updates need a resourceVersion
 	Source                string // Go source of the types; kubectl explain shows its comments
+	// Whole is a field that has one owner as a whole in server-side apply, such as status; empty for none. It keeps the
+	// managed fields of a record that one controller writes at a few bytes.
+	Whole string
+	// View lets users with the role view read objects, Edit lets users with the role edit (and so admin) write them,
+	// including subresources.
+	View, Edit bool
+	// Schema changes the schema that is derived from the Go type, for API servers on which the kind is a custom
+	// resource.
+	Schema func(*Schema)
+}
+
+// Field is a field for field selectors.
+type Field[P client.Object] struct {
+	Name  string
+	Value func(P) string
+	// Indexed makes the cache index it.
+	Indexed bool
+}
+
+// Declare returns one of Coracle's own kinds.
+func Declare[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) Kind {
+	return Kind{Row: Row(d, status), View: d.View, Edit: d.Edit, Columns: printed(d.Columns), Schema: d.Schema}
 }
 
 // withStatus constrains a type parameter to pointers to T that implement client.Object.
@@ -59,7 +76,7 @@ type withStatus[T any] interface {
 // to the status subresource changes nothing else. status returns a pointer to an object's status; it is nil if the
 // kind has no status. The generation counts changes of everything except status and metadata.
 func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Resource {
-	s := &strategy[T, S, P]{NameGenerator: names.SimpleNameGenerator, Definition: d, status: status}
+	s := &strategy[T, S, P]{NameGenerator: storagenames.SimpleNameGenerator, Definition: d, status: status}
 	group := d.Kind.GroupVersion()
 	r := &kind.Resource{
 		GroupVersionKind: d.Kind,
@@ -86,38 +103,37 @@ func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Re
 	if d.Default != nil {
 		r.Default = func(o runtime.Object) { d.Default(o.(P)) }
 	}
-	selectable := kind.MetaFields()
-	if d.Fields != nil {
-		further := slices.Sorted(maps.Keys(d.Fields(d.New())))
-		selectable = kind.SelectFields(further, func(o P, v []string) []string {
-			set := d.Fields(o)
-			for _, n := range further {
-				v = append(v, set[n])
-			}
-			return v
-		})
+	names := make([]string, len(d.Fields))
+	for i, f := range d.Fields {
+		if names[i] = f.Name; f.Indexed {
+			r.Indexes = append(r.Indexes, kind.Index{
+				Field: f.Name, Value: func(o client.Object) string { return f.Value(o.(P)) },
+			})
+		}
 	}
+	selectable := kind.SelectFields(names, func(o P, v []string) []string {
+		for _, f := range d.Fields {
+			v = append(v, f.Value(o))
+		}
+		return v
+	})
 	if d.Cluster {
 		selectable = selectable.ClusterScoped()
 	}
 	r.Fields, r.FieldNames = selectable.Set, selectable.Names
 	r.Table = rest.NewDefaultTableConvertor(r.GR())
-	if d.Cells != nil {
-		columns := d.Columns()
-		r.Table = &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
-			t := &metav1.Table{Rows: []metav1.TableRow{{Cells: d.Cells(o.(P), time.Now())}}}
-			if headers {
-				t.ColumnDefinitions = columns
-			}
-			return t, nil
-		}}
+	if d.Columns != nil {
+		r.Table = &kind.Printer{Row: r, Print: tableOf(d.Columns)}
+	}
+	if d.Whole != "" {
+		r.Record, r.Types = d.Whole, atomicTypes(d.Kind, d.Whole)
 	}
 	return r
 }
 
 // strategy is the strategy of the main resource of Coracle's own kinds.
 type strategy[T, S any, P withStatus[T]] struct {
-	names.NameGenerator
+	storagenames.NameGenerator
 	Definition[P]
 	status func(P) *S
 }

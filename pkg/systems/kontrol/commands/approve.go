@@ -71,5 +71,5 @@ func (c *cluster) approveResource(ctx context.Context, name string,
 	}
 	s.Approved = r.Generation
 	return fmt.Sprintf("resource %s: revision %d (generation %d) "+
-		"approved", r.Name, revisionOf(r), r.Generation), c.Client.Status().Update(ctx, r, options...)
+		"approved", r.Name, kontrol.RevisionOf(r), r.Generation), c.Client.Status().Update(ctx, r, options...)
 }

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -205,7 +203,7 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 	last, err := c.getBundle(limited, name)
 	for err == nil {
 		var over bool
-		if over, err = c.watchBundle(limited, name, func(b *kontrol.Bundle) (bool, error) {
+		if over, err = watchOne(limited, c, &kontrol.BundleList{}, name, func(b *kontrol.Bundle) (bool, error) {
 			switch {
 			case b == nil && known == deleted:
 				_, err := fmt.Fprintf(t.Out, "bundle %s is deleted\n", name)
@@ -232,49 +230,4 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 		}
 	}
 	return answered(true, err)
-}
-
-// watchBundle calls done with the current Bundle and after each change (nil once it is deleted), until done
-// returns true or the watch ends.
-func (c *cluster) watchBundle(ctx context.Context, name string,
-	done func(*kontrol.Bundle) (bool, error)) (over bool, err error) {
-	w, err := c.Client.Watch(ctx, &kontrol.BundleList{},
-		&ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
-	if err != nil {
-		return false, ignoreTimeout(ctx, err)
-	}
-	defer w.Stop()
-	now := &kontrol.Bundle{}
-	switch err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now); {
-	case apierrors.IsNotFound(err):
-		return done(nil)
-	case err != nil:
-		return false, ignoreTimeout(ctx, err)
-	}
-	if over, err := done(now); over || err != nil {
-		return over, err
-	}
-	for {
-		event, open := next(ctx, w.ResultChan())
-		if !open {
-			return false, nil
-		}
-		b, ok := event.Object.(*kontrol.Bundle)
-		if !ok || b.Name != name {
-			continue
-		}
-		if event.Type == "DELETED" {
-			b = nil
-		}
-		if over, err := done(b); over || err != nil {
-			return over, err
-		}
-	}
-}
-
-func ignoreTimeout(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil
-	}
-	return err
 }

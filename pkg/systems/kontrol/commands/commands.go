@@ -4,8 +4,8 @@
 package commands
 
 import (
+	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,33 +67,41 @@ clusters, and what others change there is reported or corrected.`,
 	return cmd
 }
 
-// selecting adds the flags that select Resources. --namespace is the namespace of their objects.
-func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*cluster, error) {
-	f := cmd.Flags()
-	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
-	f.StringVar(&o.Cluster, "cluster", "", "only resources for this cluster")
-	f.StringVarP(&o.Namespace, "namespace", "n", "", "only resources whose object is in this namespace")
-	f.StringVar(&o.Kind, "kind", "", "only resources whose object is of this kind, such as ConfigMap")
-	return func() (*cluster, error) {
-		return k.connect(*kubeconfig)
+// onHub makes a command connect to the hub and call f. If kinds are given, the arguments are names of such objects.
+func (k commands) onHub(cmd *cobra.Command,
+	f func(ctx context.Context, c *cluster, args []string, t command.Terminal) error, kinds ...string) {
+	kubeconfig := cmd.Flags().String("kubeconfig", "",
+		"kubeconfig of the cluster that has the resources (default this machine's)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(kinds) > 0 {
+			if args, err = k.Names(args, kinds...); err != nil {
+				return err
+			}
+		}
+		c, err := k.connect(*kubeconfig)
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), c, args, command.Standard())
 	}
 }
 
-func (k commands) hub(cmd *cobra.Command) func() (*cluster, error) {
-	kubeconfig := cmd.Flags().String("kubeconfig", "",
-		"kubeconfig of the cluster that has the resources (default this machine's)")
-	return func() (*cluster, error) {
-		return k.connect(*kubeconfig)
-	}
+// selecting adds the flags that select Resources. --namespace is the namespace of their objects.
+func selecting(cmd *cobra.Command, o *KontrolOptions) {
+	f := cmd.Flags()
+	f.StringVar(&o.Cluster, "cluster", "", "only resources for this cluster")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "only resources whose object is in this namespace")
+	f.StringVar(&o.Kind, "kind", "", "only resources whose object is of this kind, such as ConfigMap")
 }
 
 func outputFlag(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVarP(format, "output", "o", "", "json or yaml instead of a table")
 }
 
-// question wraps RunE of a command whose exit code 0 or 1 is its answer: errors exit with 2.
-func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
+// question marks a command whose exit code 0 or 1 is its answer: errors exit with 2.
+func question(cmd *cobra.Command) {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
 		if exit := (*command.Exit)(nil); err != nil && !errors.As(err, &exit) {
 			return &command.Exit{Code: 2, Err: err}
@@ -107,25 +115,17 @@ func (k commands) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether they are in sync",
 	}
-	cluster := k.selecting(cmd, &o)
+	selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
 	outputFlag(cmd, &o.Output)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind, bundleKind)
-		if err != nil {
-			return err
-		}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
 		o.Names = args
-		c, err := cluster()
-		switch {
-		case err != nil:
-			return err
-		case *watch:
-			return c.WatchResources(cmd.Context(), o, command.Standard())
+		if *watch {
+			return c.WatchResources(ctx, o, t)
 		}
-		return c.Get(cmd.Context(), o, command.Standard())
-	}
+		return c.Get(ctx, o, t)
+	}, resourceKind, bundleKind)
 	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
@@ -136,18 +136,9 @@ func (k commands) describe() *cobra.Command {
 		Short: "Show a resource or a bundle on each of its clusters, and its drift",
 		Args:  command.Exactly(1, "NAME|bundle/NAME"),
 	}
-	cluster := k.hub(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind, bundleKind)
-		if err != nil {
-			return err
-		}
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Describe(cmd.Context(), args[0], os.Stdout)
-	}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
+		return c.Describe(ctx, args[0], t.Out)
+	}, resourceKind, bundleKind)
 	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
@@ -163,21 +154,13 @@ run. If one cannot be reached, what was seen there last is compared.
 The exit code is 0 if nothing would change, 1 if something would, and 2 after an error.`,
 		Args: command.Exactly(1, "NAME [--cluster CLUSTER | --revision N]"),
 	}
-	cluster := k.hub(cmd)
 	cmd.Flags().StringVar(&o.Cluster, "cluster", "", "only on this cluster (default all that should have it)")
 	cmd.Flags().Int64Var(&o.Revision, "revision", 0, "show what has changed since this revision instead")
-	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind)
-		if err != nil {
-			return err
-		}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
 		o.Name = args[0]
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Diff(cmd.Context(), o, command.Standard())
-	})
+		return c.Diff(ctx, o, t)
+	}, resourceKind)
+	question(cmd)
 	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
@@ -189,19 +172,10 @@ func (k commands) history() *cobra.Command {
 		Short: "List the last revisions of a resource and what they changed",
 		Args:  command.Exactly(1, "NAME [-o json|yaml]"),
 	}
-	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind)
-		if err != nil {
-			return err
-		}
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.History(cmd.Context(), args[0], format, os.Stdout)
-	}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
+		return c.History(ctx, args[0], format, t.Out)
+	}, resourceKind)
 	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
@@ -213,22 +187,13 @@ func (k commands) rollback() *cobra.Command {
 		Short: "Give a resource the content of a former revision",
 		Args:  command.Exactly(1, "NAME --to REVISION [--dry-run]"),
 	}
-	cluster := k.hub(cmd)
 	cmd.Flags().Int64Var(&o.Revision, "to", 0, "the revision; the latest, if several had its number")
 	cmd.Flags().Int64Var(&o.Generation, "to-generation", 0, "the generation, if several revisions have the same number")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind)
-		if err != nil {
-			return err
-		}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
 		o.Name = args[0]
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Rollback(cmd.Context(), o, command.Standard())
-	}
+		return c.Rollback(ctx, o, t)
+	}, resourceKind)
 	k.Complete(cmd, 1, resourceList)
 	return cmd
 }
@@ -243,21 +208,14 @@ func (k commands) wait() *cobra.Command {
 The exit code is 0 if they are, 1 if they are not within the timeout, and 2 after an
 error, such as a resource that is deleted.`,
 	}
-	cluster := k.selecting(cmd, &o)
+	selecting(cmd, &o)
 	state := cmd.Flags().String("for", "Synced", "the state, or Deleted")
 	timeout := cmd.Flags().Duration("timeout", time.Minute, "how long to wait")
-	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind, bundleKind)
-		if err != nil {
-			return err
-		}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
 		o.Names = args
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Wait(cmd.Context(), o, *state, *timeout, command.Standard())
-	})
+		return c.Wait(ctx, o, *state, *timeout, t)
+	}, resourceKind, bundleKind)
+	question(cmd)
 	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
@@ -271,20 +229,13 @@ func (k commands) drift() *cobra.Command {
 
 The exit code is 0 if there are none, 1 if there are some, and 2 after an error.`,
 	}
-	cluster := k.selecting(cmd, &o)
+	selecting(cmd, &o)
 	outputFlag(cmd, &o.Output)
-	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, resourceKind)
-		if err != nil {
-			return err
-		}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
 		o.Names = args
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Drift(cmd.Context(), o, command.Standard())
-	})
+		return c.Drift(ctx, o, t)
+	}, resourceKind)
+	question(cmd)
 	k.Complete(cmd, 0, resourceList)
 	return cmd
 }
@@ -307,20 +258,15 @@ reported, unless --mode says otherwise.`,
 			return nil
 		},
 	}
-	connect := k.Flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.Cluster, "cluster", "", "the cluster that has the object")
 	f.StringVar(&o.Name, "name", "", "name of the resource (default made of the object's)")
 	f.StringVar(&o.Mode, "mode", "", "report, correct or enforce (default report)")
 	f.BoolVar(&o.Yes, "yes", false, "make the resource")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
 		o.Object = args[0]
-		c, err := connect()
-		if err != nil {
-			return err
-		}
-		return (&cluster{Cluster: c}).Adopt(cmd.Context(), o, command.Standard())
-	}
+		return (&cluster{Cluster: c}).Adopt(ctx, o, command.Standard())
+	})
 	return cmd
 }
 
@@ -331,15 +277,10 @@ func (k commands) clusters() *cobra.Command {
 		Short: "List, add and remove clusters",
 		Args:  command.Exactly(0, "[-o json|yaml]"),
 	}
-	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Clusters(cmd.Context(), format, command.Standard())
-	}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, _ []string, t command.Terminal) error {
+		return c.Clusters(ctx, format, t)
+	})
 	cmd.AddCommand(k.clusterAdd(), k.clusterRemove())
 	return cmd
 }
@@ -371,7 +312,7 @@ func (k commands) clusterAdd() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.AddCluster(cmd.Context(), o, os.Stdout)
+		return c.AddCluster(cmd.Context(), o, command.Standard().Out)
 	}
 	return cmd
 }
@@ -382,18 +323,53 @@ func (k commands) clusterRemove() *cobra.Command {
 		Short: "Remove a cluster that no resource is for",
 		Args:  command.Exactly(1, "NAME"),
 	}
-	cluster := k.hub(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := k.Names(args, clusterKind)
-		if err != nil {
-			return err
-		}
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.RemoveCluster(cmd.Context(), args[0], os.Stdout)
-	}
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
+		return c.RemoveCluster(ctx, args[0], t.Out)
+	}, clusterKind)
 	k.Complete(cmd, 1, clusterList)
+	return cmd
+}
+
+func (k commands) push() *cobra.Command {
+	var o PushOptions
+	cmd := &cobra.Command{
+		Use:   "push DIR",
+		Short: "Make a bundle of the files of a directory, or change it",
+		Long: `Make a bundle of the YAML and JSON files of a directory and those below it, or change it. Its
+objects are brought to the clusters one after the other; the annotation kontrol/wave of an object is
+its wave, 0 without.
+
+The files are in the bundle itself, up to 512 KiB, or in a registry with --artifact.`,
+		Example: `  coracle kontrol push ./shop --selector env=prod --dry-run
+  coracle kontrol push ./shop --selector env=prod
+  coracle kontrol push ./shop --artifact registry.example.com/shop:v2`,
+		Args: command.Exactly(1,
+			"DIR [--name NAME] [--cluster NAME|--selector KEY=VALUE] [--artifact HOST/PATH:TAG] [--dry-run]"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Name, "name", "", "name of the bundle (default the directory's)")
+	f.StringVar(&o.Cluster, "cluster", "", "the cluster that should have the objects")
+	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the clusters that should have the objects")
+	f.StringVar(&o.Artifact, "artifact", "", "push the files to this reference in a registry")
+	f.StringVar(&o.Credentials, "docker-config", "", "docker configuration with credentials of the registry")
+	f.BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
+		o.Dir = args[0]
+		return c.Push(ctx, o, t)
+	})
+	return cmd
+}
+
+func (k commands) approve() *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "approve NAME|bundle/NAME",
+		Short: "Approve a resource or a bundle as it is now",
+		Args:  command.Exactly(1, "NAME|bundle/NAME [--dry-run]"),
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be approved")
+	k.onHub(cmd, func(ctx context.Context, c *cluster, args []string, t command.Terminal) error {
+		return c.Approve(ctx, args[0], dryRun, t)
+	}, resourceKind, bundleKind)
 	return cmd
 }

@@ -126,7 +126,7 @@ func describeSpec(r *kontrol.Resource) [][2]string {
 	rows := [][2]string{
 		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
 		{"State", stateOf(r)}, {"Message", r.Status.Message},
-		{"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
+		{"Revision", fmt.Sprintf("%d (generation %d)", kontrol.RevisionOf(r), r.Generation)},
 		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]},
 		{"Created", command.Stamp(&r.CreationTimestamp)},
 		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},

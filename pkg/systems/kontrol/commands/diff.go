@@ -117,8 +117,8 @@ func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster 
 		}
 		fmt.Fprintln(t.Err, "the resource is compared with what was seen there last")
 	}
-	return printDiff(t.Out, cluster+" "+kontrol.TargetOf(r).String(), fmt.Sprintf("%s revision %d", r.Name, revisionOf(r)),
-		readable(live), readable(applied))
+	return printDiff(t.Out, cluster+" "+kontrol.TargetOf(r).String(),
+		fmt.Sprintf("%s revision %d", r.Name, kontrol.RevisionOf(r)), readable(live), readable(applied))
 }
 
 // unreachable reports whether an error is not a response of the cluster itself.

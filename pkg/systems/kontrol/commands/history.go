@@ -50,7 +50,7 @@ func (v *Revision) content() map[string]any {
 
 func revisions(r *kontrol.Resource) []Revision {
 	list := []Revision{
-		{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides},
+		{Revision: kontrol.RevisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides},
 	}
 	for i := range r.Status.History {
 		h := &r.Status.History[i]
@@ -200,13 +200,13 @@ func (c *cluster) Rollback(ctx context.Context, o RollbackOptions, t command.Ter
 		if err != nil {
 			return err
 		}
-		was := revisionOf(r)
+		was := kontrol.RevisionOf(r)
 		r.Spec.Template, r.Spec.Overrides, r.Spec.Revision = to.Template, to.Overrides, &to.Revision
 		if err := c.Client.Update(ctx, r); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(t.Out, "resource %s rolled back from revision %d to %d (generation %d)\n", r.Name, was,
-			revisionOf(r), r.Generation)
+			kontrol.RevisionOf(r), r.Generation)
 		return err
 	})
 }

@@ -157,16 +157,9 @@ func resourceLine(r *kontrol.Resource, now time.Time) []any {
 	}
 	return []any{
 		r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), stateOf(r),
-		revisionOf(r),
+		kontrol.RevisionOf(r),
 		string(r.Spec.Mode), command.Ago(&r.CreationTimestamp, now), command.Shorten(message),
 	}
-}
-
-func revisionOf(r *kontrol.Resource) int64 {
-	if r.Spec.Revision == nil {
-		return 1
-	}
-	return *r.Spec.Revision
 }
 
 // Resources prints the selected Resources.

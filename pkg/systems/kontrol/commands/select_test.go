@@ -33,7 +33,7 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *c
 	scheme := runtime.NewScheme()
 	require.NoError(t, errors.Join(corev1.AddToScheme(scheme), kontrol.AddToScheme(scheme)))
 	resource := func(o ctrl.Object) []string {
-		of, _ := kontrol.SubjectOf(o)
+		of, _ := kontrol.SplitStateName(o.GetName())
 		return []string{of}
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&kontrol.Bundle{}).

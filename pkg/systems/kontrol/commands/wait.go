@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -48,8 +50,8 @@ func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state str
 func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state string, t command.Terminal) error {
 	last := r
 	// done reports whether the wait is over.
-	done := func(now *kontrol.Resource, gone bool) (bool, error) {
-		if gone || now.UID != r.UID {
+	done := func(now *kontrol.Resource) (bool, error) {
+		if now == nil || now.UID != r.UID {
 			if state == deleted {
 				fmt.Fprintf(t.Out, "resource %s is deleted\n", r.Name)
 				return true, nil
@@ -59,11 +61,12 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 		if last = now; stateOf(now) != state {
 			return false, nil
 		}
-		fmt.Fprintf(t.Out, "resource %s is %s (revision %d, generation %d)\n", r.Name, state, revisionOf(now), now.Generation)
+		fmt.Fprintf(t.Out, "resource %s is %s (revision %d, generation %d)\n", r.Name, state, kontrol.RevisionOf(now),
+			now.Generation)
 		return true, nil
 	}
 	for {
-		over, err := c.watchResource(ctx, r.Name, done)
+		over, err := watchOne(ctx, c, &kontrol.ResourceList{}, r.Name, done)
 		if ctx.Err() != nil && !over {
 			text := fmt.Sprintf("resource %s is %s, not %s", r.Name, stateOf(last), state)
 			if last.Status.Message != "" && last.Status.ObservedGeneration == last.Generation {
@@ -78,35 +81,52 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 	}
 }
 
-// watchResource calls done with the current Resource and after each change, until done returns true or the watch
-// ends.
-func (c *cluster) watchResource(ctx context.Context, name string,
-	done func(now *kontrol.Resource, gone bool) (bool, error)) (over bool, err error) {
-	w, err := c.Client.Watch(ctx, &kontrol.ResourceList{},
+// watchOne calls done with an object and after each change of it (nil once it does not exist), until done returns true
+// or the watch ends.
+func watchOne[T any, P interface {
+	*T
+	ctrl.Object
+}](ctx context.Context, c *cluster, list ctrl.ObjectList, name string,
+	done func(P) (bool, error)) (over bool, err error) {
+	w, err := c.Client.Watch(ctx, list,
 		&ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
 	if err != nil {
-		return false, err
+		return false, ignoreTimeout(ctx, err)
 	}
 	defer w.Stop()
-	now := &kontrol.Resource{} // a Resource deleted before the watch has no event
-	err = c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now)
-	if ctrl.IgnoreNotFound(err) != nil {
-		return false, err
+	now := P(new(T)) // an object that was deleted before the watch has no event
+	switch err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now); {
+	case apierrors.IsNotFound(err):
+		return done(nil)
+	case err != nil:
+		return false, ignoreTimeout(ctx, err)
 	}
-	if over, err := done(now, err != nil); over {
-		return true, err
+	if over, err := done(now); over || err != nil {
+		return over, err
 	}
 	for {
 		event, open := next(ctx, w.ResultChan())
 		if !open {
 			return false, nil
 		}
-		if now, ok := event.Object.(*kontrol.Resource); ok && now.Name == name {
-			if over, err := done(now, event.Type == "DELETED"); over {
-				return true, err
-			}
+		o, ok := event.Object.(P)
+		if !ok || o.GetName() != name {
+			continue
+		}
+		if event.Type == apiwatch.Deleted {
+			o = nil
+		}
+		if over, err := done(o); over || err != nil {
+			return over, err
 		}
 	}
+}
+
+func ignoreTimeout(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // next receives the next value of a channel. open is false once the channel is closed or the context ends.

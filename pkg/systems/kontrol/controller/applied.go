@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +49,12 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 			{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}},
 		},
 		Indexes: slices.Concat(resourceIndexes(), appliedIndexes(), waitIndexes()),
+		// The local cluster can be a target, and a Resource can contain any object. On another API server its
+		// administrator decides what the operator may do.
+		Further: []rbacv1.PolicyRule{
+			{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+			{NonResourceURLs: []string{"*"}, Verbs: []string{"*"}},
+		},
 		New: func(env engine.Env) engine.Func {
 			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}}
 			pool.Notify("reconciler", r.reached)
@@ -100,15 +107,7 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if t != nil {
 		defer t.Next()
 	}
-	res, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", pair.Resource)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	c, err := engine.Find[kontrol.Cluster](ctx, r.Cache, "", pair.Cluster)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	a, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", kontrol.StateName(pair.Resource, pair.Cluster))
+	res, c, a, err := objectsOf(ctx, r.Cache, pair)
 	if err != nil {
 		return engine.Result{}, err
 	}

@@ -19,7 +19,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -27,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/readable"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
@@ -118,13 +118,12 @@ func resourceIndexes() []engine.Index {
 
 // objectKey identifies an object on any cluster, regardless of its API version.
 func objectKey(t kontrol.Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
-	return strings.Join([]string{gv.Group, t.Kind, t.Namespace, t.Name}, "/")
+	return strings.Join([]string{t.Group(), t.Kind, t.Namespace, t.Name}, "/")
 }
 
 func provided(r *kontrol.Resource) []string {
 	t := kontrol.TargetOf(r)
-	if t.Kind != "CustomResourceDefinition" || !strings.HasPrefix(t.APIVersion, "apiextensions.k8s.io/") {
+	if t.Kind != "CustomResourceDefinition" || t.Group() != "apiextensions.k8s.io" {
 		return nil
 	}
 	spec, _ := object.Parse(r.Spec.Template.Raw)["spec"].(map[string]any)
@@ -169,6 +168,42 @@ func pairRequest(resource, cluster string) engine.Request {
 func pairOf(req engine.Request) watch.Pair {
 	resource, cluster := kontrol.SplitStateName(req.Name)
 	return watch.Pair{Resource: resource, Cluster: cluster}
+}
+
+// objectsOf returns a pair's Resource and Cluster and the record of what was applied. Objects that do not exist are
+// nil.
+func objectsOf(ctx context.Context, cache client.Reader, p watch.Pair) (r *kontrol.Resource, c *kontrol.Cluster,
+	a *kontrol.AppliedState, err error) {
+	if r, err = engine.Find[kontrol.Resource](ctx, cache, "", p.Resource); err != nil {
+		return nil, nil, nil, err
+	}
+	if c, err = engine.Find[kontrol.Cluster](ctx, cache, "", p.Cluster); err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = engine.Find[kontrol.AppliedState](ctx, cache, "", kontrol.StateName(p.Resource, p.Cluster))
+	return r, c, a, err
+}
+
+// inputOf returns what is recorded of a Resource on a cluster.
+func inputOf(ctx context.Context, cache client.Reader, r *kontrol.Resource,
+	cluster string) (in state.Input, err error) {
+	in.Resource = r
+	if in.Cluster, err = engine.Find[kontrol.Cluster](ctx, cache, "", cluster); err != nil {
+		return in, err
+	}
+	name := kontrol.StateName(r.Name, cluster)
+	a, err := engine.Find[kontrol.AppliedState](ctx, cache, "", name)
+	if err != nil {
+		return in, err
+	}
+	c, err := engine.Find[kontrol.CurrentState](ctx, cache, "", name)
+	if a != nil {
+		in.Applied = &a.State
+	}
+	if c != nil {
+		in.Current = &c.State
+	}
+	return in, err
 }
 
 // pairsOfResource maps a Resource to the clusters that it targets, and to those it was applied to before.

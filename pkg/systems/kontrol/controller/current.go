@@ -52,20 +52,11 @@ type current struct {
 
 func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	pair := pairOf(req)
-	name := kontrol.StateName(pair.Resource, pair.Cluster)
-	res, err := engine.Find[kontrol.Resource](ctx, r.Cache, "", pair.Resource)
+	res, cluster, applied, err := objectsOf(ctx, r.Cache, pair)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	cluster, err := engine.Find[kontrol.Cluster](ctx, r.Cache, "", pair.Cluster)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	applied, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", name)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	was, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", name)
+	was, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", req.Name)
 	if err != nil {
 		return engine.Result{}, err
 	}

@@ -75,7 +75,7 @@ func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol
 			return nil, err
 		}
 	}
-	if err := r.ByIndex(ctx, &definitions, "", byProvided, group(t)+"/"+t.Kind); err != nil {
+	if err := r.ByIndex(ctx, &definitions, "", byProvided, t.Group()+"/"+t.Kind); err != nil {
 		return nil, err
 	}
 	return append(namespaces.Items, definitions.Items...), nil
@@ -109,20 +109,13 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 // synced reports whether a Resource is in sync on a cluster, and its object is not Progressing. Drift of an
 // existing object does not delay its dependents.
 func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (bool, error) {
-	in := state.Input{Resource: res, Cluster: c}
-	name := kontrol.StateName(res.Name, c.Name)
-	a, err := engine.Find[kontrol.AppliedState](ctx, r.Cache, "", name)
-	if a == nil || err != nil {
+	in, err := inputOf(ctx, r.Cache, res, c.Name)
+	if in.Applied == nil || in.Current == nil || err != nil {
 		return false, err
 	}
-	cur, err := engine.Find[kontrol.CurrentState](ctx, r.Cache, "", name)
-	if cur == nil || err != nil {
-		return false, err
-	}
-	in.Applied, in.Current = &a.State, &cur.State
 	st, _ := state.Of(in)
-	return (st == kontrol.StateSynced || st == kontrol.StateDrifted && cur.State.Present) &&
-		cur.State.Health != kontrol.HealthProgressing, nil
+	return (st == kontrol.StateSynced || st == kontrol.StateDrifted && in.Current.Present) &&
+		in.Current.Health != kontrol.HealthProgressing, nil
 }
 
 func (r *applied) reaches(ctx context.Context, from *kontrol.Resource, name string) (bool, error) {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
@@ -161,9 +159,4 @@ func Plan(o Observed, now time.Time) Step {
 		return Step{Apply: true}
 	}
 	return Step{}
-}
-
-func group(t kontrol.Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated before
-	return gv.Group
 }

@@ -167,23 +167,9 @@ func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state
 		return nil, err
 	}
 	for _, n := range names {
-		in := state.Input{Resource: r}
-		if in.Cluster, err = engine.Find[kontrol.Cluster](ctx, s.Cache, "", n); err != nil {
-			return nil, err
-		}
-		a, err := engine.Find[kontrol.AppliedState](ctx, s.Cache, "", kontrol.StateName(r.Name, n))
+		in, err := inputOf(ctx, s.Cache, r, n)
 		if err != nil {
 			return nil, err
-		}
-		c, err := engine.Find[kontrol.CurrentState](ctx, s.Cache, "", kontrol.StateName(r.Name, n))
-		if err != nil {
-			return nil, err
-		}
-		if a != nil {
-			in.Applied = &a.State
-		}
-		if c != nil {
-			in.Current = &c.State
 		}
 		list = append(list, in)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,9 @@ func New() *engine.Reconciler {
 			{Object: &tasks.Task{}, Parts: []engine.Part{engine.Create, engine.Delete}},
 		},
 		Indexes: []engine.Index{engine.ByController(&tasks.Task{})},
+		Further: []rbacv1.PolicyRule{ // tasks with some fields need it
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}},
+		},
 		New: func(env engine.Env) engine.Func {
 			return (&reconciler{env}).reconcile
 		},
