@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -33,14 +34,14 @@ type file struct {
 
 func (f *file) String() string { return f.path }
 
-func (f *file) open() ([]*record, error) {
+func (f *file) open(context.Context) ([]*record, error) {
 	if _, err := os.Stat(f.path); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	list, err := f.read()
 	if err != nil {
-		return nil, fmt.Errorf("the queues of workers in %s cannot be read: %w: move the file away to start without its messages",
-			f.path, err)
+		return nil, fmt.Errorf(
+			"the queues of workers in %s cannot be read: %w: move the file away to start without its messages", f.path, err)
 	}
 	return list, nil
 }

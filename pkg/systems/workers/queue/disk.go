@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -10,7 +12,7 @@ import (
 // store keeps durable messages. Only admit and payload may be called while another goroutine is in a method.
 type store interface {
 	// open returns the messages of earlier processes. It may be called again after an error.
-	open() ([]*record, error)
+	open(ctx context.Context) ([]*record, error)
 	// commit writes the changes. After an error any part of them may be written, and the same changes or later ones of
 	// the same messages follow. Without changes it checks that the store can be written.
 	commit(changes []change) error
@@ -18,7 +20,7 @@ type store interface {
 	admit(m *Message) error
 	// payload returns the payload of a stored message.
 	payload(seq uint64) []byte
-	// close ends the use of the store. empty means that it has no messages.
+	// close ends the use of the store. empty means that it has no messages, or that they go with it.
 	close(empty bool) error
 	// String names the store in logs.
 	String() string
@@ -36,16 +38,22 @@ const rewrite = time.Second
 type disk struct {
 	of *Local
 	store
-	// resident means that payloads stay in memory too.
+	// The following fields are set for the stream of one queue: resident means that payloads stay in memory too.
+	key      Key
+	id       string
 	resident bool
 
 	dirty  map[uint64]*entry
 	round  *round
+	loaded bool
 	failed error       // why the last commit failed
 	timer  *time.Timer // nil unless a lazy write is planned
 	wake   chan struct{}
-	stop   chan struct{}
+	ctx    context.Context //nolint:containedctx // until end is called
+	end    func()
 	ended  chan struct{}
+	// discarded means that the store goes with its messages.
+	discarded bool
 }
 
 // round is the next commit. done is closed when it is over, and err set before.
@@ -61,9 +69,10 @@ type record struct {
 }
 
 func newDisk(l *Local, s store) *disk {
+	ctx, end := context.WithCancel(context.Background())
 	return &disk{
 		of: l, store: s, dirty: map[uint64]*entry{}, round: &round{done: make(chan struct{})},
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
+		wake: make(chan struct{}, 1), ctx: ctx, end: end, ended: make(chan struct{}),
 	}
 }
 
@@ -89,12 +98,13 @@ func (d *disk) soon(after time.Duration) {
 
 // load reads the messages of earlier processes. Claimed ones wait again.
 func (d *disk) load() error {
-	list, err := d.open()
+	list, err := d.open(d.ctx)
 	if err != nil {
 		return err
 	}
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
+	d.loaded = true
 	for _, r := range list {
 		d.of.seq = max(d.of.seq, r.Message.Seq)
 		d.restore(r)
@@ -142,14 +152,14 @@ type change struct {
 	payload []byte // nil if it is written already
 }
 
-// write writes the changes until stop is closed, and once more then.
+// write writes the changes until the end, and once more then.
 func (d *disk) write() {
 	defer close(d.ended)
 	l := d.of
-	for last := false; !last; {
+	for last, down := false, false; !last; {
 		select {
 		case <-d.wake:
-		case <-d.stop:
+		case <-d.ctx.Done():
 			last = true
 		}
 		l.mu.Lock()
@@ -160,17 +170,25 @@ func (d *disk) write() {
 			d.timer = nil
 		}
 		changes, err := d.changes(dirty)
+		if d.discarded {
+			err = ErrClosed
+		}
 		l.mu.Unlock()
 		l.c.At("before the transaction")
 		if err == nil && (len(changes) > 0 || failed != nil) {
 			err = d.commit(changes)
 		}
+		if errors.Is(err, errEmptied) {
+			l.c.Logger.Warn("writing all messages again", "store", d.String(), "messages", len(changes), "error", err)
+			changes, err = d.rest(dirty)
+		}
 		l.c.At("after the transaction")
 		l.mu.Lock()
-		if err != nil && d.failed == nil {
+		if err != nil && !down && !d.discarded {
 			l.c.Logger.Warn("could not write messages", "store", d.String(), "error", err)
 		}
-		d.failed, now.err = err, err
+		now.err = d.unavailable(err)
+		d.failed = now.err
 		for i := range changes {
 			if c := &changes[i]; c.payload != nil && (err == nil || d.resident) {
 				c.stored = true
@@ -182,8 +200,18 @@ func (d *disk) write() {
 		for _, e := range dirty {
 			d.written(e, err, last)
 		}
+		if err != nil && !last {
+			d.soon(rewrite)
+		}
 		l.mu.Unlock()
 		close(now.done)
+		if (err != nil) != down {
+			down = !down
+			d.notify()
+		}
+		if errors.Is(err, errTaken) {
+			return
+		}
 	}
 }
 
@@ -198,7 +226,6 @@ func (d *disk) written(e *entry, err error, last bool) {
 		d.of.drop(e)
 	case err != nil && !last && (e.stored || !e.gone):
 		d.dirty[e.Seq] = e
-		d.soon(rewrite)
 	}
 }
 
@@ -226,23 +253,4 @@ func (d *disk) changes(dirty map[uint64]*entry) ([]change, error) {
 		list = append(list, c)
 	}
 	return list, nil
-}
-
-// Close writes the last changes and closes the database. Later messages are refused, later changes are not written.
-func (l *Local) Close() error {
-	l.mu.Lock()
-	again := l.closed || l.disk == nil
-	l.closed = l.closed || l.disk != nil
-	l.mu.Unlock()
-	if again {
-		return nil
-	}
-	close(l.disk.stop)
-	<-l.disk.ended
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.disk.timer != nil {
-		l.disk.timer.Stop()
-	}
-	return l.disk.close(l.all.disk == 0)
 }

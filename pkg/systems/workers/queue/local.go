@@ -33,6 +33,10 @@ type Config struct {
 	// of the disk, in bytes, below which durable messages are refused.
 	Memory, Disk, Reserve int64
 	Logger                *slog.Logger
+	// NATS has the streams of queues that Place names.
+	NATS *NATS
+	// Changed is called, in any goroutine, when Depth has another Failure or messages of earlier processes were added.
+	Changed func(Key)
 	// At is called at each step of a write, in tests.
 	At func(step string)
 }
@@ -47,7 +51,10 @@ type Local struct {
 	all    usage
 	seq    uint64
 	disk   *disk // nil without a File
-	closed bool
+	// streams are the disks of queues that are not in File.
+	streams map[Key]*disk
+	running sync.WaitGroup // of streams
+	closed  bool
 }
 
 type usage struct{ memory, disk int64 }
@@ -86,10 +93,13 @@ func Open(c Config) (*Local, error) {
 	if c.Disk == 0 {
 		c.Disk = defaultDisk
 	}
+	if c.NATS == nil {
+		c.NATS = &NATS{}
+	}
 	if c.At == nil {
 		c.At = func(string) {}
 	}
-	l := &Local{c: c, queues: map[Key]*list{}, used: map[string]*usage{}}
+	l := &Local{c: c, queues: map[Key]*list{}, used: map[string]*usage{}, streams: map[Key]*disk{}}
 	if c.File == "" {
 		return l, nil
 	}
@@ -152,6 +162,18 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 	var now *round
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if d := l.streams[k]; d != nil && !d.loaded && slices.ContainsFunc(msgs, func(m Message) bool { return m.Durable }) {
+		return func() []error {
+			err := d.ready()
+			if err == nil {
+				return l.Append(k, limits, msgs)()
+			}
+			for i := range errs {
+				errs[i] = err
+			}
+			return errs
+		}
+	}
 	q := l.queue(k)
 	for i := range msgs {
 		if entries[i], errs[i] = l.admit(q, k, limits, msgs[i]); errs[i] == nil && msgs[i].Durable {
@@ -182,13 +204,13 @@ func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) 
 		return nil, ErrFull
 	case q.all[m.ID] != nil:
 		return nil, ErrDuplicate
-	case m.Durable && l.disk == nil:
+	case m.Durable && l.of(k) == nil:
 		return nil, ErrNoDisk
 	}
 	m.Size, m.State, m.DeadLetter = len(m.Payload), Waiting, bounded.Text(m.DeadLetter, maxText)
 	e := &entry{Message: m, key: k}
 	if m.Durable {
-		e.disk = l.disk
+		e.disk = l.of(k)
 		if err := e.disk.admit(&m); err != nil {
 			return nil, err
 		}
@@ -356,11 +378,14 @@ func (l *Local) Find(k Key, id string) (Message, bool) {
 func (l *Local) Depth(k Key) (d Depth) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s := l.streams[k]; s != nil {
+		d.Failure = s.failed
+	}
 	q := l.queues[k]
 	if q == nil {
 		return d
 	}
-	d = Depth{Waiting: q.expires.Len(), Delayed: q.delayed.Len(), InFlight: q.flight, Dead: q.dead.Len()}
+	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len(), q.flight, q.dead.Len()
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}
