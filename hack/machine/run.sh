@@ -14,7 +14,7 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
 fi
 deb=$(echo dist/coracle_*_amd64.deb)
 [ -e "$deb" ] || { echo "dist has no package: run make release" >&2; exit 1; }
-steps=(${STEPS:-before install hello pods network claim systems limits swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted cuts purge})
+steps=(${STEPS:-before install hello pods network claim systems limits swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted cuts clock purge})
 qemu=
 CUTS=${CUTS:-3}
 

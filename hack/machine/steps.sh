@@ -314,6 +314,37 @@ kept) # N: checks that all is there that the standard input names, and that the 
   until_true answers
   grep "^cut$2-" have.txt | xargs -r -n 500 coracle ctl delete configmap >/dev/null
   ;;
+clock) # of a board without one: each boot begins in 1970, and NTP answers later
+  booted=$(($(date +%s) - $(cut -d. -f1 /proc/uptime)))
+  boot_at() { date -s "@$(($1 + $(cut -d. -f1 /proc/uptime)))"; }
+  works() { coracle status && ctl get nodes | grep ' Ready ' && answers && accepted; }
+  accepted() { # the token of a pod
+    local token
+    token=$(ctl exec box -- cat /var/run/secrets/kubernetes.io/serviceaccount/token)
+    curl -fsSk -H "Authorization: Bearer $token" https://127.0.0.1:6443/version
+  }
+  systemctl stop coracle-server
+  coracle delete
+  boot_at 60 # the kernel refuses a time before its start
+  systemctl start coracle-server
+  coracle image load images/*.tar
+  ctl apply -f examples/hello.yaml
+  ctl rollout status deployment/hello --timeout=120s
+  ctl run box --image busybox:1.36 -- sleep 36000
+  ctl wait pod/box --for=condition=Ready --timeout=60s
+  until_true works
+  served >served.txt
+  boot_at "$booted"
+  until_true works
+  served | diff served.txt -
+  boot_at 60
+  systemctl restart coracle-server
+  until_true works
+  boot_at "$booted"
+  until_true works
+  served | diff served.txt -
+  journalctl -u coracle-server -q | grep 'clock was set'
+  ;;
 purge)
   dpkg --purge coracle
   machine >after.txt

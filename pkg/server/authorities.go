@@ -130,15 +130,11 @@ func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorit
 	var since time.Time // start of the API CA's replacement, if in progress
 	for _, authority := range a.keys.Authorities() {
 		cert, old := authority.Certificates()
-		one := socket.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
+		one := socket.Authority{Name: authority.Name, Until: cert.NotAfter}
 		if old != nil {
-			one.Replaces, s.Replacing = &socket.Authority{
-				Name:  authority.Name,
-				Since: pki.Issued(old),
-				Until: old.NotAfter,
-			}, true
+			one.Replaces, s.Replacing = &socket.Authority{Name: authority.Name, Until: old.NotAfter}, true
 			if authority == a.keys.Server {
-				since = pki.Issued(cert)
+				since = authority.Replaced()
 			}
 		}
 		s.List = append(s.List, one)

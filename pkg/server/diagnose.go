@@ -40,8 +40,8 @@ const (
 )
 
 // Health implements socket.Backend. A component that does not respond within diagnosisTime is unhealthy.
-func (p *process) Health(ctx context.Context) []socket.Health {
-	ctx, cancel := context.WithTimeout(ctx, diagnosisTime)
+func (p *process) Health(caller context.Context) []socket.Health {
+	ctx, cancel := context.WithTimeout(caller, diagnosisTime)
 	defer cancel()
 	now := time.Now()
 	var checks []func() socket.Health
@@ -74,7 +74,7 @@ func (p *process) Health(ctx context.Context) []socket.Health {
 		checks = append(checks,
 			func() socket.Health { return n.proxyHealth() },
 			func() socket.Health { return n.dnsHealth(ctx, dns.Address(p.nodeIP).String()) },
-			func() socket.Health { return n.networkHealth(ctx) },
+			func() socket.Health { return n.networkHealth(caller) },
 			func() socket.Health { return n.agentHealth() },
 		)
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/network"
@@ -15,6 +16,10 @@ import (
 // checkUID and peerUID are the UIDs of the sandboxes that networkHealth creates. If this process crashes, the agent
 // removes them, because they have no pods.
 const checkUID, peerUID = "coracle-status", "coracle-status-peer"
+
+// podPathTime bounds the check as a whole, of which a busy machine needs seconds to set up two network namespaces.
+// Each connection must be made within reachTime.
+const podPathTime, reachTime = 10 * time.Second, 2 * time.Second
 
 // networkHealth tests what every pod needs, in the network namespace of a pod: it queries cluster DNS and connects
 // to the API and to another pod, whose packets the machine forwards. Only this check detects a firewall on the machine
@@ -28,7 +33,7 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 		h.add(socket.Unhealthy, "the node is not ready yet")
 		return h.Health
 	}
-	ctx, cancel := context.WithTimeout(ctx, diagnosisTime*3/4)
+	ctx, cancel := context.WithTimeout(ctx, podPathTime)
 	defer cancel()
 	select {
 	case n.check <- struct{}{}:
@@ -126,7 +131,7 @@ func (n *node) reachPod(ctx context.Context, pod network.Pod) error {
 func (n *node) asPod(ctx context.Context, protocol string, to netip.AddrPort, use func(net.Conn) error) error {
 	var conn net.Conn
 	err := n.network.Enter(ctx, checkUID, func() (err error) {
-		d := net.Dialer{Timeout: diagnosisTime / 4}
+		d := net.Dialer{Timeout: reachTime}
 		conn, err = d.DialContext(ctx, protocol, to.String())
 		return err
 	})
@@ -143,10 +148,10 @@ func (n *node) resolve(ctx context.Context) func(net.Conn) error {
 		resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 			return keptOpen{conn.(*net.UDPConn)}, nil
 		}}
-		ctx, cancel := context.WithTimeout(ctx, diagnosisTime/4)
+		ctx, cancel := context.WithTimeout(ctx, reachTime)
 		defer cancel()
 		if _, err := resolver.LookupNetIP(ctx, "ip4", "kubernetes.default.svc."+n.domain+"."); err != nil {
-			return fmt.Errorf("no answer within %s", diagnosisTime/4)
+			return fmt.Errorf("no answer within %s", reachTime)
 		}
 		return nil
 	}

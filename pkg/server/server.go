@@ -39,7 +39,11 @@ func nodeUser(name string) string { return "system:node:" + name }
 
 // RunServer runs the control plane and, if node is set, this machine's node, until ctx is done. Containers keep
 // running.
-func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
+func RunServer(ctx context.Context, c config.Config, node bool) error {
+	return whileClockIsSet(func() error { return runServer(ctx, c, node) })
+}
+
+func runServer(ctx context.Context, c config.Config, node bool) (err error) {
 	report := reporter()
 	defer func() { failure(report, err) }()
 	if err := preflight(c, true, node); err != nil {
@@ -78,12 +82,16 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	p.plane = plane
 	p.url, p.kubeconfig, p.store = plane.url, plane.kubeconfig, plane.store
 	p.joinCommand = "coracle token create --print-join-command"
-	return p.run(ctx, report, append(components, &supervised{log: component(p.log, "systemd")}))
+	return p.run(ctx, report, append(components, p.surroundings()...))
 }
 
 // RunAgent runs this machine as a node of the cluster with the servers c.Join, until ctx is done. Containers keep
 // running.
-func RunAgent(ctx context.Context, c config.Config) (err error) {
+func RunAgent(ctx context.Context, c config.Config) error {
+	return whileClockIsSet(func() error { return runAgent(ctx, c) })
+}
+
+func runAgent(ctx context.Context, c config.Config) (err error) {
 	if len(c.Join) == 0 {
 		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create " +
 			"--print-join-command` on the server prints the full command")
@@ -113,7 +121,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 		return err
 	}
 	p.node = n
-	return p.run(ctx, report, append(append(m.remote, n.components()...), &supervised{log: component(p.log, "systemd")}))
+	return p.run(ctx, report, append(append(m.remote, n.components()...), p.surroundings()...))
 }
 
 // process is the state of a server, agent or embedded control plane. accounts, authorities, store and plane are nil
@@ -250,6 +258,12 @@ func hung(log *slog.Logger) func(name string, after time.Duration) {
 		log.Error("component did not stop in time, abandoning it", "component", name, "after", after)
 		dumpStacks(os.Stderr)
 	}
+}
+
+// surroundings returns the components for what the process is a part of: the machine and its init system.
+func (p *process) surroundings() []run.Component {
+	c := newClock(component(p.log, "clock"))
+	return []run.Component{&supervised{clock: c, log: component(p.log, "systemd")}, c}
 }
 
 func failure(report func(socket.Event), err error) {

@@ -19,7 +19,8 @@ import (
 // Without systemd it does nothing. It starts after all other components.
 type supervised struct {
 	run.Readiness
-	log *slog.Logger
+	clock *clock
+	log   *slog.Logger
 }
 
 // Name implements run.Component.
@@ -44,7 +45,9 @@ func (s *supervised) Run(ctx context.Context) error {
 		case <-due:
 			s.notify(daemon.SdNotifyWatchdog)
 		case <-ctx.Done():
-			s.notify(daemon.SdNotifyStopping)
+			if s.clock.step() == 0 { // otherwise the process starts again
+				s.notify(daemon.SdNotifyStopping)
+			}
 			return nil
 		}
 	}

@@ -60,6 +60,14 @@ func (a *Authority) Bundle() []byte { return a.present.Load().bundle }
 // Pool returns Bundle as a pool, which is the same until the next change.
 func (a *Authority) Pool() *x509.CertPool { return a.present.Load().pool }
 
+// Replaced returns the time at which the replacement in progress began, or zero.
+func (a *Authority) Replaced() time.Time {
+	if cross := a.present.Load().cross; cross != nil {
+		return cross.NotBefore.Add(skew)
+	}
+	return time.Time{}
+}
+
 // Identity returns the Identity of the authority's key.
 func (a *Authority) Identity() (string, error) { return Identity(a.present.Load().key.Public()) }
 
@@ -142,7 +150,7 @@ func (a *Authority) path(suffix string) string { return filepath.Join(a.dir, a.f
 
 func selfSigned(name string, key *ecdsa.PrivateKey) (*x509.Certificate, error) {
 	template := authorityTemplate(name)
-	der, err := sign(template, template, key.Public(), key, authorityLife)
+	der, err := sign(template, template, key.Public(), key, authorityFrom, authorityUntil)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +215,8 @@ func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 	if life == 0 {
 		life = leafLife
 	}
-	der, err := sign(template, g.cert, public, g.key, life)
+	now := time.Now()
+	der, err := sign(template, g.cert, public, g.key, now.Add(-skew), now.Add(life))
 	if err != nil {
 		return nil, err
 	}

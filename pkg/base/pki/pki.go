@@ -30,10 +30,16 @@ import (
 )
 
 const (
-	authorityLife = 30 * 365 * 24 * time.Hour
-	leafLife      = 365 * 24 * time.Hour
+	leafLife = 365 * 24 * time.Hour
 	// skew tolerates verifiers whose clock is behind.
 	skew = time.Hour
+)
+
+// authorityFrom and authorityUntil are the validity of CAs. It does not depend on the machine's clock, since boards
+// without one boot in 1970: they may create a cluster before the clock is set, or start one of today.
+var (
+	authorityFrom  = time.Unix(0, 0)
+	authorityUntil = time.Date(2100, time.January, 1, 0, 0, 0, 0, time.UTC)
 )
 
 // Set holds the certificate authorities of a cluster.
@@ -101,9 +107,6 @@ func Renewal(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// Issued returns the time at which a certificate of this package was issued.
-func Issued(c *x509.Certificate) time.Time { return c.NotBefore.Add(skew) }
-
 // Pair combines a PEM certificate chain with its key, which must match.
 func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	private, err := encodeKey(key)
@@ -135,7 +138,7 @@ func (a *Authority) NewSource(leaf Leaf) (*Source, error) {
 
 func (s *Source) get(now time.Time) (*tls.Certificate, error) {
 	by := s.authority.present.Load()
-	if c := s.current.Load(); c != nil && c.by == by && now.Before(Renewal(c.Leaf)) {
+	if c := s.current.Load(); c != nil && c.by == by && now.After(c.Leaf.NotBefore) && now.Before(Renewal(c.Leaf)) {
 		return c.Certificate, nil
 	}
 	cert, key, err := by.issue(s.leaf)
@@ -159,15 +162,12 @@ func (s *Source) Client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 }
 
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer,
-	life time.Duration) ([]byte, error) {
+	from, until time.Time) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	template.SerialNumber = serial
-	template.NotBefore = now.Add(-skew)
-	template.NotAfter = now.Add(life)
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, from, until
 	return x509.CreateCertificate(rand.Reader, template, parent, public, key)
 }
 

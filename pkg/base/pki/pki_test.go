@@ -2,12 +2,14 @@ package pki
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -96,6 +98,42 @@ func TestSourceIssuesAnewBeforeTheEnd(t *testing.T) {
 	next, err := s.get(now.Add(2 * time.Hour))
 	require.NoError(t, err)
 	require.NotSame(t, first, next)
+}
+
+// TestBoardWithoutClock checks certificates of a machine whose clock jumps over decades, in both directions.
+func TestBoardWithoutClock(t *testing.T) {
+	today, err := Load(t.TempDir())
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) { // its clock begins in the year 2000
+		early, err := Load(t.TempDir())
+		require.NoError(t, err)
+		for _, set := range []*Set{early, today} {
+			s, err := set.Server.NewSource(Leaf{Name: "x", Hosts: []string{"x"}})
+			require.NoError(t, err)
+			verify := func(now time.Time) {
+				t.Helper()
+				c, err := s.get(now)
+				require.NoError(t, err)
+				_, err = c.Leaf.Verify(x509.VerifyOptions{Roots: set.Server.Pool(), CurrentTime: now})
+				require.NoError(t, err)
+			}
+			verify(time.Now())
+			time.Sleep(30 * 365 * 24 * time.Hour)
+			verify(time.Now())
+		}
+	})
+}
+
+func TestSourceIssuesAnewAfterTheClockWasSetBack(t *testing.T) {
+	set, err := Load(t.TempDir())
+	require.NoError(t, err)
+	s, err := set.Server.NewSource(Leaf{Name: "x", Hosts: []string{"x"}})
+	require.NoError(t, err)
+	first, err := s.get(time.Now())
+	require.NoError(t, err)
+	again, err := s.get(time.Now().AddDate(-50, 0, 0))
+	require.NoError(t, err)
+	require.NotSame(t, first, again)
 }
 
 func TestLoadKeyKeepsIt(t *testing.T) {

@@ -94,7 +94,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	if n.cert, err = selfSigned(name, key); err != nil {
 		return err
 	}
-	der, err := sign(authorityTemplate(name), g.cert, key.Public(), g.key, min(authorityLife, time.Until(g.cert.NotAfter)))
+	der, err := sign(authorityTemplate(name), g.cert, key.Public(), g.key, time.Now().Add(-skew), g.cert.NotAfter)
 	if err != nil {
 		return err
 	}

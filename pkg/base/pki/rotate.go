@@ -114,7 +114,7 @@ func loadRetired(path string) ([]RetiredKey, error) {
 // Item is a key or certificate on disk.
 type Item struct {
 	Name, File string
-	// Since is when a certificate was issued or a key was written.
+	// Since is when the file was written.
 	Since time.Time
 	// Until is when it expires; zero for a key that is used until it is rotated.
 	Until time.Time
@@ -159,7 +159,7 @@ func inspect(path, name, renewal string) ([]Item, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		all = append(all, Item{Name: name, File: path, Since: Issued(cert), Until: cert.NotAfter, Renewal: renewal})
+		all = append(all, Item{Name: name, File: path, Since: info.ModTime(), Until: cert.NotAfter, Renewal: renewal})
 	}
 	if len(all) == 0 {
 		all = append(all, Item{Name: name, File: path, Since: info.ModTime(), Renewal: renewal})

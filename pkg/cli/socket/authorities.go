@@ -23,7 +23,6 @@ type Authorities struct {
 // Authority is a CA: server, client or node. Replaces is the CA that it replaces, or nil.
 type Authority struct {
 	Name     string     `json:"name"`
-	Since    time.Time  `json:"since"`
 	Until    time.Time  `json:"until"`
 	Replaces *Authority `json:"replaces,omitempty"`
 }

@@ -38,6 +38,7 @@ type Watcher struct {
 	Tables []Table
 	Logger *slog.Logger
 	run.Readiness
+	present map[string]bool // the tables that existed at the last look
 }
 
 // Name implements run.Component.
@@ -146,12 +147,13 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 		if there[t.Name] {
 			continue
 		}
-		if who != "" {
+		if who != "" && w.present[t.Name] {
 			w.Logger.Warn("another program removed an nftables table: writing it again", "table", t.Name, "program", who)
 		}
 		if err := t.Restore(ctx); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("table %s: %w", t.Name, err))
 		}
 	}
+	w.present = there
 	return errs
 }

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -44,7 +45,9 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	}
 	require.NoError(t, write("a"))
 	require.NoError(t, write("b"))
-	w := &Watcher{Tables: []Table{table("a"), table("b")}, Logger: slog.New(slog.DiscardHandler)}
+	none := Table{"none", func(context.Context) error { return nil }} // of an agent without network policies
+	var log bytes.Buffer
+	w := &Watcher{Tables: []Table{table("a"), none, table("b")}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -71,4 +74,6 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Empty(t, restored)
+	require.Contains(t, log.String(), "another program removed an nftables table")
+	require.NotContains(t, log.String(), "table=none")
 }

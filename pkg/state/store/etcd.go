@@ -46,8 +46,9 @@ func (s *Store) etcdConfig() *embed.Config {
 	c.QuotaBackendBytes = -1 // checkSpace refuses writes instead: etcd's quota alarm has to be cleared by hand
 	c.WarningApplyDuration = time.Second
 	c.WarningUnaryRequestDuration = time.Second
-	// Durability comes from the log, so the database may be committed in larger batches.
-	c.BackendBatchInterval, c.BackendBatchLimit = time.Second, 2000
+	// Durability comes from the log, so the database may be committed in larger batches. An idle node renews its lease
+	// every ten seconds: rare commits spare the cards of small boards.
+	c.BackendBatchInterval, c.BackendBatchLimit = time.Minute, 2000
 	c.TickMs, c.ElectionMs = tickMs, s.election
 	c.UnsafeNoFsync = s.cfg.Volatile
 	return c
