@@ -118,7 +118,11 @@ func TestKilled(t *testing.T) {
 	})
 	t.Run("NATS", func(t *testing.T) {
 		servers := startNATS(t, nil)
-		killAtEach(t, func() string { servers.fresh(); return servers.id + " " + servers.context }, func(t *testing.T, _ string) Queues {
+		stream := func() string {
+			servers.fresh()
+			return servers.id + " " + servers.context
+		}
+		killAtEach(t, stream, func(t *testing.T, _ string) Queues {
 			h := servers.home(nil)
 			h.until(t, "")
 			t.Cleanup(func() {

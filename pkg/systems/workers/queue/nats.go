@@ -108,7 +108,7 @@ type NATS struct {
 	tried  time.Time
 
 	list    sync.Mutex
-	streams []*stream // that are told when the connection is lost or is back
+	streams []*stream // tell calls their changed
 }
 
 var errNoContext = errors.New("this server has no option nats-context, which names the NATS servers")

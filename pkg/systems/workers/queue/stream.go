@@ -205,6 +205,11 @@ func (s *stream) commit(changes []change) error {
 			n++
 		}
 		last, err := s.publish(changes[:n])
+		if wrongSequence(err) { // others have written, or the stream has another leader
+			if err = s.resume(); err == nil {
+				last, err = s.publish(changes[:n])
+			}
+		}
 		if err != nil {
 			s.doubt = true
 			return err
