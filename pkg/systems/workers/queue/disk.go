@@ -30,6 +30,10 @@ type store interface {
 // program handles quickly need no writes of their own. A process that is killed meanwhile delivers the message again.
 const lazily = 50 * time.Millisecond
 
+// epoch is added to the sequence numbers of messages when a process takes a stream: it is more than a former process
+// can have used for messages that have not reached the stream yet.
+const epoch = 1 << 20
+
 // rewrite is the pause after a failed write of changes for which no sender waits.
 const rewrite = time.Second
 
@@ -108,6 +112,9 @@ func (d *disk) load() error {
 	for _, r := range list {
 		d.of.seq = max(d.of.seq, r.Message.Seq)
 		d.restore(r)
+	}
+	if d.resident {
+		d.of.seq += epoch
 	}
 	return nil
 }
