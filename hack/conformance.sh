@@ -48,7 +48,7 @@ if stale "$out/e2e.test" go.mod conformance_test.go pin.go; then
   (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -vet=off -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
 fi
 export KUBE_TEST_REPO_LIST=$PWD/hack/conformance/repositories.yaml
-if stale "$out/images.tar" go.mod images repositories.yaml; then
+if stale "$out/images.tar" go.mod images ../images/tools repositories.yaml; then
   echo "building its images"
   (cd hack/conformance && go run ./images -out "$out/images.tar")
 fi

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release machine conformance netpol users robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
+steps=(lint release machine conformance netpol users robustness clients upstream buildbarn csi database console quota kills storms fleet abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -29,6 +29,7 @@ run() { # STEP
   buildbarn) make buildbarn ;;
   csi) make csi ;;
   database) make database ;;
+  console) make build images && CORACLE_TEST_CONSOLE=1 go test -count=1 -v -run TestConsoleBlocks ./test/e2e ;;
   quota) hack/quota.sh ;; # needs a kernel with project quotas
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/node/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills|TestJoinedAgentIsKilled' ./test/e2e ;;

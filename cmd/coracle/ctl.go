@@ -21,6 +21,9 @@ var kubectlVerbs = []string{
 	"top", "uncordon", "wait",
 }
 
+// kubectlToo are commands of coracle that share a name with a command of kubectl, which users may mean.
+var kubectlToo = []string{"coracle delete", "coracle logs", "coracle run"}
+
 // withCtl inserts ctl before a kubectl command: if the program is called as kubectl, before one of kubectlVerbs,
 // and before one of these whose arguments a shell completes.
 func withCtl(args []string) []string {
@@ -35,8 +38,9 @@ func withCtl(args []string) []string {
 
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   ctlName,
-		Short: "Run kubectl against the cluster of this machine",
+		Use:        ctlName,
+		Short:      "Run kubectl against the cluster of this machine",
+		SuggestFor: []string{"kubectl"},
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -128,16 +128,21 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 	if _, ok := m.Page(args[0]); ok {
 		like = append(like, args[0])
 	}
+	if len(like) == 0 {
+		like = m.About(args...)
+	}
 	for _, name := range cmd.Root().SuggestionsFor(args[0]) {
-		if !slices.Contains(like, name) {
+		if len(args) == 1 && !slices.Contains(like, name) {
 			like = append(like, name)
 		}
 	}
+	topic = strings.Join(args, " ")
 	if len(like) > 0 {
-		return fmt.Errorf("no command or topic %q; did you mean %s?", strings.Join(args, " "), strings.Join(like, ", "))
+		return fmt.Errorf("no command or topic %q; did you mean %s? `coracle help -k %s` searches all pages",
+			topic, strings.Join(like, ", "), topic)
 	}
 	return fmt.Errorf("no command or topic %q; `coracle help -k %s` searches all pages, `coracle help topics` lists them",
-		strings.Join(args, " "), strings.Join(args, " "))
+		topic, topic)
 }
 
 // show prints a page, through a pager if it has more lines than the terminal.

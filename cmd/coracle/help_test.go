@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
@@ -24,6 +25,19 @@ var (
 	shown = regexp.MustCompile("(?m)(?:^|\\$\\(|`|; |eval \")coracle ([^`\n|;&>]*)")
 	word  = regexp.MustCompile(`^[a-z][a-z-]*$`)
 )
+
+// TestHelpNamesPagesByTheirWords checks that a word that is in a page's title, or often in its text, leads to the page.
+func TestHelpNamesPagesByTheirWords(t *testing.T) {
+	_, err := helped(t, "bazel")
+	require.ErrorContains(t, err, "did you mean build-farm?")
+	_, err = helped(t, "lost", "server")
+	require.ErrorContains(t, err, "did you mean backup?")
+	_, err = helped(t, "quota")
+	require.ErrorContains(t, err, "did you mean limits?")
+	require.ErrorContains(t, unknownCommand(root(), "limits"), "see `coracle help limits`")
+	require.ErrorContains(t, unknownCommand(root(), "kubectl"), "did you mean ctl?")
+	require.ErrorContains(t, unknownCommand(root(), "restore"), "did you mean snapshot?")
+}
 
 // TestPagesShowCommandsThatExist checks that each command in the manual is a command of the program, with its
 // flags.
@@ -136,4 +150,19 @@ func TestEveryCommandIsInTheManual(t *testing.T) {
 	}
 	visit(root())
 	require.False(t, slices.ContainsFunc(root().Commands(), func(c *cobra.Command) bool { return c.Short == "" }))
+}
+
+// TestFlagsNameTheirValues checks that no description of a flag has text in backquotes, which pflag would show as the
+// name of the flag's value.
+func TestFlagsNameTheirValues(t *testing.T) {
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			require.NotContains(t, f.Usage, "`", "%s --%s", c.CommandPath(), f.Name)
+		})
+		for _, sub := range c.Commands() {
+			check(sub)
+		}
+	}
+	check(root())
 }

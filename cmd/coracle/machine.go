@@ -73,7 +73,10 @@ func deleteCommand() *cobra.Command {
 }
 
 func imageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images on this machine's node"}
+	cmd := &cobra.Command{
+		Use: "image", Short: "Load, list, pull and remove images on this machine's node",
+		SuggestFor: []string{"load", "pull"},
+	}
 	sub := func(use, short string, args cobra.PositionalArgs,
 		run func(ctx context.Context, runDir string, args []string) error, aliases ...string) {
 		c := &cobra.Command{Use: use, Short: short, Args: args, Aliases: aliases}

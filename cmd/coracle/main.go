@@ -87,6 +87,10 @@ func unknownCommand(c *cobra.Command, name string) error {
 	hint := fmt.Sprintf("see `%s --help`", c.CommandPath())
 	if like := c.SuggestionsFor(name); len(like) > 0 {
 		hint = "did you mean " + strings.Join(like, " or ") + "?"
+	} else if m, err := loadManual(c.Root(), systems.All().Pages()); err == nil && !c.HasParent() {
+		if pages := m.Titled(name); len(pages) > 0 {
+			hint = fmt.Sprintf("see `coracle help %s`, or `coracle --help`", pages[0])
+		}
 	}
 	return fmt.Errorf("%s has no command %q: %s", c.CommandPath(), name, hint)
 }
@@ -123,6 +127,9 @@ the node agent and the command line.
 		help(c, args)
 	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if path := c.CommandPath(); slices.Contains(kubectlToo, path) {
+			return fmt.Errorf("%w: see `%s --help`; kubectl's command is `coracle ctl %s`", err, path, c.Name())
+		}
 		return fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())
 	})
 	cmd.AddGroup(

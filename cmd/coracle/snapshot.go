@@ -31,9 +31,9 @@ this machine, in which no cluster runs. With --replace the old cluster there, if
 directory beside the new one. "coracle snapshot list" names the automatic snapshots; an older one is
 the FILE DATA-DIR/snapshots/NAME.
 
-Other machines of the cluster join the restored one by themselves if its address is the old one. If
-this machine has another name than the one that was saved, delete the Node of that one:
-"coracle ctl delete node NAME".
+This machine takes the node name of the server that was saved, unless --node-name gives another: then
+delete the old one, "coracle ctl delete node NAME". Other machines of the cluster join the restored
+one by themselves if its address is the old one. Local volumes start empty: "coracle help backup".
 
 FILE may also be a snapshot of the etcd of another Kubernetes cluster, such as kubeadm's, written by
 "etcdctl snapshot save". It has all objects, but no keys: clients, nodes and tokens of that cluster
@@ -41,8 +41,9 @@ are not let in.`
 
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "snapshot",
-		Short: "Save a cluster to a file, and restore it on any machine",
+		Use:        "snapshot",
+		Short:      "Save a cluster to a file, and restore it on any machine",
+		SuggestFor: []string{"backup", "etcd-snapshot", "recover", "restore"},
 		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it,
 here or on another machine.
 

@@ -62,7 +62,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 			fmt.Printf("Coracle is already running, with pid %d.\n", status.PID)
 		}
 		fmt.Printf("\n  API         %s\n  kubeconfig  %s\n", status.Server, status.Kubeconfig)
-		if c.MergeKubeconfig {
+		if c.MergeKubeconfig && isMerged() {
 			fmt.Printf("              and context %q in your ~/.kube/config\n", server.Context)
 			fmt.Print(overridden(os.Getenv("KUBECONFIG"), clientcmd.RecommendedHomeFile))
 		}
@@ -73,6 +73,12 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		return nil
 	}
 	return cmd
+}
+
+// isMerged reports whether the user's kubeconfig has the context: a process that runs already may not have written it.
+func isMerged() bool {
+	c, err := clientcmd.LoadFromFile(clientcmd.RecommendedHomeFile)
+	return err == nil && c.Contexts[server.Context] != nil
 }
 
 // overridden returns a note if the variable KUBECONFIG makes kubectl and `coracle ctl` ignore the user's kubeconfig.

@@ -26,7 +26,7 @@ func supportCommand() *cobra.Command {
 		Long: `Collects the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts,
 goroutines and the expiry dates of certificates into one .tar.gz file of a few megabytes. Secrets,
 keys and tokens are not included, and the values of environment variables are masked; still, review
-it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
+it before you share it. It also works while Coracle is not running, and then says what it has.`,
 		Args: command.Exactly(0, "[-o FILE]"),
 	}
 	output := cmd.Flags().StringP("output", "o", "",

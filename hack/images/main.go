@@ -1,6 +1,6 @@
 // Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from Debian's
-// package busybox-static, and hello and worker from the Go packages below this folder. With -examples it builds
-// guestbook and etcd. Builds are reproducible.
+// package busybox-static and the Go package tools, and hello and worker from the Go packages below this folder. With
+// -examples it builds guestbook and etcd. Builds are reproducible.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1"
@@ -67,8 +68,12 @@ func buildBusybox(out, binary string) error {
 	if err != nil {
 		return err
 	}
+	tools, err := archive.Compile("", "./hack/images/tools")
+	if err != nil {
+		return err
+	}
 	files := []archive.File{
-		{Name: "bin/busybox", Mode: 0o755, Data: program},
+		{Name: "bin/busybox", Mode: 0o755, Data: program}, {Name: "bin/tools", Mode: 0o755, Data: tools},
 		{
 			Name: "etc/passwd",
 			Mode: 0o644,
@@ -78,8 +83,12 @@ func buildBusybox(out, binary string) error {
 		{Name: "home/", Mode: 0o755}, {Name: "root/", Mode: 0o700}, {Name: "tmp/", Mode: 0o1777}, {Name: "var/", Mode: 0o755},
 		{Name: "usr/bin/env", Link: "/bin/busybox"},
 	}
+	ours := []string{"wget", "nc", "printenv"}
+	for _, name := range ours {
+		files = append(files, archive.File{Name: "bin/" + name, Link: "tools"})
+	}
 	for applet := range strings.FieldsSeq(string(list)) {
-		if applet != "busybox" {
+		if applet != "busybox" && !slices.Contains(ours, applet) {
 			files = append(files, archive.File{Name: "bin/" + applet, Link: "busybox"})
 		}
 	}

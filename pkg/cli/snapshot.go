@@ -25,6 +25,9 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // mode 0600
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		return fmt.Errorf("%s cannot be written: %w", file, failed.Err) // without the temporary name
+	}
 	if err != nil {
 		return err
 	}

@@ -260,8 +260,11 @@ func newNode(p *process, m *membership) (*node, error) {
 	}
 	c.Eviction = eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}
 	c.Reserved, c.UserNamespaces = reserved, users.Supported
-	n.agent, err = agent.New(c)
-	return n, err
+	if n.agent, err = agent.New(c); err != nil {
+		return nil, err
+	}
+	n.tables.Removed = n.agent.ReportRemovedTable
+	return n, nil
 }
 
 func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {

@@ -17,6 +17,7 @@ func Columns() []metav1.TableColumnDefinition {
 		{Name: "Ready", Type: "string", Description: "The pods that are ready, of those asked for"},
 		{Name: "Depth", Type: "integer", Description: "How many messages wait"},
 		{Name: "In Flight", Type: "integer", Description: "How many messages are handled"},
+		{Name: "Dead", Type: "integer", Description: "How many failed messages are kept"},
 		{Name: "Delivery", Type: "string", Description: "AtMostOnce or AtLeastOnce"},
 		{Name: "Age", Type: "string", Description: "Time since its creation"},
 		{Name: "Mode", Type: "string", Priority: 1, Description: "Poll or Push"},
@@ -36,7 +37,7 @@ func Cells(w *Worker, now time.Time) []any {
 	}
 	return []any{
 		w.Name, fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, w.Status.DesiredReplicas), int64(w.Status.Depth),
-		int64(w.Status.InFlight),
+		int64(w.Status.InFlight), int64(w.Status.Dead),
 		string(w.Spec.Delivery.Promise), common.Age(w.CreationTimestamp.Time, now), string(w.Spec.Mode), program, scale,
 	}
 }

@@ -52,11 +52,10 @@ func build(out string) error {
 		return err
 	}
 	tools := map[string]content{
-		"agnhost":    {file: filepath.Join(dir, "agnhost"), mode: 0o755},
-		"agnhost-2":  {link: "agnhost"},
-		"uploads/":   {mode: 0o777},
-		"bin/bash":   {link: "/usr/bin/bash"},
-		"usr/bin/nc": {file: filepath.Join(dir, "nc"), mode: 0o755},
+		"agnhost":   {file: filepath.Join(dir, "agnhost"), mode: 0o755},
+		"agnhost-2": {link: "agnhost"},
+		"uploads/":  {mode: 0o777},
+		"bin/bash":  {link: "/usr/bin/bash"},
 	}
 	if err := addCertificate(tools); err != nil {
 		return err
@@ -121,11 +120,14 @@ func compile(dir string) error {
 	for binary, pkg := range map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
 		"etcd": "go.etcd.io/etcd/server/v3",
-		"web":  "./images/web", "wget": "./images/wget", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
+		"web":  "./images/web", "sh": "./images/sh", "nnp": "./images/nnp", "tools": "./hack/images/tools",
 	} {
 		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
 			filepath.Join(dir, binary), pkg)
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if binary == "tools" { // it is in Coracle's module
+			command.Dir = "../.."
+		}
 		if text, err := command.CombinedOutput(); err != nil {
 			return &os.PathError{Op: "build " + string(text), Path: pkg, Err: err}
 		}
@@ -165,7 +167,7 @@ func system(dir string) (v1.Layer, error) {
 	}
 	files := map[string]content{
 		"bin/sh":      {file: filepath.Join(dir, "sh"), mode: 0o755},
-		"bin/wget":    {file: filepath.Join(dir, "wget"), mode: 0o755},
+		"bin/tools":   {file: filepath.Join(dir, "tools"), mode: 0o755},
 		"bin/busybox": {file: busybox, mode: 0o755},
 		"etc/passwd": {
 			text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n" +
@@ -181,12 +183,16 @@ func system(dir string) (v1.Layer, error) {
 		"usr/bin/env": {link: "/bin/busybox"},
 	}
 	// busybox's losetup lists nothing without arguments, and its nsenter runs busybox's shell and losetup.
-	for _, program := range []string{"/usr/bin/dash", "/usr/bin/printenv", "/usr/sbin/losetup", "/usr/bin/nsenter"} {
+	for _, program := range []string{"/usr/bin/dash", "/usr/sbin/losetup", "/usr/bin/nsenter"} {
 		if err := addDynamic(files, program); err != nil {
 			return nil, err
 		}
 	}
-	ours := []string{"busybox", "sh", "wget", "nslookup", "nc", "losetup", "nsenter"}
+	ours := []string{"busybox", "sh", "nslookup", "losetup", "nsenter"}
+	for _, name := range []string{"wget", "nc", "printenv"} {
+		files["bin/"+name] = content{link: "tools"}
+		ours = append(ours, name)
+	}
 	for applet := range strings.FieldsSeq(string(applets)) {
 		if !slices.Contains(ours, applet) {
 			files["bin/"+applet] = content{link: "busybox"}

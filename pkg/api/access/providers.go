@@ -27,8 +27,7 @@ import (
 const (
 	// maxAnswer limits a provider's response, in bytes; maxAnswerValues limits the JSON values in it.
 	maxAnswer, maxAnswerValues = 1 << 20, 100_000
-	// providerTimeout limits each request to a provider.
-	providerTimeout = 10 * time.Second
+	providerTimeout            = 10 * time.Second
 	// retryProvider is how long a provider is not asked again after an error, as upstream.
 	retryProvider = 10 * time.Second
 	// retryKeys is the minimum interval of requests for a provider's keys, so that tokens with unknown key IDs do
@@ -215,7 +214,6 @@ type transport struct {
 	asked map[string]time.Time // at most 16 entries
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := t.admit(req.URL.String()); err != nil {
 		return nil, err

@@ -62,7 +62,6 @@ type limited struct {
 	free chan struct{}
 }
 
-// AuthenticateToken implements authenticator.Token.
 func (l limited) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	select {
 	case l.free <- struct{}{}:
@@ -90,7 +89,6 @@ type verdict struct {
 	ok       bool
 }
 
-// AuthenticateToken implements authenticator.Token.
 func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	audiences, limited := authenticator.AudiencesFrom(ctx)
 	hash := sha256.New()

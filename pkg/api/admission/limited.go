@@ -9,14 +9,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxPolicies limits the processor time of the expressions of all policies of a plugin for one request. CEL's own
-// limit does not: its cost tracker searches a stack that grows with each iteration (cel-go's refValStack.drop), so a
-// policy with data.all(...) takes 2.4 s for a ConfigMap of 38,000 keys.
-const maxPolicies = 300 * time.Millisecond
+// maxCEL limits the processor time of CEL expressions for one request: of all policies of a plugin, or of the match
+// conditions of all its webhooks. CEL's own limit does not: its cost tracker searches a stack that grows with each
+// iteration (cel-go's refValStack.drop), so a policy with data.all(...) takes 2.4 s for a ConfigMap of 38,000 keys.
+const maxCEL = 300 * time.Millisecond
 
-// limited runs a plugin that evaluates expressions within maxPolicies. An expression that is interrupted fails, and
-// its policy's failurePolicy applies.
-type limited struct{ admission.Interface }
+// limited runs a plugin that evaluates expressions within maxCEL. An expression that is interrupted fails, and the
+// failurePolicy of its policy or webhook applies.
+type limited struct {
+	admission.Interface
+	within func(context.Context, func(context.Context)) // limitPolicies or limitConditions
+}
 
 var (
 	_ admission.MutationInterface   = limited{}
@@ -25,24 +28,24 @@ var (
 
 // limit returns a plugin within its limits.
 func (o plugin) limit(p admission.Interface) admission.Interface {
-	if o.cel {
-		return limited{p}
+	if o.within != nil {
+		return limited{p, o.within}
 	}
 	return p
 }
 
-// Admit implements admission.MutationInterface.
+func limitPolicies(ctx context.Context, do func(context.Context)) { bounded.CPU(ctx, maxCEL, do) }
+
 func (l limited) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.MutationInterface); ok {
-		bounded.CPU(ctx, maxPolicies, func(ctx context.Context) { err = p.Admit(ctx, a, o) })
+		l.within(ctx, func(ctx context.Context) { err = p.Admit(ctx, a, o) })
 	}
 	return err
 }
 
-// Validate implements admission.ValidationInterface.
 func (l limited) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) (err error) {
 	if p, ok := l.Interface.(admission.ValidationInterface); ok {
-		bounded.CPU(ctx, maxPolicies, func(ctx context.Context) { err = p.Validate(ctx, a, o) })
+		l.within(ctx, func(ctx context.Context) { err = p.Validate(ctx, a, o) })
 	}
 	return err
 }

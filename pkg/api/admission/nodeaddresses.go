@@ -60,7 +60,6 @@ func (n *nodeAddresses) ValidateInitialization() error {
 	return nil
 }
 
-// Validate implements admission.ValidationInterface.
 func (n *nodeAddresses) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	name, isNode := n.NodeIdentity(a.GetUserInfo())
 	if !isNode {

@@ -26,7 +26,6 @@ type discoveryReads struct {
 	openapi openapi.Client
 }
 
-// OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
 func (d discoveryReads) OpenAPIV3() openapi.Client { return d.openapi }
 
 // openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin calls Paths every five
@@ -75,7 +74,6 @@ func documentsOf(table *kind.Table, schemas Schemas) map[string]openapi.GroupVer
 	return out
 }
 
-// groupVersionSchema implements openapi.GroupVersion.
 type groupVersionSchema struct {
 	gv      schema.GroupVersion
 	url     string

@@ -24,7 +24,6 @@ func (ownNode) Handles(o admission.Operation) bool {
 	return o == admission.Create || o == admission.Update
 }
 
-// Validate implements admission.ValidationInterface.
 func (p ownNode) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	// Of every subresource: with the status, too, a node can write labels and annotations.
 	if a.GetResource().GroupResource() != core.Resource("nodes") {

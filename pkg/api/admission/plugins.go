@@ -4,6 +4,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -82,8 +83,9 @@ type Plugins struct {
 type plugin struct {
 	name     string
 	off      bool // off by default
-	cel      bool // it evaluates expressions of policies
 	register func(*admission.Plugins)
+	// within runs the plugin with a limit for its expressions. Nil if it has none.
+	within func(context.Context, func(context.Context))
 	// config is the configuration if the file has none for the plugin.
 	config string
 	// from returns informers of the objects that configure the plugin. The plugin is created when the first object
@@ -132,25 +134,29 @@ var ordered = []plugin{
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{
-		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, cel: true,
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig,
+		within: limitPolicies,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
 		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig,
+		within: limitConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
 		},
 	},
 	{
-		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, cel: true,
+		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig,
+		within: limitPolicies,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
 		},
 	},
 	{
 		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig,
+		within: limitConditions,
 		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
 		},

@@ -30,7 +30,6 @@ type presentDocuments struct {
 	schemas Schemas
 }
 
-// OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
 func (d presentDocuments) OpenAPIV3() openapi.Client { return d }
 
 // Paths implements openapi.Client.

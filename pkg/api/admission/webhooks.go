@@ -112,13 +112,11 @@ func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admi
 	return nil
 }
 
-// checkPolicyConfig is checkWebhookConfig for validating policies.
 func checkPolicyConfig(config []byte) (fromFiles bool, err error) {
 	c, err := policyconfig.LoadValidatingConfig(configReader(config))
 	return c.StaticManifestsDir != "", err
 }
 
-// checkMutatingPolicyConfig is checkWebhookConfig for mutating policies.
 func checkMutatingPolicyConfig(config []byte) (fromFiles bool, err error) {
 	c, err := policyconfig.LoadMutatingConfig(configReader(config))
 	return c.StaticManifestsDir != "", err

@@ -32,7 +32,6 @@ func (s *Swagger) Same(other *Swagger) bool {
 	return s.Hash == other.Hash
 }
 
-// reference matches references to definitions in JSON.
 var reference = regexp.MustCompile(`"\$ref"\s*:\s*"#/definitions/([^"\\]+)"`)
 
 // kinds is the extension of a definition that lists the kinds it describes.

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// dispatch serves an authorized request.
 func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
 	if strings.HasPrefix(req.URL.Path, "//") { // RequestInfo parses it as if one slash were missing
 		http.NotFound(w, req)

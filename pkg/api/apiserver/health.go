@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// checkTime is the timeout of a health check.
 const checkTime = 2 * time.Second
 
 // health serves /healthz, /livez and /readyz with upstream's response texts.

@@ -21,7 +21,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// connectionMetrics counts the connections of the listener.
 type connectionMetrics struct {
 	open    prometheus.Gauge
 	refused prometheus.Counter
@@ -161,7 +160,6 @@ func (m *metrics) running(req *http.Request, info *request.RequestInfo) func() {
 	return g.Dec
 }
 
-// events returns the counter of watch events sent for a kind.
 func (m *metrics) events(r *kind.Resource) prometheus.Counter {
 	return m.watchEvents.WithLabelValues(r.Group, r.Version, r.Plural)
 }

@@ -31,7 +31,6 @@ func profiles() http.Handler {
 	return mux
 }
 
-// nonResource serves all non-resource paths.
 func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	page := s.page(req.URL.Path)
 	switch {

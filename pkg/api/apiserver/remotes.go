@@ -86,7 +86,6 @@ func (s *Server) remote(req *http.Request, info *request.RequestInfo) *Remote {
 	return r
 }
 
-// stores reports whether this server stores kinds of the group and version.
 func stores(t *kind.Table, gv schema.GroupVersion) bool {
 	return slices.ContainsFunc(t.All(), func(r *kind.Resource) bool { return r.GroupVersion() == gv })
 }

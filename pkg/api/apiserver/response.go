@@ -68,7 +68,6 @@ func (r *response) Write(b []byte) (int, error) {
 
 func (r *response) Flush() { _ = r.FlushError() }
 
-// FlushError implements flushing for http.ResponseController.
 func (r *response) FlushError() error {
 	r.begin(http.StatusOK)
 	if r.stall != nil {

@@ -89,7 +89,6 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 	return apierrors.NewInternalError(errNoAnswer)
 }
 
-// reviewToken fills in the status of a TokenReview.
 func (s *Server) reviewToken(ctx context.Context, r *authenticationv1.TokenReview) error {
 	if r.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")

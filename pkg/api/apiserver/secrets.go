@@ -21,7 +21,6 @@ type usedSecrets struct {
 	secrets  *kind.Resource
 }
 
-// Secrets implements typedcorev1.SecretsGetter.
 func (u usedSecrets) Secrets(namespace string) typedcorev1.SecretInterface {
 	return patchSecret{usedSecrets: u, namespace: namespace}
 }

@@ -41,7 +41,6 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.
 	h.ServeHTTP(w, req)
 }
 
-// streamParent is the parent of a stream.
 type streamParent struct {
 	s      *Server
 	t      registry.Target

@@ -110,7 +110,6 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectM
 	return p, nil
 }
 
-// writeConverted responds with an object as Table or PartialObjectMetadata.
 func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
 	obj runtime.Object, e *cache.Entry) {
 	if status, ok := obj.(*metav1.Status); ok {
@@ -233,7 +232,6 @@ func writeRow(out writer, row *metav1.TableRow) error {
 	return err
 }
 
-// writePartials responds with a PartialObjectMetadataList.
 func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answer, lm metav1.ListMeta,
 	entries []*cache.Entry) {
 	l := &metav1.PartialObjectMetadataList{

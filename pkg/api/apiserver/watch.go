@@ -28,7 +28,6 @@ import (
 // bookmarkEvery is the interval of bookmarks, as upstream.
 const bookmarkEvery = time.Minute
 
-// watching serves one client's watch.
 type watching struct {
 	s   *Server
 	t   registry.Target

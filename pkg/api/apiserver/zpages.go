@@ -32,7 +32,6 @@ func (s *Server) zpages() http.Handler {
 	})
 }
 
-// page buffers a response.
 type page struct {
 	http.ResponseWriter
 	code int
@@ -45,5 +44,4 @@ func (p *page) Write(text []byte) (int, error) { return p.text.Write(text) }
 
 type flags map[string]string
 
-// GetFlagz implements flagz.Reader.
 func (f flags) GetFlagz() map[string]string { return f }

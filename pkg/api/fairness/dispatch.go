@@ -61,7 +61,6 @@ func (s *Set) dispatch() {
 	}
 }
 
-// enqueue adds a waiter to the flow's queue.
 func (s *Set) enqueue(f *flow) (*waiter, error) {
 	l := f.level
 	switch {

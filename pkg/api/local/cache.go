@@ -74,7 +74,6 @@ func (c *clientCache) Start(ctx context.Context) error {
 	return nil
 }
 
-// WaitForCacheSync waits until the cache has synced.
 func (c *clientCache) WaitForCacheSync(ctx context.Context) bool {
 	return c.cache.WaitFor(ctx, 1) == nil
 }

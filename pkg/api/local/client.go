@@ -53,7 +53,6 @@ func (c *userClient) IsObjectNamespaced(obj runtime.Object) (bool, error) {
 
 func (c *userClient) as(ctx context.Context) context.Context { return request.WithUser(ctx, c.user) }
 
-// target returns the target for an object and a subresource.
 func (c *userClient) target(obj ctrl.Object, subresource string) (registry.Target, error) {
 	row, _, err := c.row(obj)
 	if err != nil {

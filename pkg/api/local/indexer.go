@@ -79,7 +79,6 @@ func (x indexer) get(ns, name string) (any, bool, error) {
 	return o, err == nil, err
 }
 
-// informerIndex returns the cache's name for an index of AddIndexers.
 func informerIndex(k informerKey, name string) string {
 	return fmt.Sprintf("informer:%d:%s:%s", k.form, k.gvk.GroupVersion(), name)
 }

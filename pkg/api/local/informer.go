@@ -74,7 +74,6 @@ func (i *informer) SetWatchErrorHandlerWithContext(toolscache.WatchErrorHandlerW
 	return nil
 }
 
-// HasSyncedChecker is done once the cache has synced.
 func (i *informer) HasSyncedChecker() toolscache.DoneChecker {
 	return synced{i.name, i.cache.Ready()}
 }

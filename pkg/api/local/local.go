@@ -38,7 +38,6 @@ type Clients struct {
 	indexes   map[indexKey]func(ctrl.Object) []string
 }
 
-// indexKey identifies an index in the cache.
 type indexKey struct {
 	storage *kind.Storage
 	name    string
@@ -122,7 +121,6 @@ func schemeOf(t *kind.Table) *runtime.Scheme {
 	return more
 }
 
-// mapperOf returns the REST mapper of a Table.
 func mapperOf(t *kind.Table) meta.RESTMapper {
 	var versions []schema.GroupVersion
 	for _, r := range t.All() {

@@ -21,8 +21,9 @@ const (
 	// maxTopologies is the maximum number of allowed topologies of a storage class: 2,000 equal ones take 1.6 s.
 	maxTopologies = 500
 	// maxWarned is the number of items in a pod's lists, all together, above which the client gets no warnings. To find
-	// overlapping paths, upstream compares all items of a volume: 10,000 take 5 s.
-	maxWarned = 2000
+	// overlapping paths, upstream compares all items of a volume, and warns of each pair: 10,000 items take 5 s, 1,300
+	// with the same path 2.3 s.
+	maxWarned = 500
 )
 
 // lists counts items in the specifications of pods and services, wherever these are in an object.
@@ -45,6 +46,12 @@ func (c *call) checkCost(obj, old client.Object) error {
 				field.ErrorList{field.TooMany(field.NewPath("spec", "hard"), len(q.Spec.Hard), maxItems)})
 		}
 	}
+	if l, ok := obj.(*corev1.LimitRange); ok && limits(l) > maxItems {
+		if was, ok := old.(*corev1.LimitRange); !ok || limits(was) < limits(l) {
+			return apierrors.NewInvalid(c.Resource.GroupKind(), l.Name,
+				field.ErrorList{field.TooMany(field.NewPath("spec", "limits"), limits(l), maxItems)})
+		}
+	}
 	if s, ok := obj.(*storagev1.StorageClass); ok && len(s.AllowedTopologies) > maxTopologies {
 		if was, ok := old.(*storagev1.StorageClass); !ok || len(was.AllowedTopologies) < len(s.AllowedTopologies) {
 			return apierrors.NewInvalid(c.Resource.GroupKind(), s.Name,
@@ -52,6 +59,14 @@ func (c *call) checkCost(obj, old client.Object) error {
 		}
 	}
 	return c.checkLists(obj, old)
+}
+
+// limits counts the limits of a LimitRange for each resource: 48,000 take 1.2 s to validate.
+func limits(l *corev1.LimitRange) (n int) {
+	for _, i := range l.Spec.Limits {
+		n += len(i.Max) + len(i.Min) + len(i.Default) + len(i.DefaultRequest) + len(i.MaxLimitRequestRatio)
+	}
+	return n
 }
 
 // checkLists refuses an object with a list of more than maxItems items in a specification, unless old, which may be

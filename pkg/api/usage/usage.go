@@ -22,8 +22,7 @@ const (
 	// stale is the age at which a reading is discarded. Two new readings are then made, glance apart.
 	stale = time.Minute
 	// glance is the time between the two readings of a node that has none, or only stale ones.
-	glance = time.Second
-	// readTimeout limits one reading.
+	glance      = time.Second
 	readTimeout = 5 * time.Second
 	// readers is the maximum number of nodes read concurrently.
 	readers = 32
@@ -51,7 +50,6 @@ func New(read Reader, log *slog.Logger) *Collector {
 	return &Collector{read: read, log: log, nodes: map[string]*state{}}
 }
 
-// state holds the readings of one node.
 type state struct {
 	turn      chan struct{} // holds a token while a goroutine reads the node
 	mu        sync.Mutex    // guards the fields below

@@ -71,19 +71,35 @@ type bundle struct {
 	process *socket.Client
 	written []string
 	missing []missing
+	stopped bool  // no process runs here
 	err     error // of writing the archive
 }
 
 // missing is an entry that could not be gathered as a whole.
-type missing struct{ name, reason string }
+type missing struct {
+	name, reason string
+	stopped      bool // it is missing because no process runs here
+}
 
-func (b *bundle) miss(name, reason string) { b.missing = append(b.missing, missing{name, reason}) }
+func (b *bundle) miss(name string, err error) {
+	b.stopped = b.stopped || errors.Is(err, socket.ErrNotRunning)
+	// A stopped server refuses connections to its API.
+	stopped := errors.Is(err, socket.ErrNotRunning) || b.stopped && errors.Is(err, unix.ECONNREFUSED)
+	b.missing = append(b.missing, missing{name, string(mask([]byte(err.Error()))), stopped})
+}
 
-// report names what is missing, once for each reason.
+// report names what is missing, once for each reason. If no process runs, it names what the archive has instead of
+// what only a process could add.
 func (b *bundle) report(to io.Writer) {
+	if b.stopped {
+		fmt.Fprintf(to, "coracle is not running here; the archive has %s\n", strings.Join(b.written, ", "))
+	}
 	var reasons []string
 	names := map[string][]string{}
 	for _, m := range b.missing {
+		if m.stopped {
+			continue
+		}
 		if names[m.reason] == nil {
 			reasons = append(reasons, m.reason)
 		}
@@ -102,7 +118,7 @@ func (b *bundle) entry(ctx context.Context, name string, f func(context.Context)
 	defer cancel()
 	data, err := f(ctx)
 	if err != nil {
-		b.miss(name, string(mask([]byte(err.Error()))))
+		b.miss(name, err)
 	}
 	if len(data) > 0 {
 		b.add(name, mask(data))
@@ -114,7 +130,7 @@ func (b *bundle) add(name string, data []byte) {
 		data = append(data[:mostEntry:mostEntry], "\n(cut: too long)\n"...)
 	}
 	if len(data) > b.left {
-		b.miss(name, "the archive is full")
+		b.miss(name, errors.New("the archive is full"))
 		return
 	}
 	b.left -= len(data)

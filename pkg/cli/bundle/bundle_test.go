@@ -220,10 +220,27 @@ func TestABundleOfAMachineOnWhichNothingRuns(t *testing.T) {
 		"status.json", "inspect/cache.json", "metrics/node.txt", "goroutines.txt", "log.txt", "cluster",
 	} {
 		require.Contains(t, files["README.txt"], "- "+missing+": ")
-		require.Contains(t, progress.String(), missing)
 	}
-	require.Equal(t, 1, strings.Count(progress.String(), "  (coracle is not running here"), "each reason once")
+	require.Contains(t, progress.String(), "missing: cluster\n")
 	require.Contains(t, files["options.json"], ":6443")
+}
+
+func TestABundleOfAStoppedClusterSaysWhatItHasInOneLine(t *testing.T) {
+	t.Setenv("PATH", "")
+	server := httptest.NewServer(nil)
+	server.Close() // nothing listens there
+	c := config(t)
+	c.Status = func(io.Writer) error { return socket.ErrNotRunning }
+	require.NoError(t, os.MkdirAll(c.DataDir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(c.DataDir, logFile), []byte("stopped\n"), 0o600))
+	require.NoError(t, os.WriteFile(c.Kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"`+server.URL+
+		`"}}]}`), 0o600))
+	var out, progress bytes.Buffer
+	require.NoError(t, Write(t.Context(), c, &out, &progress))
+	require.Equal(t, "coracle is not running here; the archive has version.json, certificates.txt, options.json, "+
+		"machine.txt, mounts.txt, disks.txt, nftables.txt, log.txt\n", progress.String())
+	require.Contains(t, entries(t, out.Bytes())["README.txt"], "- cluster/pods.json: ")
 }
 
 func TestABundleIsBounded(t *testing.T) {
@@ -238,7 +255,7 @@ func TestABundleIsBounded(t *testing.T) {
 	b.add("a", make([]byte, 60))
 	b.add("b", make([]byte, 60))
 	require.Equal(t, []string{"a"}, b.written)
-	require.Equal(t, []missing{{"b", "the archive is full"}}, b.missing)
+	require.Equal(t, []missing{{name: "b", reason: "the archive is full"}}, b.missing)
 	require.Error(t, Write(t.Context(), config(t), failing{}, io.Discard))
 }
 

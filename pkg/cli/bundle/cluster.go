@@ -23,7 +23,7 @@ const (
 func (b *bundle) cluster(ctx context.Context) {
 	api, err := b.api()
 	if err != nil {
-		b.miss("cluster", err.Error())
+		b.miss("cluster", err)
 		return
 	}
 	b.entry(ctx, "cluster/nodes.json", func(ctx context.Context) ([]byte, error) {

@@ -35,6 +35,38 @@ func (m *Manual) Search(width int, words ...string) (found []Found) {
 	return append(first, found...)
 }
 
+// Titled returns the names of the pages with all words in their name or title.
+func (m *Manual) Titled(words ...string) (names []string) {
+	for _, p := range m.pages {
+		if !slices.ContainsFunc(words, func(word string) bool { return Find(p.Name+" "+p.Title, word) < 0 }) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// About returns what Titled does or, if that is nothing, the tutorial or how-to page that has the words most often, at
+// least twice each.
+func (m *Manual) About(words ...string) []string {
+	if names := m.Titled(words...); len(names) > 0 {
+		return names
+	}
+	most, best := 1, []string(nil)
+	for _, p := range m.pages {
+		if p.Kind != Tutorial && p.Kind != HowTo {
+			continue
+		}
+		times, text := math.MaxInt, strings.ToLower(p.Text)
+		for _, word := range words {
+			times = min(times, strings.Count(text, strings.ToLower(word)))
+		}
+		if times > most {
+			most, best = times, []string{p.Name}
+		}
+	}
+	return best
+}
+
 // Find returns the index of the first word in text that begins with prefix, ignoring case, or -1: "port" finds
 // "ports", but not "support".
 func Find(text, prefix string) int {

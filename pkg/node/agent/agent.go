@@ -209,7 +209,13 @@ func (a *Agent) event(kind, reason, message string) {
 		Kind:       "Node",
 		Name:       a.c.NodeName,
 		UID:        types.UID(a.c.NodeName),
-	}, kind, reason, message)
+	}, kind, reason, "%s", message)
+}
+
+// ReportRemovedTable records an event of the node: another program removed an nftables table, which is written again.
+func (a *Agent) ReportRemovedTable(table, program string) {
+	a.event(corev1.EventTypeWarning, "NetworkRulesRemoved",
+		fmt.Sprintf("The program %q removed the nftables table %s, which is written again", program, table))
 }
 
 func (a *Agent) registered() *corev1.Node {

@@ -141,7 +141,6 @@ func (a *Agent) register(ctx context.Context) error {
 	return err
 }
 
-// labels returns the labels that the agent sets on its node.
 func (a *Agent) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,

@@ -62,7 +62,6 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list writes links to the entries of a directory.
 func list(w http.ResponseWriter, f *os.File) {
 	entries, err := f.ReadDir(maxEntries)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -25,7 +25,6 @@ type usage struct {
 	started   time.Time
 }
 
-// usages returns the usage of all running containers.
 func (s *Server) usages(ctx context.Context) []usage {
 	var out []usage
 	for _, p := range s.c.Pods.Pods() {

@@ -64,7 +64,6 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// run runs a command and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	run := s.running(w, r)
 	if run == nil {

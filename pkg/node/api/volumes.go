@@ -108,7 +108,6 @@ func (s *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// findSnapshot returns the record of a snapshot.
 func (s *Server) findSnapshot(w http.ResponseWriter, r *http.Request) {
 	copying(w, func(func(uint64)) (*storage.Snapshot, error) {
 		found, err := s.c.Pods.Directories().FindSnapshot(r.PathValue("snapshot"))

@@ -56,7 +56,6 @@ type registrations struct {
 	ctx context.Context //nolint:containedctx // of Run: plugins outlive the request that registers them
 }
 
-// Register implements deviceplugin.RegistrationServer.
 func (r *registrations) Register(ctx context.Context, req *deviceplugin.RegisterRequest) (*deviceplugin.Empty, error) {
 	if err := r.m.register(ctx, r.ctx, req); err != nil {
 		r.m.c.Logger.Warn("could not register device plugin", "resource", clip(req.ResourceName), "endpoint",

@@ -11,8 +11,8 @@ import (
 )
 
 // loaded returns what to do about an image that cannot be pulled, if it, or the image with another tag, was loaded
-// into this node from a file: then every pod may use it.
-func (m *Manager) loaded(ctx context.Context, ref string) string {
+// into this node from a file: then every pod may use it. always means that the pod's pull policy is Always.
+func (m *Manager) loaded(ctx context.Context, ref string, always bool) string {
 	all, err := m.images.List(ctx)
 	want, wantErr := reference.ParseDockerRef(ref)
 	if err != nil || wantErr != nil {
@@ -24,6 +24,8 @@ func (m *Manager) loaded(ctx context.Context, ref string) string {
 			have, err := reference.ParseDockerRef(name)
 			switch {
 			case !image.Pinned || err != nil || have.Name() != want.Name():
+			case have.String() == want.String() && !always:
+				return ". The image was loaded into this node meanwhile: the next attempt uses it"
 			case have.String() == want.String():
 				return ". This node has the image, but imagePullPolicy Always, which is the default for the tag latest, asks " +
 					"the registry for it: set imagePullPolicy: IfNotPresent"
@@ -38,16 +40,24 @@ func (m *Manager) loaded(ctx context.Context, ref string) string {
 	return fmt.Sprintf(". This node has %s: name that tag", bounded.Text(other, maxError))
 }
 
+// examples is the repository of the images that this project's examples use. No registry has them.
+const examples = "docker.io/coracle/"
+
 // maxNamed is the number of nodes that a hint names.
 const maxNamed = 3
 
 // hint returns what to do about an image that only other nodes have.
 func (m *Manager) hint(ref string) string {
-	if m.Elsewhere == nil {
-		return ""
+	var nodes []string
+	if m.Elsewhere != nil {
+		nodes = m.Elsewhere(ref)
 	}
-	nodes := m.Elsewhere(ref)
-	if len(nodes) == 0 {
+	switch {
+	case len(nodes) > 0:
+	case strings.HasPrefix(ref, examples):
+		return ". Images of Coracle's examples are not in a registry: run \"make images\" in a clone of its repository, " +
+			"and \"coracle image load dist/images/*.tar\""
+	default:
 		return ""
 	}
 	names := strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")

@@ -132,6 +132,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 		if tagged, ok := named.(reference.Tagged); ok && tagged.Tag() == "latest" {
 			policy = corev1.PullAlways
 		}
+		r.Policy = policy
 	}
 	have, getErr := m.images.Get(ctx, r.Ref)
 	if getErr == nil {
@@ -198,7 +199,7 @@ func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credential
 	if ctx.Err() != nil {
 		return runtime.Image{}, ctx.Err()
 	}
-	why := bounded.Text(err.Error(), maxError) + cmp.Or(m.loaded(ctx, ref), m.hint(ref))
+	why := bounded.Text(err.Error(), maxError) + cmp.Or(m.loaded(ctx, ref, r.Policy == corev1.PullAlways), m.hint(ref))
 	b := m.failed(backOffKey, why)
 	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, why)
 	event(corev1.EventTypeWarning, "Failed", msg)

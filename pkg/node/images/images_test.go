@@ -123,6 +123,28 @@ func TestImageWithAnotherTag(t *testing.T) {
 	require.NotContains(t, message(New(loaded.Images(), ""), "shop"), "This node", "the image may need credentials")
 }
 
+// An image that is loaded while a pull of it fails is used by the next attempt, and the message does not blame the
+// pull policy.
+func TestLoadedWhileAPullFails(t *testing.T) {
+	var rt *fake.Runtime
+	rt = fake.New(fake.Config{Images: []string{}, Pull: func(ctx context.Context, ref string) error {
+		_, err := rt.Images().Load(ctx, strings.NewReader(ref))
+		return errors.Join(err, errors.New("denied"))
+	}})
+	m := New(pinned{rt.Images()}, "")
+	_, err := m.Ensure(t.Context(), Request{Ref: "shop:1"})
+	require.ErrorContains(t, err, "denied. The image was loaded into this node meanwhile: the next attempt uses it")
+}
+
+// No registry has the images of the examples.
+func TestImagesOfExamples(t *testing.T) {
+	m := New(fake.New(fake.Config{
+		Images: []string{}, Pull: func(context.Context, string) error { return errors.New("denied") },
+	}).Images(), "")
+	_, err := m.Ensure(t.Context(), Request{Ref: "coracle/hello"})
+	require.ErrorContains(t, err, "coracle image load dist/images/*.tar")
+}
+
 // pinned are images that were loaded from a file.
 type pinned struct{ runtime.Images }
 

@@ -91,7 +91,6 @@ func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
 type routeKey struct{}
 
-// ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -29,8 +29,7 @@ const (
 // Config configures an Enforcer.
 type Config struct {
 	// Source provides the rules.
-	Source Source
-	// NodeName is the node's name.
+	Source   Source
 	NodeName string
 	// Sandboxes returns the addresses of the pods that an earlier process left, by UID. It may be nil.
 	Sandboxes func() map[string]netip.Addr

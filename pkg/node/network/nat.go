@@ -289,7 +289,6 @@ func (n *Net) sweep(ip netip.Addr) error {
 // leftovers matches tracked connections from or to certain addresses, before or after translation.
 type leftovers func(netip.Addr) bool
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (l leftovers) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return slices.ContainsFunc([]net.IP{f.Forward.SrcIP, f.Forward.DstIP, f.Reverse.SrcIP, f.Reverse.DstIP},
 		func(ip net.IP) bool {

@@ -53,7 +53,6 @@ func appArmor(p *corev1.Pod, c *corev1.Container) *corev1.AppArmorProfile {
 	return nil
 }
 
-// appArmorName returns the runtime's name for a profile.
 func appArmorName(a *corev1.AppArmorProfile) string {
 	switch {
 	case a == nil:

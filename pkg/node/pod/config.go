@@ -34,7 +34,6 @@ type Environment struct {
 	Network network.Network
 	// Policies enforces network policies; may be nil.
 	Policies Policies
-	// Recorder records events.
 	Recorder Recorder
 	Logger   *slog.Logger
 	// Failpoints are for tests.

@@ -14,7 +14,6 @@ const protocolUDP = unix.IPPROTO_UDP
 // any other destination.
 type flows map[Frontend]map[netip.AddrPort]bool
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	to, ok := netip.AddrFromSlice(flow.Forward.DstIP.To4())
 	if !ok || flow.Forward.Protocol != protocolUDP {

@@ -20,7 +20,6 @@ type metrics struct {
 
 // Status describes the last sync.
 type Status struct {
-	// Services is the number of known services.
 	Services int `json:"services"`
 	// Synced is the time of the last successful sync, or zero.
 	Synced time.Time `json:"synced"`

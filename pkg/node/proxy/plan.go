@@ -186,7 +186,6 @@ type portSlice struct {
 	number uint16
 }
 
-// byPort returns the IPv4 slices that have each port.
 func byPort(endpoints []*discoveryv1.EndpointSlice) map[portKey][]portSlice {
 	out := map[portKey][]portSlice{}
 	for _, s := range endpoints {

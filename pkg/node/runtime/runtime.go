@@ -171,8 +171,7 @@ type Container struct {
 	Signal     int  // the signal that ended it, 0 if none
 	OOMKilled  bool // the OOM killer killed one of its processes
 	// Message says why a start failed.
-	Message string
-	// StopSignal is the signal to stop it with.
+	Message    string
 	StopSignal syscall.Signal
 }
 

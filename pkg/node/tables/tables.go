@@ -37,6 +37,8 @@ type Watcher struct {
 	// Tables are restored in this order.
 	Tables []Table
 	Logger *slog.Logger
+	// Removed, if not nil, is called when another program has removed a table.
+	Removed func(table, program string)
 	run.Readiness
 	present map[string]bool // the tables that existed at the last look
 }
@@ -149,6 +151,9 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 		}
 		if who != "" && w.present[t.Name] {
 			w.Logger.Warn("another program removed an nftables table: writing it again", "table", t.Name, "program", who)
+			if w.Removed != nil {
+				w.Removed(t.Name, who)
+			}
 		}
 		if err := t.Restore(ctx); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("table %s: %w", t.Name, err))

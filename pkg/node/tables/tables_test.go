@@ -47,7 +47,9 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	require.NoError(t, write("b"))
 	none := Table{"none", func(context.Context) error { return nil }} // of an agent without network policies
 	var log bytes.Buffer
-	w := &Watcher{Tables: []Table{table("a"), none, table("b")}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	removed := make(chan string, 100)
+	w := &Watcher{Tables: []Table{table("a"), none, table("b")}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Removed: func(table, program string) { removed <- program + " removed " + table }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -76,4 +78,10 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	require.Empty(t, restored)
 	require.Contains(t, log.String(), "another program removed an nftables table")
 	require.NotContains(t, log.String(), "table=none")
+	close(removed)
+	reported := map[string]bool{}
+	for r := range removed {
+		reported[r] = true
+	}
+	require.Equal(t, map[string]bool{"nft removed a": true, "nft removed b": true}, reported)
 }

@@ -41,7 +41,6 @@ func (s *directorySizes) of(volume string) (bytes int64, over bool) {
 	return s.bytes[volume], s.over[volume]
 }
 
-// measure returns the usage of a volume.
 func (d *Directories) measure(ctx context.Context, volume string) (disk.Usage, error) {
 	path, err := d.path(volume)
 	if err != nil {

@@ -50,8 +50,7 @@ type Config struct {
 	// LocalDir holds the directories of volumes provisioned on this node. It is created with the first volume.
 	LocalDir string
 	// Node returns the Node object, nil before registration. A nil function disables the check of node affinity.
-	Node func() *corev1.Node
-	// HostIP is the node's address.
+	Node   func() *corev1.Node
 	HostIP string
 	// Allocatable returns the node's allocatable resources: a resourceFieldRef's value for a missing limit.
 	Allocatable func() corev1.ResourceList

@@ -143,7 +143,7 @@ func slow(t require.TestingT, m *fakeSource, q Query) view {
 
 // For any writes, batches and lost streams: reads return the store's state, and a watch from any retained revision
 // turns the state at that revision into the current one.
-func TestModel(t *testing.T) {
+func TestCacheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
 		c, err := New(Config{

@@ -43,7 +43,7 @@ func kinds() []own.Kind {
 		},
 		{Row: own.Row(own.Definition[*buildbarn.Buildbarn]{
 			Kind: buildbarn.GroupVersion.WithKind("Buildbarn"), Plural: "buildbarns", ShortNames: []string{"bb"},
-			Categories: []string{"coracle", "buildbarn"},
+			Categories: []string{"coracle"},
 			New:        func() *buildbarn.Buildbarn { return &buildbarn.Buildbarn{} },
 			NewList:    func() client.ObjectList { return &buildbarn.BuildbarnList{} },
 			Default:    buildbarn.DefaultFarm, Validate: buildbarn.ValidateFarm,
@@ -61,7 +61,8 @@ func partRow[T any, P part[T]](name, short string, defaults func(P), validate fu
 	}
 	r := own.Row(own.Definition[P]{
 		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short},
-		Categories: []string{"coracle", "buildbarn"},
+		// There is no category "buildbarn": kubectl would read "get buildbarn NAME" as the category and refuse the name.
+		Categories: []string{"coracle"},
 		New:        func() P { return P(new(T)) }, NewList: list, Default: defaults, Validate: validate,
 		Prepare: func(p, old P) {
 			if old == nil && !slices.Contains(p.GetFinalizers(), buildbarn.Finalizer) {

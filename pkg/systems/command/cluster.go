@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -166,7 +167,7 @@ func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	var errs []error
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
 		apis.AddToScheme,
 	} {
 		errs = append(errs, add(scheme))
@@ -180,6 +181,9 @@ func (c Connector) Mapper() meta.RESTMapper {
 	core := corev1.SchemeGroupVersion
 	for _, kind := range []string{"Event", "Service", "Pod", "Secret", "ServiceAccount"} {
 		mapper.Add(core.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	for _, kind := range []string{"Deployment", "StatefulSet", "ReplicaSet"} {
+		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(core.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)

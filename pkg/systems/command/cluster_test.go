@@ -2,13 +2,18 @@ package command
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestConnect(t *testing.T) {
@@ -31,6 +36,21 @@ func TestConnect(t *testing.T) {
 	require.Equal(t, "https://127.0.0.1:1", c.REST.Host)
 	_, err = Connector{}.Connect(filepath.Join(dir, "missing"), "")
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestWorkloads checks that commands can read the workloads of a system's parts.
+func TestWorkloads(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+"clusters": [{"name": "c", "cluster": {"server": "`+server.URL+`"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}]}`), 0o600))
+	c, err := Connector{}.Connect(file, "")
+	require.NoError(t, err)
+	for _, workload := range []ctrl.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.ReplicaSet{}} {
+		err := c.Client.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "missing"}, workload)
+		require.True(t, apierrors.IsNotFound(err), "%T: %v", workload, err)
+	}
 }
 
 func TestUseCluster(t *testing.T) {

@@ -27,6 +27,8 @@ var found = []struct {
 		many(220<<10, container+`,"resources":{"claims":[`, `{"name":"a%d"}`, `]}}]}}`, rising)}, 422},
 	{"items of a volume, 5.1 s", call{"POST", pods + dryRun, jsons, many(330<<10,
 		pod+`,"volumes":[{"name":"v","secret":{"secretName":"a","items":[`, `{"key":"k","path":"p%d"}`, `]}}]}}`, rising)}, 422},
+	{"items of a volume with the same path, 2.3 s", call{"POST", pods + dryRun, jsons, many(48<<10,
+		pod+`,"volumes":[{"name":"v","secret":{"secretName":"a","items":[`, `{"key":"k","path":"p%d"}`, `]}}]}}`, same)}, 201},
 	{"IP families, 3.8 s", call{"POST", services + dryRun, jsons, many(96<<10,
 		`{"metadata":{"name":"new"},"spec":{"ports":[{"port":1}],"ipFamilies":[`, `"IPv4","a%d"`, `]}}`, rising)}, 422},
 	{"an applied list, 1.3 s", asApplied(maps, many(160<<10,
@@ -43,6 +45,10 @@ var found = []struct {
 		many(384<<10, widget+`"either":[`, `{"a":"%[1]d","b":1}`, `]}}`, rising)}, 422},
 	{"a quota of many resources, 8.5 s in its reconciler", call{"POST", "/api/v1/namespaces/work/resourcequotas" + dryRun,
 		jsons, many(1<<20, `{"metadata":{"name":"new"},"spec":{"hard":{`, `"requests.a/b%d":"1"`, `}}}`, rising)}, 422},
+	{"resources of a limit range, 1.2 s", call{"POST", "/api/v1/namespaces/work/limitranges" + dryRun, jsons, many(768<<10,
+		`{"metadata":{"name":"new"},"spec":{"limits":[{"type":"Container","max":{`, `"a/b%d":"1"`, `}}]}}`, rising)}, 422},
+	{"anchors of a YAML document, 1.2 s", call{"POST", maps + dryRun, yamls, strings.ReplaceAll(
+		many(2111<<10, "", "a%[1]d: &a%[1]d 1", "\nz: *a1000000", rising), ",", "\n")}, 413},
 	{"a list as YAML, 2.5 s", call{"GET", maps, yamls + " " + yamls, ""}, 200},
 	{"a custom resource with 200,000 keys, 1.5 s", call{"POST", widgets + dryRun, jsons,
 		many(largest, widget+`"mapped":{`, `"a%d":""`, `}}}`, rising)}, 413},
@@ -56,6 +62,10 @@ var found = []struct {
 		many(150<<10, widget+`"manyRules":[`, `%d`, `]}}`, rising)}, 422},
 	{"a policy about the keys of a map, 2.4 s", call{"POST", maps + dryRun, jsons,
 		many(520<<10, `{"metadata":{"name":"ruled"},"data":{`, `"k%d":""`, `}}`, rising)}, 422},
+	{"a condition of a validating webhook about the keys of a map, 2.9 s", call{"POST", maps + dryRun, jsons,
+		many(520<<10, `{"metadata":{"name":"new","labels":{"for":"validating"}},"data":{`, `"k%d":""`, `}}`, rising)}, 403},
+	{"a condition of a mutating webhook about the keys of a map, 2.9 s", call{"POST", maps + dryRun, jsons,
+		many(520<<10, `{"metadata":{"name":"new","labels":{"for":"mutating"}},"data":{`, `"k%d":""`, `}}`, rising)}, 403},
 }
 
 // forbid creates a policy about the keys of the ConfigMap "ruled", and waits until it applies.
@@ -75,11 +85,24 @@ func (w *world) forbid() {
 		10*time.Millisecond)
 }
 
+// hook creates a webhook of a kind, with a condition about the keys of ConfigMaps that have the kind as a label.
+func (w *world) hook(kind string) {
+	answer := w.send(call{"POST", at("admissionregistration.k8s.io", "v1", kind+"webhookconfigurations"), jsons,
+		`{"metadata":{"name":"keys"},"webhooks":[{"name":"keys.cost.test","admissionReviewVersions":["v1"],` +
+			`"sideEffects":"None","clientConfig":{"url":"https://127.0.0.1:1"},` +
+			`"objectSelector":{"matchLabels":{"for":"` + kind + `"}},"rules":[{"operations":["CREATE"],"apiGroups":[""],` +
+			`"apiVersions":["v1"],"resources":["configmaps"]}],` +
+			`"matchConditions":[{"name":"keys","expression":"!object.data.all(k, k != 'x')"}]}]}`})
+	require.Equal(w.t, http.StatusCreated, answer.Code, "%s", answer.Body)
+}
+
 // TestFound repeats the attacks that were found, each with the size that was the worst.
 func TestFound(t *testing.T) {
 	w := newWorld(t, true)
 	w.define()
 	w.forbid()
+	w.hook("validating")
+	w.hook("mutating")
 	for _, a := range found {
 		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
 			s := w.measure(a.call, most)

@@ -163,7 +163,6 @@ func (c *Controller) run(ctx context.Context, r *engine.Reconciler) error {
 		[]*engine.Reconciler{r}, func() {})
 }
 
-// services returns the reconciler of APIServices.
 func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 	follow := sync.OnceFunc(func() {
 		c.watching.Go(func() {

@@ -137,7 +137,6 @@ func (c *Controller) endpoints() *engine.Reconciler {
 	}
 }
 
-// reconcile checks one APIService.
 func (c *Controller) reconcile(ctx context.Context, env engine.Env, name string, follow func()) (engine.Result, error) {
 	stored := &apiregistrationv1.APIService{}
 	err := env.Cache.Get(ctx, ctrl.ObjectKey{Name: name}, stored)

@@ -8,7 +8,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// budgetRows returns the rows of the group policy.
 func budgetRows() []*kind.Resource {
 	budgets := row[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](gv("policy", "v1"),
 		"poddisruptionbudgets", "poddisruptionbudget",

@@ -94,7 +94,6 @@ var (
 	proxyVerbs   = []string{"create", "delete", "get", "patch", "update"}
 )
 
-// core returns the rows of the core group.
 func core() []*kind.Resource {
 	events := row[corev1.Event, corev1.EventList](gv("", "v1"), "events", "event", event.Strategy, eventFields)
 	events.ShortNames, events.Expires = []string{"ev"}, true
@@ -220,7 +219,6 @@ func podRow() *kind.Resource {
 	return pods
 }
 
-// groups returns the rows of the named groups.
 func groups() []*kind.Resource {
 	deployments := row[appsv1.Deployment, appsv1.DeploymentList](gv("apps", "v1"), "deployments", "deployment",
 		deployment.Strategy, metaFields)

@@ -26,7 +26,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// certificateRows returns the rows of the group certificates.k8s.io.
 func certificateRows() []*kind.Resource {
 	v1 := gv("certificates.k8s.io", "v1")
 	strategy := signingRequests{certificates.Strategy, certificates.Strategy, certificates.Strategy}

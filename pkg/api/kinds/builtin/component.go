@@ -7,7 +7,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// componentStatuses returns the row of ComponentStatus.
 func componentStatuses() *kind.Resource {
 	r := row[corev1.ComponentStatus, corev1.ComponentStatusList](gv("", "v1"), "componentstatuses", "componentstatus",
 		node.Strategy, metaFields)

@@ -93,7 +93,6 @@ func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}), nil
 }
 
-// attachPod returns a handler that attaches to a container's main process.
 func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
@@ -119,7 +118,6 @@ func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}), nil
 }
 
-// forwardPorts returns a handler that connects to ports of a pod.
 func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
@@ -154,7 +152,6 @@ func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.
 	return withoutCredentials(forwarder(on, location, rt, true))
 }
 
-// forwarder returns a handler that forwards requests to location.
 func forwarder(on kind.Connection, location *url.URL, rt http.RoundTripper, upgrade bool) *proxy.UpgradeAwareHandler {
 	h := proxy.NewUpgradeAwareHandler(location, rt, !upgrade, upgrade, responder{on})
 	h.UseLocationHost = true

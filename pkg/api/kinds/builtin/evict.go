@@ -85,7 +85,6 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 	return nil, err
 }
 
-// evictionDeleteOptions returns the delete options of an eviction, including the dry run of the request.
 func evictionDeleteOptions(in *policyv1.Eviction, o metav1.CreateOptions) (metav1.DeleteOptions, error) {
 	d := in.DeleteOptions
 	if d == nil {

@@ -11,7 +11,6 @@ import (
 // ours returns an Extension with Coracle's own kinds that no system defines.
 func ours() own.Extension { return own.Extension{Kinds: snapshotKinds()} }
 
-// extend adds the kinds and subresources of extensions to rows.
 func extend(rows []*kind.Resource, extensions []own.Extension) []*kind.Resource {
 	rows = append(rows, custom.Definitions()) // defines further kinds
 	for _, e := range extensions {

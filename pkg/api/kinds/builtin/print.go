@@ -34,7 +34,6 @@ func printer(r *kind.Resource) *kind.Printer {
 	}}
 }
 
-// scalePrinter prints the Scale of a built-in kind.
 type scalePrinter struct{}
 
 func (scalePrinter) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {

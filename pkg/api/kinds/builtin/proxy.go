@@ -31,7 +31,6 @@ var insecure = &http.Transport{ //nolint:gochecknoglobals // a pool of connectio
 	MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 }
 
-// proxyPod returns a handler that forwards requests to a pod's port.
 func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.Admit(req.Context(), &coreapi.PodProxyOptions{Path: proxyPath(on)}); err != nil {
 		return nil, err

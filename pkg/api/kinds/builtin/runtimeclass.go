@@ -8,7 +8,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// nodeRows returns the rows of the group node.k8s.io.
 func nodeRows() []*kind.Resource {
 	classes := row[nodev1.RuntimeClass, nodev1.RuntimeClassList](gv("node.k8s.io", "v1"), "runtimeclasses", "runtimeclass",
 		runtimeclass.Strategy, metaFields)

@@ -48,7 +48,6 @@ func (s claimStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
 	}
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
 func (claimStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return persistentvolumeclaim.Strategy.GetResetFields()
 }

@@ -22,7 +22,6 @@ import (
 type Webhooks = webhook.ServiceResolver
 
 const (
-	// conversionTimeout limits one call of a conversion webhook.
 	conversionTimeout = 30 * time.Second
 	// maxPage and maxPageSize limit the number and the bytes (counted by sizeOf) of the objects in one conversion
 	// request. This leaves room for objects that grow, within the response limit of pkg/api/webhook. A single larger

@@ -112,7 +112,6 @@ func (p *packed) unpackSchemas() (list []*apiextensionsv1.CustomResourceValidati
 	return list, nil
 }
 
-// DeepCopyObject implements runtime.Object.
 func (p *packed) DeepCopyObject() runtime.Object {
 	out := *p
 	p.ObjectMeta.DeepCopyInto(&out.ObjectMeta)

@@ -227,7 +227,6 @@ func age() apiextensionsv1.CustomResourceColumnDefinition {
 	}
 }
 
-// scaleColumns returns the columns of a kind's Scale.
 func scaleColumns(
 	scale *apiextensionsv1.CustomResourceSubresourceScale,
 ) []apiextensionsv1.CustomResourceColumnDefinition {

@@ -26,7 +26,6 @@ func (s checked) ValidateUpdate(ctx context.Context, o, old runtime.Object) fiel
 	return s.Strategy.ValidateUpdate(ctx, withoutUnselectable(o), old)
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
 func (s checked) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if r, ok := s.Strategy.(rest.ResetFieldsStrategy); ok {
 		return r.GetResetFields()

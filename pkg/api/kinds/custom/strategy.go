@@ -207,7 +207,6 @@ func (s *strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{s.v.apiVersion(): fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
 }
 
-// statusStrategy is the strategy for the status subresource.
 type statusStrategy struct{ *strategy }
 
 func (s *statusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
@@ -249,7 +248,7 @@ func (v *version) apiVersion() fieldpath.APIVersion {
 }
 
 // maxRules limits the processor time to validate an object, in which CEL rules may take most: a rule about all items
-// of a list takes time quadratic in its length, as a policy's (see admission's maxPolicies).
+// of a list takes time quadratic in its length, as a policy's (see admission's maxCEL).
 const maxRules = 500 * time.Millisecond
 
 // withinCPU returns the errors of a validation within maxRules.

@@ -240,7 +240,6 @@ func (s *strategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath
 	}
 }
 
-// statusStrategy is the strategy of the status subresource.
 type statusStrategy[T, S any, P withStatus[T]] struct{ *strategy[T, S, P] }
 
 // PrepareForUpdate preserves the old object except for its status and managed fields.

@@ -95,7 +95,6 @@ type server struct {
 	s *Server
 }
 
-// List implements v1.PodResourcesListerServer.
 func (v *server) List(context.Context, *v1.ListPodResourcesRequest) (*v1.ListPodResourcesResponse, error) {
 	out := &v1.ListPodResourcesResponse{}
 	for _, p := range v.s.c.Pods.Pods() {
@@ -106,7 +105,6 @@ func (v *server) List(context.Context, *v1.ListPodResourcesRequest) (*v1.ListPod
 	return out, nil
 }
 
-// Get implements v1.PodResourcesListerServer.
 func (v *server) Get(_ context.Context, r *v1.GetPodResourcesRequest) (*v1.GetPodResourcesResponse, error) {
 	p, ok := v.s.c.Pods.Find(r.PodNamespace, r.PodName, "")
 	if !ok {
@@ -191,7 +189,6 @@ type alpha struct {
 	s *Server
 }
 
-// List implements v1alpha1.PodResourcesListerServer.
 func (a *alpha) List(context.Context, *v1alpha1.ListPodResourcesRequest) (*v1alpha1.ListPodResourcesResponse, error) {
 	out := &v1alpha1.ListPodResourcesResponse{}
 	for _, p := range a.s.c.Pods.Pods() {

@@ -137,7 +137,6 @@ type signals struct {
 	from    atomic.Pointer[string] // logind's unique bus name, nil until known
 }
 
-// DeliverSignal implements dbus.SignalHandler.
 func (s *signals) DeliverSignal(_, _ string, signal *dbus.Signal) {
 	from := s.from.Load()
 	switch {

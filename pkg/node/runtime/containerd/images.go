@@ -243,7 +243,6 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	return dirs, nil
 }
 
-// Usage implements runtime.Images.
 func (i *images) Usage(ctx context.Context) (bytes, inodes uint64, err error) {
 	ctx = i.runtime.engine.in(ctx)
 	layers := i.runtime.engine.SnapshotService(snapshotter)

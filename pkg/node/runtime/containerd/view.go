@@ -23,7 +23,6 @@ func (i *images) View(ctx context.Context, name, ref string) ([]string, error) {
 	return i.hold(ctx, view(name), img)
 }
 
-// Unview implements runtime.Images.
 func (i *images) Unview(ctx context.Context, name string) error {
 	in := i.runtime.engine.in(ctx)
 	layers := i.runtime.engine.SnapshotService(snapshotter)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -45,8 +47,9 @@ const runUsage = "coracle run NAME --image IMAGE [--wait] [-- ARGS...]"
 func (k commands) run() *cobra.Command {
 	var o RunOptions
 	cmd := &cobra.Command{
-		Use:   "run NAME --image IMAGE [--wait] [-- ARGS...]",
-		Short: "Run a container to completion, as a task",
+		Use:        "run NAME --image IMAGE [--wait] [-- ARGS...]",
+		Short:      "Run a container to completion, as a task",
+		SuggestFor: []string{"cron", "schedule"},
 		Example: `  coracle run hello --image busybox:1.36 --wait -- echo hello
   coracle run build --image busybox:1.36 --retries 3 --timeout 10m --cpu 500m --memory 64Mi -- make
   coracle run render --image busybox:1.36 --array 100 --parallelism 8 -- sh -c 'echo frame $TASK_INDEX'
@@ -126,7 +129,7 @@ func runFlags(f *pflag.FlagSet, o *RunOptions) {
 	f.StringArrayVar(&o.After, "after", nil,
 		"start only after this task has succeeded: TASK, TASK:failed or TASK:ended; may be repeated")
 	f.BoolVar(&o.EveryNode, "every-node", false, "run it once on each node")
-	f.BoolVar(&o.Template, "template", false, "do not run it now; `coracle run --from NAME` does")
+	f.BoolVar(&o.Template, "template", false, "do not run it now; \"coracle run --from NAME\" does")
 	f.StringArrayVar(&o.Parameters, "param", nil,
 		"a parameter of the template or schedule, NAME or NAME=DEFAULT: a variable of the environment; may be repeated")
 	f.StringVar(&o.From, "from", "", "run the task of this template or schedule now")
@@ -180,7 +183,11 @@ func (k commands) logs() *cobra.Command {
 		}
 		names, err := k.Names(args, taskKind)
 		if err != nil {
-			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, args[0])
+			pods := args[0]
+			if kind, name, _ := strings.Cut(pods, "/"); kind == "worker" || kind == "workers" {
+				pods = "-l " + workers.LabelWorker + "=" + name
+			}
+			return fmt.Errorf("%w; the logs of pods are in `coracle ctl logs %s`", err, pods)
 		}
 		return c.Logs(ctx, names[0], o, os.Stdout)
 	})

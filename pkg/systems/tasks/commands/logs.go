@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // LogOptions are the options of `coracle logs`.
@@ -28,6 +29,10 @@ type LogOptions struct {
 // Logs copies the output of a task's attempt to out. The attempt's node keeps the output until the task is deleted.
 func (c cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Writer) error {
 	t, err := c.getTask(ctx, name)
+	if errors.Is(err, errNoTask) {
+		return fmt.Errorf("%w; the output of a pod is in `coracle ctl logs -n %[2]s %[3]s`, of a worker in `coracle ctl "+
+			"logs -n %[2]s -l %[4]s=%[3]s`", err, c.Namespace, name, workers.LabelWorker)
+	}
 	if err != nil {
 		return err
 	}

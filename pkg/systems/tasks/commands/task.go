@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,12 +26,13 @@ func failed(name, reason string, code int) error {
 var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
 	fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
 
+var errNoTask = errors.New("there is no task")
+
 func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) {
 	t := &tasks.Task{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no task %[1]s in namespace %[2]s: `coracle ps -a` lists tasks; the output of a "+
-			"worker is in `coracle ctl logs -n %[2]s -l workers.coracle.dev/worker=%[1]s`", name, c.Namespace)
+		return nil, fmt.Errorf("%w %s in namespace %s: `coracle ps -a` lists tasks", errNoTask, name, c.Namespace)
 	}
 	return t, err
 }

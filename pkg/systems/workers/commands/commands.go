@@ -56,7 +56,8 @@ func (k commands) send() *cobra.Command {
 func (k commands) convert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert -f FILE",
-		Short: "Convert Containers, ReplicaSets and Services of an in-process mini Kubernetes, and print the result",
+		Short: "Print manifests of the in-process mini Kubernetes as Workers",
+		Long:  "Converts Containers, ReplicaSets and Services of the in-process mini Kubernetes to Workers, and prints them.",
 		Args:  command.Exactly(0, "-f FILE", "filename"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
@@ -70,7 +71,7 @@ func (k commands) convert() *cobra.Command {
 func (k commands) applyLegacy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply-legacy -f FILE",
-		Short: "Convert manifests of an in-process mini Kubernetes, and apply the result",
+		Short: "Apply manifests of the in-process mini Kubernetes as Workers",
 		Args:  command.Exactly(0, "-f FILE", "filename"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")

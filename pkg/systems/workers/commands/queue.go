@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
@@ -34,6 +36,9 @@ func (k commands) queue() *cobra.Command {
 		Example: `  coracle queue orders list --state dead
   coracle queue orders redrive`,
 		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 && !slices.Contains(queueVerbs, args[1]) {
+				return fmt.Errorf("%q is not list, show, purge or redrive: %s", args[1], queueUsage)
+			}
 			most := map[string]int{"list": 2, "show": 3, "purge": 2, "redrive": 3}
 			if len(args) < 2 || len(args) > most[args[1]] || args[1] == "show" && len(args) < 3 {
 				return errors.New(queueUsage)
@@ -44,7 +49,11 @@ func (k commands) queue() *cobra.Command {
 	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, 'in flight' or dead; purge: only dead messages")
 	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "json or yaml instead of a table")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
-		o.Worker, o.Verb = args[0], args[1]
+		names, err := k.Names(args[:1], "worker")
+		if err != nil {
+			return err
+		}
+		o.Worker, o.Verb = names[0], args[1]
 		if len(args) == 3 {
 			o.ID = args[2]
 		}
@@ -90,7 +99,7 @@ func (c cluster) Queue(ctx context.Context, o QueueOptions, out io.Writer) error
 	if o.Output != "" {
 		return command.PrintAs(out, o.Output, &change)
 	}
-	_, err := fmt.Fprintf(out, "%d messages %s the queue of worker %s\n", change.Messages, done, o.Worker)
+	_, err := fmt.Fprintf(out, "%s %s the queue of worker %s\n", count.Of(change.Messages, "message"), done, o.Worker)
 	return err
 }
 

@@ -47,7 +47,11 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		"worker":   "services",
 	}[kind]
 	if !ok || resource == "" || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("%q is not pod/NAME or service/NAME", o.Target)
+		hint := ""
+		if !ok && name == "" && kind != "" {
+			hint = fmt.Sprintf(": for a worker it is service/%s", kind)
+		}
+		return fmt.Errorf("%q is not pod/NAME or service/NAME%s", o.Target, hint)
 	}
 	base, _, err := rest.DefaultServerUrlFor(c.REST)
 	if err != nil {

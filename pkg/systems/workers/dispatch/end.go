@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
@@ -48,7 +49,8 @@ func (s *state) end(m queue.Message, pod string, o workers.Outcome) func() {
 			s.forward()
 			return
 		}
-		s.event(corev1.EventTypeWarning, "MessageDead", "Message %s is dead after %d attempts: %s", m.ID, m.Attempts, why)
+		s.event(corev1.EventTypeWarning, "MessageDead", "Message %s is dead after %s: %s", m.ID,
+			count.Of(m.Attempts, "attempt"), why)
 	}
 }
 
@@ -57,7 +59,8 @@ func (s *state) lost(m queue.Message, why string) {
 	s.mu.Lock()
 	s.counts.dropped++
 	s.mu.Unlock()
-	s.event(corev1.EventTypeWarning, "MessageLost", "Message %s was dropped after %d attempts: %s", m.ID, m.Attempts, why)
+	s.event(corev1.EventTypeWarning, "MessageLost", "Message %s was dropped after %s: %s", m.ID,
+		count.Of(m.Attempts, "attempt"), why)
 	s.d.c.Logger.Info("message dropped", "queue", s.key.String(), "id", m.ID, "attempts", m.Attempts, "reason", why)
 }
 
@@ -127,7 +130,7 @@ func (s *state) bury(id string, to *workers.Worker) error {
 	if !ok || m.State != queue.Dead {
 		return nil
 	}
-	why := fmt.Sprintf("%s after %d attempts", m.Error, m.Attempts)
+	why := fmt.Sprintf("%s after %s", m.Error, count.Of(m.Attempts, "attempt"))
 	letter := Message{Message: queue.Message{
 		ID: m.ID, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Payload: m.Payload,
 	}}

@@ -203,14 +203,22 @@ func (h Handler) result(ctx context.Context, m *Message) answer {
 	case err != nil:
 		text := err.Error()
 		a = answer{
-			Head:    frame.Head{Kind: frame.Failure, ID: m.ID, ErrorType: strings.TrimPrefix(fmt.Sprintf("%T", err), "*")},
+			Head:    frame.Head{Kind: frame.Failure, ID: m.ID, ErrorType: errorType(err)},
 			payload: []byte(text[:min(len(text), MaxPayload)]),
 		}
-		a.ErrorType = a.ErrorType[:min(len(a.ErrorType), 256)]
 	case json.Valid(reply):
 		a.ContentType = "application/json"
 	}
 	return a
+}
+
+// errorType returns the name of an error's type, unless it is a type of the standard library that says nothing.
+func errorType(err error) string {
+	name := strings.TrimPrefix(fmt.Sprintf("%T", err), "*")
+	if strings.HasPrefix(name, "errors.") || strings.HasPrefix(name, "fmt.") {
+		return ""
+	}
+	return name[:min(len(name), 256)]
 }
 
 func (l *loop) handle(ctx context.Context, m *Message) {

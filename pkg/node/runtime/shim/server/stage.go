@@ -36,7 +36,6 @@ type bind struct {
 	forMount  string // path in the container, for errors
 }
 
-// startOnStage creates and starts the container.
 func (c *container) startOnStage() error {
 	s := &stage{c: c}
 	defer s.close()
