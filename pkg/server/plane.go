@@ -145,8 +145,8 @@ func (p *plane) serving() (list []run.Component) {
 		if s.Serve != nil {
 			list = append(list, s.Serve(system.Server{
 				Name: p.process.NodeName, Dir: dir, Client: p.client(user.APIServerUser, user.SystemPrivilegedGroup),
-				Connect: p.nodes.Connect, Alone: p.store.Alone, Metrics: p.process.metrics.plane,
-				Log: component(p.process.log, s.Name),
+				Connect: p.nodes.Connect, Alone: p.store.Alone, NATSContext: p.process.NATSContext,
+				Metrics: p.process.metrics.plane, Log: component(p.process.log, s.Name),
 			}))
 		}
 	}

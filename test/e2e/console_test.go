@@ -24,15 +24,17 @@ import (
 
 // notRun are the commands of `console` blocks that console.sh does not run, by their first words, and why.
 var notRun = map[string]string{
-	"dpkg -i":                 "installs on the machine itself; make machine does it on virtual machines",
-	"apt purge":               "the same",
-	"systemctl enable":        "needs systemd; make machine does it",
-	"journalctl":              "the same",
-	"sh install.sh":           "installs on the machine itself; hack/release/test.sh does it below another root",
-	"sudo sh install.sh":      "the same",
-	"make":                    "builds what this test runs, or runs all tests",
-	"kind":                    "another program, which needs Docker",
-	"coracle start --contain": "needs a containerd that runs on the machine; make upstream tests it",
+	"dpkg -i":                      "installs on the machine itself; make machine does it on virtual machines",
+	"apt purge":                    "the same",
+	"systemctl enable":             "needs systemd; make machine does it",
+	"journalctl":                   "the same",
+	"sh install.sh":                "installs on the machine itself; hack/release/test.sh does it below another root",
+	"sudo sh install.sh":           "the same",
+	"make":                         "builds what this test runs, or runs all tests",
+	"kind":                         "another program, which needs Docker",
+	"coracle start --contain":      "needs a containerd that runs on the machine; make upstream tests it",
+	"nats context":                 "another program",
+	"coracle start --nats-context": "needs NATS servers; TestMessagesInNATS starts with such a file",
 	"coracle image load dist/images-examples":                "TestExamples loads the same files",
 	"coracle ctl apply -f manifests/examples/guestbook.yaml": "TestExamples applies it",
 }

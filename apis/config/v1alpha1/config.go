@@ -94,6 +94,9 @@ type Server struct {
 	REST
 	LoadBalancing
 	Ingress
+	// NATSContext is the absolute path of a file of `nats context save`: the NATS servers with the messages of workers
+	// whose delivery.store is NATS. It is read at each new connection. Empty means none.
+	NATSContext string
 	// MergeKubeconfig also writes a context named coracle to ~/.kube/config.
 	MergeKubeconfig bool
 }

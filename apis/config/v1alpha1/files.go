@@ -25,6 +25,7 @@ func (s *Server) files() []file {
 		{"requestheader-client-ca-file", &s.RequestHeaderCA},
 		{"service-account-signing-key-file", &s.AccountSigningKey},
 		{"encryption-provider-config", &s.EncryptionConfig},
+		{"nats-context", &s.NATSContext},
 	}
 	if s.AuditLogPath != StandardOutput {
 		all = append(all, file{"audit-log-path", &s.AuditLogPath})

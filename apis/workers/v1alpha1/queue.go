@@ -107,6 +107,9 @@ type Queue struct {
 	Promise        Promise `json:"promise,omitempty"`
 	MaxAttempts    int32   `json:"maxAttempts,omitempty"`
 	DeadLetter     string  `json:"deadLetter,omitempty"`
+	// Stream identifies the stream with the worker's messages; empty means that the server's disk has them. Pods do not
+	// need it.
+	Stream string `json:"-"`
 }
 
 // Timeout returns how long the program may take for a message.
@@ -212,6 +215,9 @@ func QueueOf(w *Worker) *Queue {
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path
+	}
+	if w.Spec.Delivery.Store == StoreNATS {
+		q.Stream = string(w.UID)
 	}
 	return q
 }

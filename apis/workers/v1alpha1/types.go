@@ -152,7 +152,21 @@ type WorkerDelivery struct {
 	// AtLeastOnce. If it is unset or the worker does not exist, such messages stay in the queue as dead: 1000 of them or
 	// 16 MiB, then the oldest are dropped.
 	DeadLetter string `json:"deadLetter,omitempty"`
+	// Store is where accepted messages are kept: Local (default) or NATS. Only with AtLeastOnce. It cannot be changed.
+	Store Store `json:"store,omitempty"`
 }
+
+// Store is where a queue's accepted messages are kept.
+type Store string
+
+// Stores.
+const (
+	// StoreLocal is the disk of the server that keeps the queue.
+	StoreLocal Store = "Local"
+	// StoreNATS is a JetStream stream of the NATS servers in the server's option nats-context. Another server can keep the
+	// queue when the server that kept it is lost.
+	StoreNATS Store = "NATS"
+)
 
 // WorkerStatus is the observed state of a Worker.
 type WorkerStatus struct {
@@ -174,10 +188,12 @@ type WorkerStatus struct {
 	LastMessageTime *metav1.Time `json:"lastMessageTime,omitempty"`
 	// QueueServer is the name of the server that keeps the queue.
 	QueueServer string `json:"queueServer,omitempty"`
+	// QueueFailure is why the queue takes no messages now that must be kept.
+	QueueFailure string `json:"queueFailure,omitempty"`
 	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
-	// Conditions has the condition Ready: a pod is ready, or none is needed; and DeadLetter, if one is set: the worker
-	// exists.
+	// Conditions has the condition Ready: a pod is ready, or none is needed; DeadLetter, if one is set: the worker
+	// exists; and Queue, with the store NATS: the stream can be written.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -189,4 +205,6 @@ const (
 	ConditionReady = "Ready"
 	// ConditionDeadLetter is the type of the condition that is false if the dead-letter worker does not exist.
 	ConditionDeadLetter = "DeadLetter"
+	// ConditionQueue is the type of the condition that is false if the queue's store cannot be written.
+	ConditionQueue = "Queue"
 )

@@ -266,9 +266,15 @@ func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
 		if d.DeadLetter != "" {
 			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, "may only be set with AtLeastOnce"))
 		}
+		if d.Store != "" {
+			errs = append(errs, field.Invalid(path.Child("store"), d.Store, "may only be set with AtLeastOnce"))
+		}
 		return errs
 	case AtLeastOnce:
 		errs := between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))
+		if d.Store != "" && d.Store != StoreLocal && d.Store != StoreNATS {
+			errs = append(errs, field.NotSupported(path.Child("store"), d.Store, []Store{StoreLocal, StoreNATS}))
+		}
 		if d.DeadLetter == "" {
 			return errs
 		}

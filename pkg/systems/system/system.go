@@ -63,9 +63,11 @@ type Server struct {
 	// Connect returns the base URL of a node's API and a transport that authenticates to it.
 	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
 	// Alone reports whether no other server can use the store.
-	Alone   func() bool
-	Metrics prometheus.Registerer
-	Log     *slog.Logger
+	Alone func() bool
+	// NATSContext is the path of a file of `nats context save`; empty if there is none.
+	NATSContext string
+	Metrics     prometheus.Registerer
+	Log         *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

@@ -48,6 +48,9 @@ func (s sender) managed(req *http.Request) (any, error) {
 		return nil, err
 	}
 	k, path := queue.Key{Namespace: namespace, Worker: name}, s.on.Path()
+	if err := s.dispatch.Open(k, workers.QueueOf(worker)); err != nil {
+		return nil, refused(address{key: k}, err)
+	}
 	id := ""
 	if len(path) > 0 {
 		id = path[0]

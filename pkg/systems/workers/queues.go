@@ -33,7 +33,11 @@ func (q *queues) Name() string { return "message-queues" }
 
 // Run implements run.Component.
 func (q *queues) Run(ctx context.Context) (err error) {
-	c := queue.Config{Logger: q.host.Log, Reserve: diskReserve}
+	nats := &queue.NATS{Context: q.host.NATSContext, Name: "coracle " + q.host.Name}
+	defer nats.Close()
+	c := queue.Config{
+		Logger: q.host.Log, Reserve: diskReserve, NATS: nats, Changed: func(k queue.Key) { q.dispatch.Changed(k) },
+	}
 	if q.host.Dir != "" {
 		c.File = filepath.Join(q.host.Dir, queuesFile)
 	}

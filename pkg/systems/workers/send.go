@@ -59,8 +59,10 @@ func refused(a address, err error) error {
 	switch {
 	case errors.Is(err, queue.ErrFull):
 		text = fmt.Sprintf("queue %s is full: it has at most %d messages and 64 MiB", a.key, a.config.Limit)
-	case errors.Is(err, queue.ErrClosed):
+	case errors.Is(err, queue.ErrClosed), errors.Is(err, queue.ErrUnavailable):
 		f = workers.NoReceiver
+	case errors.Is(err, queue.ErrTooLarge):
+		return apierrors.NewRequestEntityTooLargeError(text)
 	}
 	return failed(f, f.Code(), text)
 }

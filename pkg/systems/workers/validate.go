@@ -32,8 +32,15 @@ func validate(w *workers.Worker) field.ErrorList {
 	return errs
 }
 
-// validateUpdate validates an update. All fields may change.
-func validateUpdate(w, _ *workers.Worker) field.ErrorList { return validate(w) }
+// validateUpdate validates an update. The messages of a queue cannot change their store.
+func validateUpdate(w, old *workers.Worker) field.ErrorList {
+	errs := validate(w)
+	if is := w.Spec.Delivery.Store; (is == workers.StoreNATS) != (old.Spec.Delivery.Store == workers.StoreNATS) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "delivery", "store"), is,
+			"cannot be changed: delete the worker, once its queue is empty, and create it again"))
+	}
+	return errs
+}
 
 var (
 	inContainer = regexp.MustCompile(`^spec\.containers\[(\d+)\]`)

@@ -82,6 +82,7 @@ func Plan(o Observed, now time.Time) Actions {
 	}
 	ready(w, s, conflict, waiting(o.Pods))
 	deadLetter(w, s, o.NoDeadLetter)
+	queue(w, s)
 	return a
 }
 
@@ -234,6 +235,22 @@ func deadLetter(w *workers.Worker, s *workers.WorkerStatus, missing bool) {
 	if missing {
 		c.Status, c.Reason = metav1.ConditionFalse, "NoWorker"
 		c.Message = "worker " + name + " does not exist: messages that fail stay in the queue as dead until it does"
+	}
+	meta.SetStatusCondition(&s.Conditions, c)
+}
+
+// queue sets the condition of a worker whose messages are not on its server's disk.
+func queue(w *workers.Worker, s *workers.WorkerStatus) {
+	if w.Spec.Delivery.Store != workers.StoreNATS {
+		meta.RemoveStatusCondition(&s.Conditions, workers.ConditionQueue)
+		return
+	}
+	c := metav1.Condition{
+		Type: workers.ConditionQueue, Status: metav1.ConditionTrue, Reason: "StreamWritable",
+		ObservedGeneration: w.Generation, Message: "the NATS stream coracle-" + string(w.UID) + " keeps the messages",
+	}
+	if s.QueueFailure != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "StreamUnavailable", s.QueueFailure
 	}
 	meta.SetStatusCondition(&s.Conditions, c)
 }

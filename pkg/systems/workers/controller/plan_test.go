@@ -114,6 +114,20 @@ func TestDeadLetterCondition(t *testing.T) {
 	require.Nil(t, meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionDeadLetter))
 }
 
+func TestQueueCondition(t *testing.T) {
+	w := newWorker(func(s *workers.WorkerSpec) {
+		s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, Store: workers.StoreNATS}
+	})
+	w.Status.QueueFailure = "no servers available"
+	c := meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	require.Equal(t, "no servers available", c.Message)
+	w.Status.QueueFailure = ""
+	require.True(t, meta.IsStatusConditionTrue(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue))
+	w.Spec.Delivery.Store = workers.StoreLocal
+	require.Nil(t, meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue))
+}
+
 func TestPlan(t *testing.T) {
 	w := newWorker(nil)
 	before := w.DeepCopy()

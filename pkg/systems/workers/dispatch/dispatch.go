@@ -190,6 +190,9 @@ func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) (a
 	}
 	s.last = now
 	s.mu.Unlock()
+	if c.Stream != "" {
+		d.c.Queues.Place(k, c.Stream)
+	}
 	added := d.c.Queues.Append(k, queue.Limits{Messages: int(c.Limit)}, msgs)
 	return func() []error {
 		errs := added()
@@ -216,6 +219,25 @@ func (s *state) accepted(list []Message, errs []error) {
 			delete(s.waits, list[i].ID)
 		}
 	}
+	s.kickLocked()
+	s.changed()
+}
+
+// Open has the queue's messages read if they are in a stream that this server does not keep yet, and returns why they
+// cannot be read.
+func (d *Dispatcher) Open(k queue.Key, c *workers.Queue) error {
+	if c.Stream == "" {
+		return nil
+	}
+	d.state(k)
+	return d.c.Queues.Place(k, c.Stream)()
+}
+
+// Changed has the messages delivered that the queue has read from its stream, and its failure published.
+func (d *Dispatcher) Changed(k queue.Key) {
+	s := d.state(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.kickLocked()
 	s.changed()
 }

@@ -109,6 +109,10 @@ func (s *state) move() {
 		if to == nil {
 			return // its addition has the messages moved
 		}
+		if at := to.Status.QueueServer; at != "" && at != s.d.c.Server && workers.QueueOf(to).Stream != "" {
+			time.AfterFunc(forwardRetry, s.forward) // only that server may write the stream
+			return
+		}
 		for _, m := range list {
 			after = m.Seq
 			if err := s.bury(m.ID, to); err != nil {

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
@@ -116,6 +117,10 @@ func (d *Dispatcher) setWorker(w *workers.Worker) {
 	}
 	d.mu.Unlock()
 	st := &w.Status
+	if c := workers.QueueOf(w); c.Stream != "" && st.QueueServer == d.c.Server {
+		s = d.state(k)
+		d.c.Queues.Place(k, c.Stream)
+	}
 	if s == nil && (st.Depth != 0 || st.Delayed != 0 || st.InFlight != 0 || st.Dead != 0) && st.QueueServer == d.c.Server {
 		s = d.state(k) // corrects what an earlier process has published
 	}
@@ -160,6 +165,7 @@ func (d *Dispatcher) workerGone(w *workers.Worker) {
 	}
 	depth := d.c.Queues.Depth(s.key)
 	n := s.purge(false)
+	d.c.Queues.Discard(s.key)
 	s.mu.Lock()
 	s.deleted = true
 	s.counts.dropped += uint64(n)
@@ -180,6 +186,8 @@ const (
 	publishSoon  = 100 * time.Millisecond
 	publishEvery = 500 * time.Millisecond
 	publishRetry = 2 * time.Second
+
+	maxFailure = 512 // bytes
 )
 
 // publisher writes the numbers of a queue to the status of its worker. The state's lock guards it.
@@ -241,6 +249,9 @@ func (s *state) publish() {
 
 // write writes the status if it differs from the worker's.
 func (s *state) write(w *workers.Worker, last time.Time) error {
+	if at := w.Status.QueueServer; w.Spec.Delivery.Store == workers.StoreNATS && at != "" && at != s.d.c.Server {
+		return nil // another server has taken the queue over
+	}
 	depth := s.d.c.Queues.Depth(s.key)
 	is := w.Status
 	status := map[string]any{}
@@ -253,6 +264,13 @@ func (s *state) write(w *workers.Worker, last time.Time) error {
 	set("delayed", is.Delayed, depth.Delayed)
 	set("inFlight", is.InFlight, depth.InFlight)
 	set("dead", is.Dead, depth.Dead)
+	failure := ""
+	if depth.Failure != nil {
+		failure = bounded.Text(depth.Failure.Error(), maxFailure)
+	}
+	if failure != is.QueueFailure {
+		status["queueFailure"] = failure
+	}
 	if r := w.Spec.Scale; r != nil && !last.IsZero() {
 		step := workers.LastMessageStep(time.Duration(r.IdleSeconds) * time.Second)
 		if at := is.LastMessageTime; at == nil || last.Sub(at.Time) >= step {

@@ -7,11 +7,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-func (l *Local) claimed(q *list, e *entry) Message {
+func (q *list) claimed(e *entry) Message {
 	q.leave(e)
 	e.State = InFlight
 	q.flight++
-	return l.filled(e)
+	return e.filled()
 }
 
 // Claim implements Queues.
@@ -32,7 +32,7 @@ func (l *Local) Claim(k Key, pod string) (Message, bool) {
 	}
 	e.Attempts++
 	l.changed(e)
-	return l.claimed(q, e), true
+	return q.claimed(e), true
 }
 
 // ripen makes delayed entries wait that are due.
@@ -57,7 +57,7 @@ func (l *Local) Overdue(k Key) (list []Message) {
 		if e == nil || e.Expires.After(now) {
 			break
 		}
-		list = append(list, l.claimed(q, e))
+		list = append(list, q.claimed(e))
 	}
 	return list
 }
@@ -152,7 +152,7 @@ func (l *Local) Retarget(k Key, pod string) (returned []Message) {
 	}
 	for _, e := range list {
 		if !e.Durable {
-			returned = append(returned, l.claimed(q, e))
+			returned = append(returned, q.claimed(e))
 			continue
 		}
 		q.leave(e)

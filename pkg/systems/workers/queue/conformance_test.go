@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -58,28 +60,42 @@ func claim(t require.TestingT, q Queues, id, pod string) Message {
 
 // TestConformance runs the suite of Queues against each implementation, with durable messages and with others.
 func TestConformance(t *testing.T) {
-	for name, durable := range map[string]bool{"durable": true, "in memory": false} {
+	servers := startNATS(t, func(o *server.Options) { o.MaxPayload = maxBytes/4 + headerRoom })
+	for name, begin := range map[string]func(*testing.T) Queues{
+		"in a file": func(t *testing.T) Queues {
+			l := open(t, t.TempDir(), nil)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			return l
+		},
+		"in memory": func(t *testing.T) Queues { return open(t, "", nil) },
+		"in NATS": func(t *testing.T) Queues {
+			servers.fresh()
+			h, other := servers.home(nil), Key{Namespace: "ns", Pod: "p"}
+			h.Place(other, "other-"+servers.id)
+			t.Cleanup(func() {
+				h.Discard(k)
+				h.Discard(other)
+				require.NoError(t, h.close())
+			})
+			h.until(t, "")
+			return h
+		},
+	} {
 		for what, test := range map[string]func(*testing.T, Queues, bool){
 			"order": conformsOrder, "delay": conformsDelay,
 			"return": conformsReturn, "dead": conformsDead, "expiry": conformsExpiry,
 			"targets": conformsTargets, "bounds": conformsBounds, "list": conformsList,
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
-				dir := ""
-				if durable {
-					dir = t.TempDir()
-				}
-				l := open(t, dir, nil)
-				defer func() { require.NoError(t, l.Close()) }()
-				test(t, l, durable)
+				test(t, begin(t), name != "in memory")
 			})
 		}
 	}
 }
 
 func conformsOrder(t *testing.T, q Queues, durable bool) {
-	_, ok := q.Claim(k, "p")
-	require.False(t, ok)
+	left, ok := q.Claim(k, "p")
+	require.False(t, ok, "%+v", left)
 	add(t, q, message("1", durable), message("2", durable))
 	add(t, q, message("3", durable))
 	require.Equal(t, ErrDuplicate, q.Append(k, many, []Message{message("1", durable)})()[0])
@@ -99,7 +115,7 @@ func conformsOrder(t *testing.T, q Queues, durable bool) {
 
 func conformsDelay(t *testing.T, q Queues, durable bool) {
 	m := message("1", durable)
-	m.Due = time.Now().Add(50 * time.Millisecond)
+	m.Due = time.Now().Add(500 * time.Millisecond)
 	add(t, q, m, message("2", durable))
 	d := q.Depth(k)
 	require.Equal(t, []int{2, 1}, []int{d.Waiting, d.Delayed})
@@ -254,61 +270,81 @@ func conformsList(t *testing.T, q Queues, durable bool) {
 // TestDurableModel checks with any events and restarts that an accepted message is in the queue until it is removed,
 // keeps its attempts and its place, and that the space is given back.
 func TestDurableModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	t.Run("in a file", rapid.MakeCheck(func(t *rapid.T) {
 		dir := rapidDir(t)
-		l := open(t, dir, nil)
-		defer func() { _ = l.Close() }()
-		have, attempts, flight, n := []string{}, map[string]int32{}, []string{}, 0
-		drop := func(list []string, id string) []string {
-			return slices.DeleteFunc(list, func(s string) bool { return s == id })
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"append": func(t *rapid.T) {
-				n++
-				id := fmt.Sprint(n)
-				add(t, l, message(id, true))
-				have = append(have, id)
-			},
-			"claim": func(*rapid.T) {
-				if m, ok := l.Claim(k, "p"); ok {
-					flight = append(flight, m.ID)
-					attempts[m.ID]++
-				}
-			},
-			"acknowledge": func(*rapid.T) {
-				if len(flight) > 0 {
-					id := flight[0]
-					l.Acknowledge(k, id)
-					flight, have = flight[1:], drop(have, id)
-				}
-			},
-			"return": func(t *rapid.T) {
-				if len(flight) > 0 {
-					l.Return(k, flight[0], Result{Dead: rapid.Bool().Draw(t, "dead")})
-					flight = flight[1:]
-				}
-			},
-			"restart": func(t *rapid.T) {
-				require.NoError(t, l.Close())
-				l, flight = open(t, dir, nil), nil
-			},
-			"": func(t *rapid.T) {
-				ids := []string{}
-				for _, m := range l.List(k, "", 0, 10_000) {
-					ids = append(ids, m.ID)
-					require.Equal(t, attempts[m.ID], m.Attempts)
-				}
-				require.Equal(t, have, ids)
-				require.Len(t, l.List(k, InFlight, 0, 10_000), len(flight))
-			},
+		l := model(t, func() (*Local, func() error) {
+			l := open(t, dir, nil)
+			return l, l.Close
 		})
-		for _, id := range flight {
-			l.Acknowledge(k, id)
-		}
-		l.Purge(k, false, func(string) {})
-		require.Equal(t, usage{}, l.all)
-		require.Empty(t, l.used)
-		require.NoError(t, l.Close())
 		require.NoFileExists(t, l.c.File, "an empty database would never shrink")
+	}))
+	servers := startNATS(t, nil)
+	t.Run("in NATS", rapid.MakeCheck(func(t *rapid.T) {
+		var last *home
+		servers.fresh()
+		model(t, func() (*Local, func() error) {
+			last = servers.home(nil)
+			last.until(servers.t, "")
+			return last.Local, last.close
+		})
+		require.NoError(t, servers.jetstream().DeleteStream(context.Background(), "coracle-"+servers.id))
+	}))
+}
+
+func model(t *rapid.T, open func() (*Local, func() error)) *Local {
+	l, end := open()
+	defer func() { _ = end() }()
+	have, attempts, flight, n := []string{}, map[string]int32{}, []string{}, 0
+	drop := func(list []string, id string) []string {
+		return slices.DeleteFunc(list, func(s string) bool { return s == id })
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"append": func(t *rapid.T) {
+			n++
+			id := fmt.Sprint(n)
+			add(t, l, message(id, true))
+			have = append(have, id)
+		},
+		"claim": func(*rapid.T) {
+			if m, ok := l.Claim(k, "p"); ok {
+				flight = append(flight, m.ID)
+				attempts[m.ID]++
+			}
+		},
+		"acknowledge": func(*rapid.T) {
+			if len(flight) > 0 {
+				id := flight[0]
+				l.Acknowledge(k, id)
+				flight, have = flight[1:], drop(have, id)
+			}
+		},
+		"return": func(t *rapid.T) {
+			if len(flight) > 0 {
+				l.Return(k, flight[0], Result{Dead: rapid.Bool().Draw(t, "dead")})
+				flight = flight[1:]
+			}
+		},
+		"restart": func(t *rapid.T) {
+			require.NoError(t, end())
+			l, end = open()
+			flight = nil
+		},
+		"": func(t *rapid.T) {
+			ids := []string{}
+			for _, m := range l.List(k, "", 0, 10_000) {
+				ids = append(ids, m.ID)
+				require.Equal(t, attempts[m.ID], m.Attempts)
+			}
+			require.Equal(t, have, ids)
+			require.Len(t, l.List(k, InFlight, 0, 10_000), len(flight))
+		},
 	})
+	for _, id := range flight {
+		l.Acknowledge(k, id)
+	}
+	l.Purge(k, false, func(string) {})
+	require.Equal(t, usage{}, l.all)
+	require.Empty(t, l.used)
+	require.NoError(t, end())
+	return l
 }

@@ -1,65 +1,83 @@
 package queue
 
 import (
-	"encoding/binary"
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
-	"runtime/debug"
 	"slices"
-	"syscall"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 )
 
-// The database has two buckets, both by sequence number: a message's record in JSON, and its payload, which is written
-// once. Everything is written by one goroutine. Each transaction covers all changes so far: one sync for all senders
-// that wait.
-var (
-	records  = []byte("messages")
-	payloads = []byte("payloads")
-)
+// store keeps durable messages. Only admit and payload may be called while another goroutine is in a method.
+type store interface {
+	// open returns the messages of earlier processes. It may be called again after an error.
+	open(ctx context.Context) ([]*record, error)
+	// commit writes the changes. After an error any part of them may be written, and the same changes or later ones of
+	// the same messages follow. Without changes it checks that the store can be written.
+	commit(changes []change) error
+	// admit returns why the store takes no such message. The caller holds the lock of Local.
+	admit(m *Message) error
+	// payload returns the payload of a stored message.
+	payload(seq uint64) []byte
+	// close ends the use of the store. empty means that it has no messages, or that they go with it.
+	close(empty bool) error
+	// String names the store in logs.
+	String() string
+}
 
 // lazily is how long a change waits for others if no sender waits for it: the attempt and the end of a message that a
 // program handles quickly need no writes of their own. A process that is killed meanwhile delivers the message again.
 const lazily = 50 * time.Millisecond
 
+// epoch is added to the sequence numbers of messages when a process takes a stream: it is more than a former process
+// can have used for messages that have not reached the stream yet.
+const epoch = 1 << 20
+
 // rewrite is the pause after a failed write of changes for which no sender waits.
 const rewrite = time.Second
 
-// disk is Local's state of its database. Local's lock guards all fields but the channels.
+// disk writes the durable messages of queues to their store. One goroutine writes: each commit covers all changes so
+// far, one sync for all senders that wait. Local's lock guards the fields from dirty on, but for the channels.
 type disk struct {
-	db     *bolt.DB
+	of *Local
+	store
+	// The following fields are set for the stream of one queue: resident means that payloads stay in memory too.
+	key      Key
+	id       string
+	resident bool
+
 	dirty  map[uint64]*entry
 	round  *round
-	failed error       // why the last transaction failed
+	loaded bool
+	failed error       // why the last commit failed
 	timer  *time.Timer // nil unless a lazy write is planned
-	closed bool
 	wake   chan struct{}
-	stop   chan struct{}
-	ended  chan struct{} // nil unless the writing goroutine runs
+	ctx    context.Context //nolint:containedctx // until end is called
+	end    func()
+	ended  chan struct{}
+	// discarded means that the store goes with its messages.
+	discarded bool
 }
 
-// round is the next transaction. done is closed when it is over, and err set before.
+// round is the next commit. done is closed when it is over, and err set before.
 type round struct {
 	done chan struct{}
 	err  error
 }
 
-// record is a message in the database.
+// record is a message in a store.
 type record struct {
 	Key     Key
 	Message Message
 }
 
-func (d *disk) init() {
-	d.dirty, d.round = map[uint64]*entry{}, &round{done: make(chan struct{})}
-	d.wake, d.stop = make(chan struct{}, 1), make(chan struct{})
+func newDisk(l *Local, s store) *disk {
+	ctx, end := context.WithCancel(context.Background())
+	return &disk{
+		of: l, store: s, dirty: map[uint64]*entry{}, round: &round{done: make(chan struct{})},
+		wake: make(chan struct{}, 1), ctx: ctx, end: end, ended: make(chan struct{}),
+	}
 }
 
 // flush has the changes written now.
@@ -82,85 +100,37 @@ func (d *disk) soon(after time.Duration) {
 	}
 }
 
-// free returns the free space of the disk, in bytes.
-func (l *Local) free() int64 {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(l.c.File), &s); err != nil {
-		return 0
-	}
-	return int64(s.Bavail) * s.Bsize
-}
-
 // load reads the messages of earlier processes. Claimed ones wait again.
-func (l *Local) load() error {
-	if l.c.File == "" {
-		return nil
-	}
-	if _, err := os.Stat(l.c.File); errors.Is(err, fs.ErrNotExist) {
-		l.start()
-		return nil
-	}
-	if err := l.open(); err != nil {
-		return fmt.Errorf("the queues of workers in %s cannot be read: %w: move the file away to start without its messages",
-			l.c.File, err)
-	}
-	l.start()
-	return nil
-}
-
-// start runs the writing goroutine.
-func (l *Local) start() {
-	l.disk.ended = make(chan struct{})
-	go l.write()
-}
-
-// open opens the database and reads its messages. bbolt panics at a damaged page, and the kernel sends SIGBUS for one
-// beyond the end of the file.
-func (l *Local) open() (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	if err := os.MkdirAll(filepath.Dir(l.c.File), 0o700); err != nil {
-		return err
-	}
-	db, err := bolt.Open(l.c.File, 0o600, &bolt.Options{
-		Timeout: 5 * time.Second, NoFreelistSync: true, FreelistType: bolt.FreelistMapType, NoStatistics: true,
-	})
+func (d *disk) load() error {
+	list, err := d.open(d.ctx)
 	if err != nil {
 		return err
 	}
-	l.disk.db = db
-	return db.View(func(tx *bolt.Tx) error {
-		b := tx.Bucket(records)
-		if b == nil {
-			return nil
-		}
-		return b.ForEach(func(k, v []byte) error {
-			var r record
-			if err := json.Unmarshal(v, &r); err != nil {
-				return err
-			}
-			r.Message.Seq = binary.BigEndian.Uint64(k)
-			l.seq = max(l.seq, r.Message.Seq)
-			l.restore(&r)
-			return nil
-		})
-	})
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	d.loaded = true
+	for _, r := range list {
+		d.of.seq = max(d.of.seq, r.Message.Seq)
+		d.restore(r)
+	}
+	if d.resident {
+		d.of.seq += epoch
+	}
+	return nil
 }
 
-// restore adds a message from the database. The bounds do not apply: it was accepted earlier.
-func (l *Local) restore(r *record) {
-	e := &entry{Message: r.Message, key: r.Key, stored: true}
+// restore adds a message from the store. The bounds do not apply: it was accepted earlier.
+func (d *disk) restore(r *record) {
+	l := d.of
+	e := &entry{Message: r.Message, key: r.Key, disk: d, stored: true}
 	u := l.used[r.Key.Namespace]
 	if u == nil {
 		u = &usage{}
 		l.used[r.Key.Namespace] = u
 	}
-	u.memory, u.disk = u.memory+e.memory(), u.disk+e.onDisk()
-	l.all.memory, l.all.disk = l.all.memory+e.memory(), l.all.disk+e.onDisk()
+	memory, disk := e.cost()
+	u.memory, u.disk = u.memory+memory, u.disk+disk
+	l.all.memory, l.all.disk = l.all.memory+memory, l.all.disk+disk
 	q := l.queue(r.Key)
 	q.all[e.ID] = e
 	q.bytes += int64(e.Size)
@@ -174,86 +144,103 @@ func (l *Local) restore(r *record) {
 }
 
 // filled returns the message with its payload.
-func (l *Local) filled(e *entry) Message {
+func (e *entry) filled() Message {
 	m := e.Message
-	if e.stored {
-		_ = l.disk.db.View(func(tx *bolt.Tx) error {
-			m.Payload = slices.Clone(tx.Bucket(payloads).Get(binary.BigEndian.AppendUint64(nil, e.Seq)))
-			return nil
-		})
+	if e.stored && !e.disk.resident {
+		m.Payload = e.disk.payload(e.Seq)
 	}
 	return m
 }
 
-// change is what a transaction does with an entry.
+// change is what a commit does with an entry.
 type change struct {
 	*entry
-	key     []byte
 	value   []byte // its record; nil if it is gone
 	payload []byte // nil if it is written already
 }
 
-// write writes the changes until Close, and once more then.
-func (l *Local) write() {
-	defer close(l.disk.ended)
-	for last := false; !last; {
+// write writes the changes until the end, and once more then.
+func (d *disk) write() {
+	defer close(d.ended)
+	l := d.of
+	for last, down := false, false; !last; {
 		select {
-		case <-l.disk.wake:
-		case <-l.disk.stop:
+		case <-d.wake:
+		case <-d.ctx.Done():
 			last = true
 		}
 		l.mu.Lock()
-		dirty, now := l.disk.dirty, l.disk.round
-		l.disk.dirty, l.disk.round = map[uint64]*entry{}, &round{done: make(chan struct{})}
-		if l.disk.timer != nil {
-			l.disk.timer.Stop()
-			l.disk.timer = nil
+		dirty, now, failed := d.dirty, d.round, d.failed
+		d.dirty, d.round = map[uint64]*entry{}, &round{done: make(chan struct{})}
+		if d.timer != nil {
+			d.timer.Stop()
+			d.timer = nil
 		}
-		changes, err := l.changes(dirty)
+		changes, err := d.changes(dirty)
+		if d.discarded {
+			err = ErrClosed
+		}
 		l.mu.Unlock()
 		l.c.At("before the transaction")
-		if err == nil && len(changes) > 0 {
-			err = l.commit(changes)
+		if err == nil && (len(changes) > 0 || failed != nil) {
+			err = d.commit(changes)
+		}
+		if errors.Is(err, errEmptied) {
+			l.c.Logger.Warn("writing all messages again", "store", d.String(), "messages", len(changes), "error", err)
+			changes, err = d.rest(dirty)
 		}
 		l.c.At("after the transaction")
 		l.mu.Lock()
-		if err != nil && l.disk.failed == nil {
-			l.c.Logger.Warn("could not write messages", "file", l.c.File, "error", err)
+		if err != nil && !down && !d.discarded {
+			l.c.Logger.Warn("could not write messages", "store", d.String(), "error", err)
 		}
-		l.disk.failed, now.err = err, err
+		now.err = d.unavailable(err)
+		d.failed = now.err
 		for i := range changes {
-			if c := &changes[i]; err == nil && c.payload != nil {
-				c.stored, c.entry.Payload = true, nil
+			if c := &changes[i]; c.payload != nil && (err == nil || d.resident) {
+				c.stored = true
+				if !d.resident {
+					c.entry.Payload = nil
+				}
 			}
 		}
 		for _, e := range dirty {
-			l.written(e, err, last)
+			d.written(e, err, last)
+		}
+		if err != nil && !last {
+			d.soon(rewrite)
 		}
 		l.mu.Unlock()
 		close(now.done)
+		if (err != nil) != down {
+			down = !down
+			d.notify()
+		}
+		if errors.Is(err, errTaken) {
+			return
+		}
 	}
 }
 
-// written ends a transaction for an entry. The caller holds the lock.
-func (l *Local) written(e *entry, err error, last bool) {
+// written ends a commit for an entry. The caller holds the lock.
+func (d *disk) written(e *entry, err error, last bool) {
 	switch {
 	case e.writing && err == nil:
 		e.writing = false
-		l.queues[e.key].wait(e)
+		d.of.queues[e.key].wait(e)
 	case e.writing:
 		e.writing = false
-		l.drop(e)
+		d.of.drop(e)
 	case err != nil && !last && (e.stored || !e.gone):
-		l.disk.dirty[e.Seq] = e
-		l.disk.soon(rewrite)
+		d.dirty[e.Seq] = e
 	}
 }
 
 // changes encodes the changes of the entries, in the order of their sequence numbers.
-func (l *Local) changes(dirty map[uint64]*entry) ([]change, error) {
+func (d *disk) changes(dirty map[uint64]*entry) ([]change, error) {
 	list := make([]change, 0, len(dirty))
 	for _, seq := range slices.Sorted(maps.Keys(dirty)) {
-		c := change{entry: dirty[seq], key: binary.BigEndian.AppendUint64(nil, seq)}
+		c := change{entry: dirty[seq]}
 		if c.gone && !c.stored {
 			continue
 		}
@@ -264,7 +251,7 @@ func (l *Local) changes(dirty map[uint64]*entry) ([]change, error) {
 			if c.value, err = json.Marshal(&r); err != nil {
 				return nil, err
 			}
-			if !c.stored {
+			if !c.stored || d.resident {
 				if c.payload = c.Payload; c.payload == nil {
 					c.payload = []byte{}
 				}
@@ -273,68 +260,4 @@ func (l *Local) changes(dirty map[uint64]*entry) ([]change, error) {
 		list = append(list, c)
 	}
 	return list, nil
-}
-
-func (l *Local) commit(changes []change) error {
-	if l.disk.db == nil {
-		if err := l.open(); err != nil {
-			return err
-		}
-	}
-	// After a failed sync the kernel may have dropped what was written before: nothing later may count as written.
-	if errors.Is(l.disk.failed, syscall.EIO) {
-		return l.disk.failed
-	}
-	return l.disk.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{records, payloads} {
-			b, err := tx.CreateBucketIfNotExists(name)
-			if err != nil {
-				return err
-			}
-			b.FillPercent = 0.9 // keys ascend
-			for i := range changes {
-				switch c := &changes[i]; {
-				case c.value == nil:
-					err = b.Delete(c.key)
-				case &name[0] == &records[0]:
-					err = b.Put(c.key, c.value)
-				case c.payload != nil:
-					err = b.Put(c.key, c.payload)
-				}
-				if err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-}
-
-// Close writes the last changes and closes the database. Later messages are refused, later changes are not written.
-func (l *Local) Close() error {
-	if l.disk.ended == nil {
-		return nil
-	}
-	l.mu.Lock()
-	again := l.disk.closed
-	l.disk.closed = true
-	l.mu.Unlock()
-	if again {
-		return nil
-	}
-	close(l.disk.stop)
-	<-l.disk.ended
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.disk.timer != nil {
-		l.disk.timer.Stop()
-	}
-	if l.disk.db == nil {
-		return nil
-	}
-	empty := len(l.queues) == 0
-	if err := l.disk.db.Close(); err != nil || !empty {
-		return err
-	}
-	return os.Remove(l.c.File) // it would never shrink
 }

@@ -33,6 +33,10 @@ type Config struct {
 	// of the disk, in bytes, below which durable messages are refused.
 	Memory, Disk, Reserve int64
 	Logger                *slog.Logger
+	// NATS has the streams of queues that Place names.
+	NATS *NATS
+	// Changed is called, in any goroutine, when Depth has another Failure or messages of earlier processes were added.
+	Changed func(Key)
 	// At is called at each step of a write, in tests.
 	At func(step string)
 }
@@ -46,7 +50,11 @@ type Local struct {
 	used   map[string]*usage // by namespace
 	all    usage
 	seq    uint64
-	disk   disk
+	disk   *disk // nil without a File
+	// streams are the disks of queues that are not in File.
+	streams map[Key]*disk
+	running sync.WaitGroup // of streams
+	closed  bool
 }
 
 type usage struct{ memory, disk int64 }
@@ -69,8 +77,9 @@ type entry struct {
 	key           Key
 	index, expiry int // its places in the heaps
 
-	stored  bool // it is on disk, where its payload is
-	writing bool // Append waits for it
+	disk    *disk // nil unless the message is durable
+	stored  bool  // the disk's store may have it
+	writing bool  // Append waits for it
 	gone    bool
 }
 
@@ -84,12 +93,23 @@ func Open(c Config) (*Local, error) {
 	if c.Disk == 0 {
 		c.Disk = defaultDisk
 	}
+	if c.NATS == nil {
+		c.NATS = &NATS{}
+	}
 	if c.At == nil {
 		c.At = func(string) {}
 	}
-	l := &Local{c: c, queues: map[Key]*list{}, used: map[string]*usage{}}
-	l.disk.init()
-	return l, l.load()
+	l := &Local{c: c, queues: map[Key]*list{}, used: map[string]*usage{}, streams: map[Key]*disk{}}
+	if c.File == "" {
+		return l, nil
+	}
+	d := newDisk(l, &file{path: c.File, reserve: c.Reserve})
+	if err := d.load(); err != nil {
+		return nil, err
+	}
+	l.disk = d
+	go d.write()
+	return l, nil
 }
 
 func (l *Local) queue(k Key) *list {
@@ -128,11 +148,11 @@ func (l *Local) give(namespace string, memory, disk int64) {
 	}
 }
 
-func (m *Message) cost() (memory, disk int64) {
-	if m.Durable {
-		return overhead, overhead + int64(m.Size)
+func (e *entry) cost() (memory, disk int64) {
+	if e.disk == nil || e.disk.resident {
+		return overhead + int64(e.Size), 0
 	}
-	return overhead + int64(m.Size), 0
+	return overhead, overhead + int64(e.Size)
 }
 
 // Append implements Queues.
@@ -142,10 +162,22 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 	var now *round
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if d := l.streams[k]; d != nil && !d.loaded && slices.ContainsFunc(msgs, func(m Message) bool { return m.Durable }) {
+		return func() []error {
+			err := d.ready()
+			if err == nil {
+				return l.Append(k, limits, msgs)()
+			}
+			for i := range errs {
+				errs[i] = err
+			}
+			return errs
+		}
+	}
 	q := l.queue(k)
 	for i := range msgs {
 		if entries[i], errs[i] = l.admit(q, k, limits, msgs[i]); errs[i] == nil && msgs[i].Durable {
-			now = l.disk.flush()
+			now = entries[i].disk.flush()
 		}
 	}
 	if len(q.all) == 0 {
@@ -166,30 +198,34 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 
 func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) {
 	switch {
-	case l.disk.closed:
+	case l.closed:
 		return nil, ErrClosed
 	case len(q.all)-q.dead.Len()-q.flight >= limits.Messages, q.bytes-q.deadBytes+int64(len(m.Payload)) > maxBytes:
 		return nil, ErrFull
 	case q.all[m.ID] != nil:
 		return nil, ErrDuplicate
-	case m.Durable && l.c.File == "":
+	case m.Durable && l.of(k) == nil:
 		return nil, ErrNoDisk
-	case m.Durable && l.c.Reserve > 0 && l.free() < l.c.Reserve:
-		return nil, ErrDiskFull
 	}
-	m.Size = len(m.Payload)
-	memory, disk := m.cost()
+	m.Size, m.State, m.DeadLetter = len(m.Payload), Waiting, bounded.Text(m.DeadLetter, maxText)
+	e := &entry{Message: m, key: k}
+	if m.Durable {
+		e.disk = l.of(k)
+		if err := e.disk.admit(&m); err != nil {
+			return nil, err
+		}
+	}
+	memory, disk := e.cost()
 	if err := l.take(k.Namespace, memory, disk); err != nil {
 		return nil, err
 	}
 	l.seq++
-	m.Seq, m.State, m.DeadLetter = l.seq, Waiting, bounded.Text(m.DeadLetter, maxText)
-	e := &entry{Message: m, key: k}
+	e.Seq = l.seq
 	q.all[m.ID] = e
 	q.bytes += int64(m.Size)
 	if m.Durable {
 		e.writing = true
-		l.disk.dirty[e.Seq] = e
+		e.disk.dirty[e.Seq] = e
 	} else {
 		q.wait(e)
 	}
@@ -242,18 +278,16 @@ func (l *Local) drop(e *entry) {
 		delete(l.queues, e.key)
 	}
 	e.gone = true
-	l.give(e.key.Namespace, e.memory(), e.onDisk())
+	memory, disk := e.cost()
+	l.give(e.key.Namespace, memory, disk)
 	l.changed(e)
 }
 
-func (e *entry) memory() int64 { memory, _ := e.cost(); return memory }
-func (e *entry) onDisk() int64 { _, disk := e.cost(); return disk }
-
 // changed has a durable entry written, without a wait.
 func (l *Local) changed(e *entry) {
-	if e.Durable {
-		l.disk.dirty[e.Seq] = e
-		l.disk.soon(lazily)
+	if e.disk != nil {
+		e.disk.dirty[e.Seq] = e
+		e.disk.soon(lazily)
 	}
 }
 
@@ -337,18 +371,21 @@ func (l *Local) Find(k Key, id string) (Message, bool) {
 	if q == nil || q.all[id] == nil || q.all[id].writing {
 		return Message{}, false
 	}
-	return l.filled(q.all[id]), true
+	return q.all[id].filled(), true
 }
 
 // Depth implements Queues.
 func (l *Local) Depth(k Key) (d Depth) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s := l.streams[k]; s != nil {
+		d.Failure = s.failed
+	}
 	q := l.queues[k]
 	if q == nil {
 		return d
 	}
-	d = Depth{Waiting: q.expires.Len(), Delayed: q.delayed.Len(), InFlight: q.flight, Dead: q.dead.Len()}
+	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len(), q.flight, q.dead.Len()
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}

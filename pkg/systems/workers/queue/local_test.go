@@ -106,9 +106,35 @@ func TestSendersShareASync(t *testing.T) {
 // that was accepted and not acknowledged, once and in order.
 func TestKilled(t *testing.T) {
 	if at := os.Getenv("CORACLE_QUEUE_KILL"); at != "" {
-		killed(t, os.Getenv("CORACLE_QUEUE_DIR"), at)
+		killed(t, os.Getenv("CORACLE_QUEUE_DIR"), os.Getenv("CORACLE_QUEUE_NATS"), at)
 		return
 	}
+	t.Run("file", func(t *testing.T) {
+		killAtEach(t, func() string { return "" }, func(t *testing.T, dir string) Queues {
+			l := open(t, dir, nil)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			return l
+		})
+	})
+	t.Run("NATS", func(t *testing.T) {
+		servers := startNATS(t, nil)
+		stream := func() string {
+			servers.fresh()
+			return servers.id + " " + servers.context
+		}
+		killAtEach(t, stream, func(t *testing.T, _ string) Queues {
+			h := servers.home(nil)
+			h.until(t, "")
+			t.Cleanup(func() {
+				h.Discard(k)
+				require.NoError(t, h.close())
+			})
+			return h
+		})
+	})
+}
+
+func killAtEach(t *testing.T, stream func() string, next func(t *testing.T, dir string) Queues) {
 	for _, step := range []string{
 		"before the transaction", "after the transaction", "accepted", "claimed", "acknowledged", "returned",
 	} {
@@ -116,7 +142,8 @@ func TestKilled(t *testing.T) {
 			t.Run(fmt.Sprint(step, " ", nth), func(t *testing.T) {
 				dir := t.TempDir()
 				child := exec.Command(os.Args[0], "-test.run", "^TestKilled$")
-				child.Env = append(os.Environ(), fmt.Sprintf("CORACLE_QUEUE_KILL=%d %s", nth, step), "CORACLE_QUEUE_DIR="+dir)
+				child.Env = append(os.Environ(), fmt.Sprintf("CORACLE_QUEUE_KILL=%d %s", nth, step),
+					"CORACLE_QUEUE_DIR="+dir, "CORACLE_QUEUE_NATS="+stream())
 				out, err := child.Output()
 				var exit *exec.ExitError
 				require.True(t, errors.As(err, &exit), "%v %s", err, out)
@@ -130,8 +157,7 @@ func TestKilled(t *testing.T) {
 						ended[id] = true
 					}
 				}
-				l := open(t, dir, nil)
-				defer l.Close()
+				l := next(t, dir)
 				place := map[string]int{}
 				for i, m := range l.List(k, "", 0, 1000) {
 					require.NotContains(t, place, m.ID)
@@ -156,7 +182,7 @@ func TestKilled(t *testing.T) {
 }
 
 // killed works with a queue until it kills its own process when it reaches a step for the nth time.
-func killed(t *testing.T, dir, at string) {
+func killed(t *testing.T, dir, stream, at string) {
 	number, step, _ := strings.Cut(at, " ")
 	left, err := strconv.Atoi(number)
 	require.NoError(t, err)
@@ -171,7 +197,16 @@ func killed(t *testing.T, dir, at string) {
 			select {} // until the signal arrives
 		}
 	}
-	l := open(t, dir, func(c *Config) { c.At = reach })
+	id, context, inNATS := strings.Cut(stream, " ")
+	l := open(t, dir, func(c *Config) {
+		c.At = reach
+		if inNATS {
+			c.File, c.NATS = "", &NATS{Context: context}
+		}
+	})
+	if inNATS {
+		l.Place(k, id)
+	}
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 	for n := 0; ; n++ {
 		id := fmt.Sprint(n)
@@ -192,34 +227,47 @@ func killed(t *testing.T, dir, at string) {
 	}
 }
 
-// BenchmarkAppend measures synced messages of many senders.
+// BenchmarkAppend measures durable messages of many senders, synced in a file, and acknowledged by one NATS server.
 func BenchmarkAppend(b *testing.B) {
+	servers := startNATS(b, nil)
 	for _, senders := range []int{1, 32, 64, 256} {
-		b.Run(fmt.Sprint(senders), func(b *testing.B) {
+		b.Run(fmt.Sprint("file-", senders), func(b *testing.B) {
 			dir, err := os.MkdirTemp(os.Getenv("CORACLE_BENCH_DIR"), "queue")
 			require.NoError(b, err)
 			defer os.RemoveAll(dir)
 			l := open(b, dir, nil)
-			var n atomic.Int64
-			var all sync.WaitGroup
-			began := time.Now()
-			for range senders {
-				all.Go(func() {
-					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
-						m := message(fmt.Sprint(i), true)
-						if err := l.Append(k, Limits{100_000}, []Message{m})()[0]; err != nil {
-							b.Error(err)
-							return
-						}
-						if m, ok := l.Claim(k, "p"); ok {
-							l.Acknowledge(k, m.ID)
-						}
-					}
-				})
-			}
-			all.Wait()
-			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "messages/s")
-			require.NoError(b, l.Close())
+			defer l.Close()
+			appends(b, l, senders)
+		})
+		b.Run(fmt.Sprint("NATS-", senders), func(b *testing.B) {
+			h := servers.home(nil)
+			defer h.close()
+			h.until(b, "")
+			b.ResetTimer()
+			appends(b, h.Local, senders)
+			h.Discard(k)
 		})
 	}
+}
+
+func appends(b *testing.B, l *Local, senders int) {
+	var n atomic.Int64
+	var all sync.WaitGroup
+	began := time.Now()
+	for range senders {
+		all.Go(func() {
+			for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+				m := message(fmt.Sprint(i), true)
+				if err := l.Append(k, Limits{100_000}, []Message{m})()[0]; err != nil {
+					b.Error(err)
+					return
+				}
+				if m, ok := l.Claim(k, "p"); ok {
+					l.Acknowledge(k, m.ID)
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "messages/s")
 }

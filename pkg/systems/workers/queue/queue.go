@@ -71,6 +71,9 @@ var (
 	ErrDiskFull  = errors.New("the server's disk is nearly full")
 	ErrClosed    = errors.New("the server stops")
 	ErrDuplicate = errors.New("the queue has a message with this ID")
+	// ErrUnavailable means that a store outside this server takes no messages now.
+	ErrUnavailable = errors.New("the queue cannot be written now")
+	ErrTooLarge    = errors.New("the message is too large for the NATS servers, which take at most")
 )
 
 // Result says what happens to a claimed message.
@@ -87,6 +90,8 @@ type Depth struct {
 	Waiting, Delayed, InFlight, Dead int
 	// Oldest is when the first waiting message arrived; zero if none waits.
 	Oldest time.Time
+	// Failure is why the queue cannot take durable messages now; nil if it can.
+	Failure error
 }
 
 // Queues holds the messages of all queues. It is safe for concurrent use.
@@ -119,6 +124,12 @@ type Queues interface {
 	// Find returns a message with its payload.
 	Find(k Key, id string) (Message, bool)
 	Depth(k Key) Depth
+	// Place has the queue's durable messages kept in the stream with the ID, which this process alone writes from now on
+	// until another one does the same. The returned function waits until its messages are in the queue, and returns why
+	// they are not. Repeating it is safe.
+	Place(k Key, stream string) (ready func() error)
+	// Discard removes the queue's messages and its stream, if Place named one.
+	Discard(k Key)
 	// Next returns when a delayed message becomes due or a waiting one expires; zero means never.
 	Next(k Key) time.Time
 	// Keys returns the queues with messages.
