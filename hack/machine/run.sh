@@ -3,7 +3,8 @@
 # machine boots from a fresh copy of its disk and goes through the steps of steps.sh. The report has the seconds of each
 # step; logs are in dist/machine/SUITE. QEMU emulates the processor, which takes some fifteen minutes a machine;
 # MACHINE_ACCEL=kvm uses the real one. CUTS is how often the power is cut during writes, image loads and pod starts
-# (default 3, a minute and a half each). STEPS names some of the steps.
+# (default 3, a minute and a half each). STEPS names some of the steps; MEMORY, in MiB, and PROCESSORS make a smaller
+# machine.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 suites=("$@")
@@ -19,7 +20,7 @@ qemu=
 CUTS=${CUTS:-3}
 
 boot() { # SUITE FOLDER: returns when the machine serves
-  qemu-system-x86_64 -accel "${MACHINE_ACCEL:-tcg,thread=multi}" -cpu max -m 2048 -smp 2 -display none -monitor none \
+  qemu-system-x86_64 -accel "${MACHINE_ACCEL:-tcg,thread=multi}" -cpu max -m "${MEMORY:-2048}" -smp "${PROCESSORS:-2}" -display none -monitor none \
     -kernel "$2/kernel" -initrd "$2/initrd" -append "root=/dev/vda rw console=ttyS0 quiet" \
     -drive "file=$2/run.qcow2,if=virtio,format=qcow2" -serial "file:$2/console.log" \
     -netdev "user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:$port-10.0.2.15:22" -device virtio-net-pci,netdev=n &

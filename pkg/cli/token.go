@@ -33,7 +33,7 @@ func CreateToken(ctx context.Context, c *command.Cluster, life time.Duration, de
 		return err
 	}
 	if command {
-		_, err = fmt.Fprintf(out, "coracle agent --join %s --token %s\n", c.REST.Host, token)
+		_, err = fmt.Fprintf(out, "echo %s | coracle agent --join %s --token -\n", token, c.REST.Host)
 		return err
 	}
 	_, err = fmt.Fprintln(out, token)

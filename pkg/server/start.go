@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
@@ -27,9 +28,13 @@ const (
 	maxLog  = 16 << 20
 )
 
+// quietStart is the time without an event of a start after which the user learns how to find out why. A node cannot
+// register on a full disk, for example.
+const quietStart = 10 * time.Second
+
 // Start runs child, a `coracle server` with the same options, in the background, and returns when its node is
 // Ready. If a process already runs, Start returns its status. If Start returns an error of the child, the child has
-// exited. If ctx ends first, the child gets SIGTERM.
+// exited. If ctx ends first, the child gets SIGTERM. Two goroutines call progress.
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(socket.Event)) (socket.Status, error) {
 	_, statErr := os.Stat(c.DataDir)
 	dirErr := os.MkdirAll(c.DataDir, 0o700) // needed for the lock; preflight's errors take precedence
@@ -96,7 +101,12 @@ func startChild(ctx context.Context, c config.Config, child *exec.Cmd,
 	defer stop()
 	lines := bufio.NewScanner(reports)
 	lines.Buffer(nil, 1<<20)
+	waiting := time.AfterFunc(quietStart, func() {
+		progress(socket.Event{Step: "waiting", Took: quietStart, Message: "`coracle status` says for what"})
+	})
+	defer waiting.Stop()
 	for lines.Scan() {
+		waiting.Reset(quietStart)
 		var e socket.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return status, err

@@ -32,11 +32,10 @@ import (
 func joinWords(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	words := strings.Fields(h.Run("token", "create", "--print-join-command"))
-	require.Equal(t, []string{"coracle", "agent", "--join"}, words[:3])
-	require.Equal(t, "--token", words[4])
+	require.Equal(t, []string{"|", "coracle", "agent", "--join"}, words[2:6])
 	file := filepath.Join(h.Home, "token")
-	require.NoError(t, os.WriteFile(file, []byte(words[5]+"\n"), 0o600))
-	return []string{"agent", "--join", words[3], "--token-file", file}
+	require.NoError(t, os.WriteFile(file, []byte(words[1]+"\n"), 0o600))
+	return []string{"agent", "--join", words[6], "--token-file", file}
 }
 
 func joinToken(t *testing.T, words []string) string {

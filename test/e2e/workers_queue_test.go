@@ -84,7 +84,7 @@ func TestDeadMessages(t *testing.T) {
 	require.Contains(t, list[0].Error, "HandlerFailed")
 	require.Contains(t, h.Run("queue", "sums", "list"), list[0].ID)
 	require.Contains(t, h.Run("queue", "sums", "show", list[0].ID), "no sum")
-	require.Contains(t, h.Run("queue", "sums", "redrive", list[0].ID), "1 messages delivered again")
+	require.Contains(t, h.Run("queue", "sums", "redrive", list[0].ID), "1 message delivered again")
 	h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: failed}\nspec: {function: echo, " +
 		"replicas: 0, delivery: {promise: AtLeastOnce}}\n")
 	h.Ctl("wait worker/sums --for=condition=DeadLetter --timeout=60s")

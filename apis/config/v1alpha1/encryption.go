@@ -24,7 +24,8 @@ func (e Encryption) validate() error {
 
 func (e *Encryption) options(f *pflag.FlagSet) {
 	f.BoolVar(&e.SecretsEncryption, "secrets-encryption", false,
-		"encrypt Secrets in the store with a key generated in the data directory; see coracle secrets-encrypt")
+		"encrypt Secrets in the store with a key generated in the data directory, at later starts too; coracle "+
+			"secrets-encrypt disable ends it")
 	e.providerOption(f)
 }
 
