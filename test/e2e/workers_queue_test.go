@@ -93,7 +93,7 @@ func TestDeadMessages(t *testing.T) {
 		return len(moved) == 1 && moved[0].ID == list[0].ID && strings.Contains(moved[0].DeadLetter, "HandlerFailed")
 	}, host.Patience, 100*time.Millisecond)
 	h.Shows("MessageDeadLettered", "describe worker sums")
-	require.Contains(t, h.Run("queue", "failed", "purge"), "1 messages removed")
+	require.Contains(t, h.Run("queue", "failed", "purge"), "1 message removed")
 	require.Contains(t, h.Fails("queue", "failed", "show", "none"), "not found")
 	require.Contains(t, h.Fails("queue", "none", "list"), "not found")
 	h.Run("send", "service/failed", "again")
