@@ -47,11 +47,12 @@ plug() { # SUITE: the machine loses what is only in its memory
   : >"$folder/console.log"
   boot "$1" "$folder"
 }
-cuts() { # SUITE: pulls the plug $CUTS times at a random moment of the first 40 seconds of work
+cuts() { # SUITE: pulls the plug $CUTS times at a random moment of the first half minute of acknowledged writes
   for n in $(seq "$CUTS"); do
     guest "bash coracle/steps.sh writes $n" </dev/null >"$folder/written.log" 2>/dev/null &
     local writer=$!
-    sleep $((RANDOM % 35 + 5))
+    timeout 120 tail -n +1 -F "$folder/written.log" --pid $writer 2>/dev/null | grep -q -m 1 created
+    sleep $((RANDOM % 30))
     plug "$1" || return 1
     wait $writer
     echo "cut $n of $CUTS"

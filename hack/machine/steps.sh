@@ -302,7 +302,8 @@ kept) # N: checks that all is there that the standard input names, and that the 
   sed -n 's/^configmap\/\(.*\) created$/\1/p' | sort >acknowledged.txt
   until_true coracle status
   ctl get configmaps -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}' | sort >have.txt
-  [ -s acknowledged.txt ] && [ -z "$(comm -23 acknowledged.txt have.txt)" ]
+  [ -s acknowledged.txt ]
+  [ -z "$(comm -23 acknowledged.txt have.txt)" ]
   echo "$(wc -l <acknowledged.txt) acknowledged writes, $(grep -c "^cut$2-" have.txt) kept"
   if ctl get deployment "cut$2" >/dev/null 2>&1; then
     ctl rollout status "deployment/cut$2" --timeout=180s
