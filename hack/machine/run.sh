@@ -51,7 +51,7 @@ cuts() { # SUITE: pulls the plug $CUTS times at a random moment of the first hal
   for n in $(seq "$CUTS"); do
     guest "bash coracle/steps.sh writes $n" </dev/null >"$folder/written.log" 2>/dev/null &
     local writer=$!
-    timeout 120 tail -n +1 -F "$folder/written.log" --pid $writer 2>/dev/null | grep -q -m 1 created
+    timeout 120 tail -n +1 -F "$folder/written.log" --pid $writer 2>/dev/null | grep -q -m 1 '^configmap'
     sleep $((RANDOM % 30))
     plug "$1" || return 1
     wait $writer
