@@ -243,7 +243,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Logger:    component(p.log, "network-policy"),
 	})
 	n.tables = &tables.Watcher{Logger: component(p.log, "nftables"), Tables: []tables.Table{
-		{Name: n.policy.Table(), Restore: n.policy.Rewrite},
+		{Name: n.policy.Table(), Written: n.policy.Written, Restore: n.policy.Rewrite},
 		{Name: n.network.Table(), Restore: n.network.Rewrite},
 		{Name: n.proxy.Table(), Restore: n.proxy.Rewrite},
 	}}

@@ -22,7 +22,8 @@ func wget(args []string, stdout io.Writer) error {
 	flags.BoolP("quiet", "q", false, "print no progress, which it never does")
 	flags.IntP("tries", "t", 1, "ignored: it tries once")
 	spider := flags.Bool("spider", false, "print nothing, only check that the URL exists")
-	to := flags.StringP("output-document", "O", "", `file to write, or "-" for standard output; default the URL's last part`)
+	to := flags.StringP("output-document", "O", "",
+		`file to write, or "-" for standard output; default the URL's last part`)
 	seconds := flags.IntP("timeout", "T", 0, "timeout")
 	if err := flags.Parse(args); err != nil || *seconds <= 0 || flags.NArg() != 1 {
 		return errBusybox

@@ -151,6 +151,13 @@ func (e *Enforcer) follow(ctx context.Context) {
 // Table returns the name of the nftables table. Without policies the table does not exist.
 func (e *Enforcer) Table() string { return tableName(e.Prefix) }
 
+// Written reports whether the last sync wrote the table.
+func (e *Enforcer) Written() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.written != nil
+}
+
 // Rewrite makes Run write the table again after another program removed it.
 func (e *Enforcer) Rewrite(context.Context) error {
 	e.mu.Lock()

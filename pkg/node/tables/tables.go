@@ -27,6 +27,8 @@ import (
 // Table is a table of family ip.
 type Table struct {
 	Name string
+	// Written reports whether the table should exist, for the report of its removal; nil means that it always should.
+	Written func() bool
 	// Restore writes the table again, or has it written. It is called when the table is missing, also if there is none
 	// to be, and again later if it fails.
 	Restore func(context.Context) error
@@ -40,7 +42,6 @@ type Watcher struct {
 	// Removed, if not nil, is called when another program has removed a table.
 	Removed func(table, program string)
 	run.Readiness
-	present map[string]bool // the tables that existed at the last look
 }
 
 // Name implements run.Component.
@@ -80,6 +81,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		if err := w.restore(ctx, who); err != nil {
 			w.Logger.Error("could not write removed nftables tables again, retrying", "error", err)
+			who = "" // reported already
 			if !retry.Wait(ctx) {
 				return nil
 			}
@@ -149,7 +151,7 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 		if there[t.Name] {
 			continue
 		}
-		if who != "" && w.present[t.Name] {
+		if who != "" && (t.Written == nil || t.Written()) {
 			w.Logger.Warn("another program removed an nftables table: writing it again", "table", t.Name, "program", who)
 			if w.Removed != nil {
 				w.Removed(t.Name, who)
@@ -159,6 +161,5 @@ func (w *Watcher) restore(ctx context.Context, who string) error {
 			errs = errors.Join(errs, fmt.Errorf("table %s: %w", t.Name, err))
 		}
 	}
-	w.present = there
 	return errs
 }

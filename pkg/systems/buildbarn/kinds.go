@@ -71,7 +71,7 @@ func partKind[T any, P part[T]](name, short string, defaults func(P), validate f
 	}
 	k := own.Declare(own.Definition[P]{
 		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short},
-		// There is no category "buildbarn": kubectl would read "get buildbarn NAME" as the category and refuse the name.
+		// A category "buildbarn" would hide the kind: kubectl refuses names after a category.
 		Categories: []string{"coracle"},
 		New:        func() P { return P(new(T)) }, NewList: list, Default: defaults, Validate: validate,
 		Prepare: func(p, old P) {

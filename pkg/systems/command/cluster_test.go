@@ -44,7 +44,8 @@ func TestWorkloads(t *testing.T) {
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-"clusters": [{"name": "c", "cluster": {"server": "`+server.URL+`"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}]}`), 0o600))
+"clusters": [{"name": "c", "cluster": {"server": "`+server.URL+`"}}],
+"contexts": [{"name": "c", "context": {"cluster": "c"}}]}`), 0o600))
 	c, err := Connector{}.Connect(file, "")
 	require.NoError(t, err)
 	for _, workload := range []ctrl.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.ReplicaSet{}} {

@@ -34,7 +34,7 @@ func AgeColumn[P client.Object]() Column[P] {
 	}
 }
 
-// Ago returns the time since t as kubectl get shows it, or none if there is no such time.
+// Ago returns the age of t in the form of kubectl get, or the text none if t is nil or zero.
 func Ago(t *metav1.Time, none string) string {
 	if t.IsZero() {
 		return none
