@@ -249,8 +249,12 @@ func queue(w *workers.Worker, s *workers.WorkerStatus) {
 		Type: workers.ConditionQueue, Status: metav1.ConditionTrue, Reason: "StreamWritable",
 		ObservedGeneration: w.Generation, Message: "the NATS stream coracle-" + string(w.UID) + " keeps the messages",
 	}
-	if s.QueueFailure != "" {
+	switch {
+	case s.QueueFailure != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "StreamUnavailable", s.QueueFailure
+	case s.QueueServer == "":
+		c.Status, c.Reason = metav1.ConditionUnknown, "StreamNotOpened"
+		c.Message = "the first message opens the NATS stream coracle-" + string(w.UID)
 	}
 	meta.SetStatusCondition(&s.Conditions, c)
 }

@@ -123,6 +123,9 @@ func TestQueueCondition(t *testing.T) {
 	require.Equal(t, metav1.ConditionFalse, c.Status)
 	require.Equal(t, "no servers available", c.Message)
 	w.Status.QueueFailure = ""
+	c = meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue)
+	require.Equal(t, metav1.ConditionUnknown, c.Status, "no server has opened the stream")
+	w.Status.QueueServer = "a"
 	require.True(t, meta.IsStatusConditionTrue(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue))
 	w.Spec.Delivery.Store = workers.StoreLocal
 	require.Nil(t, meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionQueue))

@@ -110,7 +110,8 @@ func (s *stream) find(ctx context.Context) (made bool, st jetstream.Stream, err 
 }
 
 // open implements store. It makes this process the only one that can write.
-func (s *stream) open(ctx context.Context) ([]*record, error) {
+func (s *stream) open(ctx context.Context) (list []*record, err error) {
+	defer func() { err = disconnected(err) }()
 	ctx, cancel := context.WithTimeout(ctx, 4*natsTimeout)
 	defer cancel()
 	_, st, err := s.find(ctx)
@@ -192,7 +193,8 @@ func (s *stream) record(subject, header string, payload []byte) *record {
 }
 
 // commit implements store.
-func (s *stream) commit(changes []change) error {
+func (s *stream) commit(changes []change) (err error) {
+	defer func() { err = disconnected(err) }()
 	if s.doubt || len(changes) == 0 {
 		if err := s.resume(); err != nil {
 			return err
@@ -302,6 +304,14 @@ func (s *stream) request(m *nats.Msg) (uint64, error) {
 		return 0, ack.Error
 	}
 	return ack.Seq, nil
+}
+
+// disconnected returns nats.ErrDisconnected for the error of a connection that is interrupted and buffers nothing.
+func disconnected(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return nats.ErrDisconnected
+	}
+	return err
 }
 
 // admit implements store.
