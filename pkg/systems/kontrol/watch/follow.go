@@ -167,7 +167,7 @@ func (w *watcher) take(ctx context.Context, c client.WithWatch, e apiwatch.Event
 		}
 	}
 	if version != "" {
-		w.reached.version = version
+		w.reached.version, w.reached.at = version, time.Now()
 	}
 	return nil
 }
