@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,7 +74,7 @@ func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 		return err
 	}
 	var errs error
-	for _, uid := range sortedKeys(pods) {
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		errs = errors.Join(errs, c.release(uid))
 	}
 	timeout := time.NewTimer(freeing)
@@ -133,7 +135,7 @@ func (c *Config) resetSysctls(keep bool) error {
 	if keep {
 		clear(kept)
 	}
-	for _, name := range sortedKeys(kept) {
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {
 			return fmt.Errorf("restore sysctl %s: %w", name, err)
 		}
