@@ -69,8 +69,8 @@ func limits(l *corev1.LimitRange) (n int) {
 	return n
 }
 
-// checkLists refuses an object with a list or map of more than maxItems items in a specification, unless old, which may be
-// nil, has one of that length. It counts the items.
+// checkLists refuses an object with a list or map of more than maxItems items in a specification, unless old, which may
+// be nil, has one of that length. It counts the items.
 func (c *call) checkLists(obj, old client.Object) error {
 	var now, was lists
 	now.add(reflect.ValueOf(obj), false, "")
