@@ -206,7 +206,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	settle := w.settleAmounts(p, c.Name, &spec)
 	defer settle()
 	id := spec.ID
-	if err := w.create(ctx, spec, joined.target || spec.Users != nil); err != nil {
+	before, _ := m.containers.get(w.uid, id)
+	again := joined.target || spec.Users != nil || before.Labels[labelBoot] != m.c.BootID
+	if err := w.create(ctx, spec, again); err != nil {
 		warn("Failed", "Error: "+err.Error())
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
@@ -230,7 +232,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 }
 
 // create creates a container, or keeps the one that an earlier process created. With anew it replaces that one,
-// because the namespaces it refers to are gone and its user IDs may have changed.
+// because the namespaces it refers to are gone, its user IDs may have changed, or the machine has rebooted.
 func (w *worker) create(ctx context.Context, spec runtime.Spec, anew bool) error {
 	r := w.m.c.Runtime
 	err := r.Create(ctx, spec)
@@ -297,7 +299,7 @@ func (w *worker) completeSpec(ctx context.Context, o *op, b build,
 	spec.Labels = map[string]string{
 		labelPodName: p.Name, labelNamespace: p.Namespace, labelName: c.Name, labelAttempt: strconv.Itoa(o.Attempt),
 		labelBackOff: o.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(b.image),
-		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
+		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)), labelBoot: m.c.BootID,
 	}
 	if o.Round > 0 {
 		spec.Labels[labelRound] = strconv.Itoa(o.Round)

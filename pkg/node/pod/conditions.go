@@ -12,76 +12,112 @@ import (
 )
 
 func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
-	var uninit, unready []string
-	for i, c := range s.InitContainerStatuses {
-		if isSidecar(&p.Spec.InitContainers[i]) {
-			if c.Started == nil || !*c.Started {
-				uninit = append(uninit, c.Name)
-			}
-			if !c.Ready {
-				unready = append(unready, c.Name)
-			}
-		} else if t := c.State.Terminated; t == nil || t.ExitCode != 0 {
-			uninit = append(uninit, c.Name)
-		}
-	}
-	if hasStarted(p, o) {
-		uninit = nil
-	}
-	for _, c := range s.ContainerStatuses {
-		if !c.Ready {
-			unready = append(unready, c.Name)
-		}
-	}
-	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
 	set := func(kind corev1.PodConditionType, ok bool, reason, message string) {
-		status := corev1.ConditionTrue
-		if !ok {
-			status = corev1.ConditionFalse
-		} else {
-			reason, message = "", ""
+		status := corev1.ConditionFalse
+		if ok {
+			status = corev1.ConditionTrue
 		}
 		SetCondition(s, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message,
 			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
-	}
-	notReady, why := "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
-	ready := len(unready) == 0 && len(s.ContainerStatuses) == len(p.Spec.Containers) && len(uninit) == 0
-	switch {
-	case s.Phase == corev1.PodFailed:
-		notReady, why, ready = "PodFailed", "", false
-	case s.Phase == corev1.PodSucceeded:
-		notReady, why, ready = "PodCompleted", "", false
 	}
 	sandbox := o.Sandbox
 	for _, c := range s.ContainerStatuses {
 		sandbox = sandbox || c.State.Running != nil // a new agent has not looked at the sandbox yet
 	}
-	set(corev1.PodReadyToStartContainers, sandbox && !d.Stopped, "", "")
-	set(corev1.PodInitialized,
-		len(uninit) == 0 && s.Phase != corev1.PodFailed || s.Phase == corev1.PodSucceeded || hasStarted(p, o),
-		"ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninit, " ")))
-	if s.Phase == corev1.PodSucceeded {
-		SetCondition(s, corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, Reason: "PodCompleted",
-			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	switch {
+	case sandbox && !d.Stopped:
+		set(corev1.PodReadyToStartContainers, true, "", "")
+	case len(o.Containers) > 0:
+		set(corev1.PodReadyToStartContainers, false, "PodSandboxNotReady", "pod sandbox is not ready")
+	default:
+		set(corev1.PodReadyToStartContainers, false, "PodSandboxNotReady", "no pod sandbox exists")
 	}
-	set(corev1.ContainersReady, ready, notReady, why)
-	if ready && !ended {
-		var open []string
-		for _, g := range p.Spec.ReadinessGates {
-			if !conditionTrue(s, g.ConditionType) {
-				open = append(open, string(g.ConditionType))
-			}
-		}
-		if len(open) > 0 {
-			ready, notReady = false, "ReadinessGatesNotReady"
-			why = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", strings.Join(open, ","),
-				corev1.ConditionFalse)
-		}
+	reason, message := initializing(p, s)
+	set(corev1.PodInitialized, reason == "" || s.Phase == corev1.PodSucceeded, reason, message)
+	reason, message = unready(p, s)
+	set(corev1.ContainersReady, reason == "", reason, message)
+	if reason == "" {
+		reason, message = gated(p, s)
 	}
-	set(corev1.PodReady, ready, notReady, why)
+	set(corev1.PodReady, reason == "", reason, message)
 	set(corev1.PodScheduled, true, "", "")
 	restartingCondition(p, s, d, now)
 	resizeConditions(p, o, s, d, now)
+}
+
+// initializing returns why the pod is not initialized, or "". A pod once initialized remains so.
+func initializing(p *corev1.Pod, s *corev1.PodStatus) (reason, message string) {
+	if s.Phase == corev1.PodSucceeded {
+		return "PodCompleted", ""
+	}
+	var left []string
+	for i, c := range s.InitContainerStatuses {
+		done := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		if isSidecar(&p.Spec.InitContainers[i]) {
+			done = c.Started != nil && *c.Started
+		}
+		if !done {
+			left = append(left, c.Name)
+		}
+	}
+	started := func(c corev1.ContainerStatus) bool { return c.State.Running != nil || c.State.Terminated != nil }
+	switch {
+	case slices.ContainsFunc(s.ContainerStatuses, started) || conditionTrue(s, corev1.PodInitialized):
+		return "", ""
+	case len(s.InitContainerStatuses) < len(p.Spec.InitContainers):
+		return unknownStatuses, ""
+	case len(left) > 0:
+		return "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %s", left)
+	}
+	return "", ""
+}
+
+// unknownStatuses is the reason while the status has no containers, for example of a pod that the node rejected.
+const unknownStatuses = "UnknownContainerStatuses"
+
+// unready returns why the pod's containers are not ready, or "".
+func unready(p *corev1.Pod, s *corev1.PodStatus) (reason, message string) {
+	switch {
+	case s.Phase == corev1.PodFailed:
+		return "PodFailed", ""
+	case s.Phase == corev1.PodSucceeded:
+		return "PodCompleted", ""
+	case len(s.ContainerStatuses) < len(p.Spec.Containers):
+		return unknownStatuses, ""
+	}
+	var left []string
+	for i, c := range s.InitContainerStatuses {
+		if isSidecar(&p.Spec.InitContainers[i]) && !c.Ready {
+			left = append(left, c.Name)
+		}
+	}
+	for _, c := range s.ContainerStatuses {
+		if !c.Ready {
+			left = append(left, c.Name)
+		}
+	}
+	if len(left) > 0 {
+		return "ContainersNotReady", fmt.Sprintf("containers with unready status: %s", left)
+	}
+	return "", ""
+}
+
+// gated returns which readiness gates keep a pod with ready containers from being ready, or "".
+func gated(p *corev1.Pod, s *corev1.PodStatus) (reason, message string) {
+	var shut []string
+	for _, g := range p.Spec.ReadinessGates {
+		switch c := conditionIn(s.Conditions, g.ConditionType); {
+		case c == nil:
+			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
+		case c.Status != corev1.ConditionTrue:
+			shut = append(shut,
+				fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType, c.Status))
+		}
+	}
+	if len(shut) == 0 {
+		return "", ""
+	}
+	return "ReadinessGatesNotReady", strings.Join(shut, ", ")
 }
 
 func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {

@@ -63,6 +63,8 @@ type Config struct {
 	// Metrics registers the pods' metrics; may be nil.
 	Metrics prometheus.Registerer
 	HostIP  string
+	// BootID identifies the machine's boot; New reads the kernel's if it is empty.
+	BootID string
 	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
 	// MemoryCapacity is the node's memory in bytes.

@@ -276,6 +276,41 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
+// After a reboot the init containers run again before the main ones. A restart of the agent repeats nothing.
+func TestReboot(t *testing.T) {
+	j := &journal{}
+	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
+		r.create(manifold())
+		r.pass(time.Minute)
+		begun := func(from int) (names []string) {
+			for _, line := range j.list()[from:] {
+				if name, begins := strings.CutSuffix(line, " begins"); begins {
+					names = append(names, name)
+				}
+			}
+			return names
+		}
+		before := len(j.list())
+		r.restart()
+		r.pass(time.Minute)
+		require.Empty(t, begun(before))
+		r.reboot()
+		p := r.pod("web")
+		require.Equal(t, corev1.PodPending, p.Status.Phase)
+		require.Equal(t, corev1.ConditionTrue, conditionOf(p, corev1.PodInitialized).Status, "it was initialized once")
+		r.pass(time.Minute)
+		require.Equal(t, []string{"first"}, begun(before)[:1])
+		require.ElementsMatch(t, []string{"side", "second"}, begun(before)[1:3])
+		require.ElementsMatch(t, []string{"a", "b"}, begun(before)[3:])
+		p = r.pod("web")
+		require.Equal(t, corev1.PodRunning, p.Status.Phase)
+		require.Equal(t, corev1.ConditionTrue, conditionOf(p, corev1.PodReady).Status)
+		for _, name := range []string{"first", "side", "second", "a", "b"} {
+			require.EqualValues(t, 1, r.status("web", name).RestartCount, name)
+		}
+	})
+}
+
 // Failing calls to runtime and network are retried with growing delays, are reported, and leave nothing behind.
 func TestFailingSteps(t *testing.T) {
 	for _, call := range []string{"setup", "create", "start"} {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	process "github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/node/host/boot"
 	"github.com/coracle-dev/coracle/pkg/node/images"
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
@@ -62,6 +63,9 @@ func New(c Config) *Manager {
 	}
 	if c.SeccompDir == "" {
 		c.SeccompDir = filepath.Join(c.DataDir, "seccomp")
+	}
+	if c.BootID == "" {
+		c.BootID = boot.ID()
 	}
 	if c.AdmitBy == nil {
 		c.AdmitBy = c.Node

@@ -36,6 +36,7 @@ const (
 	labelSource    = "source"  // static.FromFile for a static pod
 	labelFile      = "file"    // the name of a static pod's manifest file
 	labelRound     = "round"   // see round; absent means 0
+	labelBoot      = "boot"    // the machine's boot; absent means unknown
 	labelAmounts   = "amounts" // the amounts at creation, as JSON
 )
 
@@ -54,6 +55,7 @@ type Instance struct {
 	BackOff time.Duration
 	Hash    string
 	Round   int
+	Boot    string
 }
 
 func instanceOf(c runtime.Container) Instance {
@@ -67,6 +69,7 @@ func instanceOf(c runtime.Container) Instance {
 		BackOff:   wait,
 		Hash:      c.Labels[labelHash],
 		Round:     round,
+		Boot:      c.Labels[labelBoot],
 	}
 }
 
@@ -113,8 +116,9 @@ type Observed struct {
 	Gone bool
 	// Deleted means that the agent has deleted the pod from the API. It stays there while it has finalizers.
 	Deleted bool
-	// Began is when the agent started.
+	// Began is when the agent started. Boot identifies the machine's boot; empty means unknown.
 	Began time.Time
+	Boot  string
 	// Waiting means that nothing may start: victims of the pod's preemption still run, or the machine shuts down.
 	Waiting bool
 	// By is when everything of the pod must have ended, whatever its grace period; zero means no such deadline.

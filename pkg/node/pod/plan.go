@@ -60,6 +60,8 @@ type Decision struct {
 	Wake    time.Time
 	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
 	Stopping, Stopped bool
+	// Initialized means that a main container was created since the init containers last ran.
+	Initialized bool
 	// Round is the current or beginning round of the pod's containers. Source is the instance whose exit ended the
 	// previous round, until the next one begins. Resetting means that containers of the ended round still run.
 	Round     int
@@ -97,6 +99,7 @@ func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	} else {
 		pl.run()
 	}
+	pl.d.Initialized = pl.initialized()
 	return pl.d
 }
 
@@ -131,25 +134,28 @@ func (pl *planner) finished() bool {
 	if pl.d.Source != nil {
 		return false
 	}
-	if !pl.initialized() {
-		for i := range p.Spec.InitContainers {
-			c := &p.Spec.InitContainers[i]
-			l := pl.current(c.Name)
-			if !isSidecar(c) && l != nil && l.State == runtime.Exited && l.ExitCode != 0 &&
-				!restarts(p, c, l.ExitCode, true) && !busy(o, c.Name) {
-				return true
-			}
-		}
-		return false
+	ended := func(c *corev1.Container, init bool) bool {
+		l := pl.inRound(c.Name)
+		return l != nil && l.State == runtime.Exited && !busy(o, c.Name) && !restarts(p, c, l.ExitCode, init)
 	}
+	created, left := false, len(p.Spec.Containers)
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		l := pl.current(c.Name)
-		if l == nil || l.State != runtime.Exited || busy(o, c.Name) || restarts(p, c, l.ExitCode, false) {
-			return false
+		created = created || pl.inRound(c.Name) != nil
+		if ended(c, false) {
+			left--
 		}
 	}
-	return len(p.Spec.Containers) > 0
+	if created && left == 0 {
+		return true
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if !pl.initialized() && !isSidecar(c) && ended(c, true) && pl.inRound(c.Name).ExitCode != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
@@ -224,16 +230,25 @@ func (pl *planner) retry(key string, a Action) {
 	pl.add(a)
 }
 
-// initialize plans the next step of the init containers and reports whether the main containers may run.
+// initialize plans the next steps of the init containers and reports whether the main containers may run. The last
+// init container that was created shows how far initialization is: those before it have succeeded or started once,
+// even if the runtime has lost them. Their sidecars are kept running, and nothing waits for them again.
 func (pl *planner) initialize() bool {
-	p, o := pl.pod, pl.o
-	done := pl.initialized()
-	for i := range p.Spec.InitContainers {
-		c := &p.Spec.InitContainers[i]
+	o, list, next := pl.o, pl.pod.Spec.InitContainers, 0
+	for i := range list {
+		if pl.current(list[i].Name) != nil {
+			next = i
+		}
+	}
+	if pl.initialized() {
+		next = len(list)
+	}
+	for i := range list {
+		c := &list[i]
 		l := pl.current(c.Name)
 		if isSidecar(c) {
 			pl.keepRunning(c, true)
-			if done {
+			if i < next {
 				continue
 			}
 			if l == nil || l.State != runtime.Running || busy(o, c.Name) || !o.Health[l.ID].Started {
@@ -241,7 +256,7 @@ func (pl *planner) initialize() bool {
 			}
 			continue
 		}
-		if done || l != nil && l.State == runtime.Exited && l.ExitCode == 0 {
+		if i < next || l != nil && l.State == runtime.Exited && l.ExitCode == 0 {
 			continue
 		}
 		pl.keepRunning(c, true)
@@ -250,19 +265,10 @@ func (pl *planner) initialize() bool {
 	return true
 }
 
-// initialized reports whether a main container was created in this round, so that initialization is complete.
+// initialized reports whether a main container was created in this round and boot, so that initialization is complete.
 func (pl *planner) initialized() bool {
 	for i := range pl.pod.Spec.Containers {
 		if pl.current(pl.pod.Spec.Containers[i].Name) != nil {
-			return true
-		}
-	}
-	return false
-}
-
-func hasStarted(p *corev1.Pod, o Observed) bool {
-	for i := range p.Spec.Containers {
-		if o.latest(p.Spec.Containers[i].Name) != nil {
 			return true
 		}
 	}
@@ -282,6 +288,10 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			wait = nextBackOff(l)
 		}
 		pl.startAt(c, l.Attempt+1, wait)
+		return
+	}
+	if init && l.State == runtime.Exited && pl.stale(l) { // also if it has succeeded
+		pl.startAt(c, l.Attempt+1, l.BackOff)
 		return
 	}
 	switch l.State {
@@ -330,11 +340,23 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 }
 
 func (pl *planner) start(c *corev1.Container, old *Instance) {
-	attempt := 0
+	attempt := nextAttempt(pl.pod, c.Name)
 	if old != nil {
 		attempt = old.Attempt + 1
 	}
 	pl.startAt(c, attempt, nextBackOff(old))
+}
+
+// nextAttempt returns the number of the next instance of a container that the runtime does not know.
+func nextAttempt(p *corev1.Pod, name string) int {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name && !neverRan(list[i]) {
+				return int(list[i].RestartCount) + 1
+			}
+		}
+	}
+	return 0
 }
 
 func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {

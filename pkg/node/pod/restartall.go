@@ -139,12 +139,24 @@ func (pl *planner) nextRound() bool {
 	return true
 }
 
-// current returns a container's newest instance, or nil if it is of an earlier round.
-func (pl *planner) current(name string) *Instance {
+// inRound returns a container's newest instance, or nil if it is of an earlier round.
+func (pl *planner) inRound(name string) *Instance {
 	if l := pl.o.latest(name); l != nil && l.Round >= pl.d.Round {
 		return l
 	}
 	return nil
+}
+
+// current is inRound without instances of an earlier boot: their sandbox is gone, so the init containers run again.
+func (pl *planner) current(name string) *Instance {
+	if l := pl.inRound(name); l != nil && !pl.stale(l) {
+		return l
+	}
+	return nil
+}
+
+func (pl *planner) stale(l *Instance) bool {
+	return l.Boot != "" && pl.o.Boot != "" && l.Boot != pl.o.Boot
 }
 
 // sources returns, by round, when its first source exited, for rounds whose instances the runtime still has.

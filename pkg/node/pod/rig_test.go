@@ -46,7 +46,8 @@ type rig struct {
 	away    bool          // no API server answers a starting process
 	down    atomic.Bool   // the machine is shutting down
 	noUsers atomic.Bool   // pods cannot have user namespaces
-	stop    func()        // stops the Manager like a killed process, without cleanup
+	boots   int
+	stop    func() // stops the Manager like a killed process, without cleanup
 
 	// wrapRuntime, if set, wraps the runtime for Managers that are started.
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
@@ -102,6 +103,7 @@ func (r *rig) start() {
 			UserNamespaces: r.userNamespaces,
 		},
 		HostIP:        "192.0.2.1",
+		BootID:        strconv.Itoa(r.boots),
 		Parts:         []part.Part{tasklogs.Part(part.Host{LogDir: filepath.Join(r.dir, "log")})},
 		Node:          func() *corev1.Node { return r.node },
 		Allocatable:   func() corev1.ResourceList { return r.node.Status.Allocatable },
@@ -127,6 +129,22 @@ func (r *rig) start() {
 }
 
 func (r *rig) restart() { r.stop(); r.start() }
+
+// reboot ends the agent and all containers and releases all sandboxes before the next agent starts.
+func (r *rig) reboot() {
+	r.stop()
+	list, err := r.runtime.List(context.Background())
+	require.NoError(r, err)
+	for _, c := range list {
+		if c.State == runtime.Running {
+			require.NoError(r, r.runtime.Signal(context.Background(), c.ID, unix.SIGKILL, true))
+		}
+	}
+	synctest.Wait()
+	clear(r.network.sandboxes)
+	r.boots++
+	r.start()
+}
 
 func (r *rig) userNamespaces() error {
 	if r.noUsers.Load() {

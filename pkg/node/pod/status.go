@@ -64,7 +64,10 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		}
 	}
 	if !isTerminal(p) {
-		s.Phase = phase(p, o, &s, terminal)
+		s.Phase = phase(p, &s, d.Initialized, terminal)
+	}
+	if s.Phase != p.Status.Phase {
+		s.Reason, s.Message = "", "" // they belonged to the former phase
 	}
 	if d.Verdict != nil {
 		s.Reason, s.Message = d.Verdict.Reason, d.Verdict.Message
@@ -84,32 +87,6 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		})
 	}
 	return s
-}
-
-func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1.PodPhase {
-	failed, started, waiting := false, false, false
-	for i, c := range s.InitContainerStatuses {
-		if c.State.Running != nil && !isSidecar(&p.Spec.InitContainers[i]) && !terminal {
-			return corev1.PodPending // also during a restart of all containers
-		}
-	}
-	for _, c := range s.ContainerStatuses {
-		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
-		// A pod is Pending until each of its containers has started once, as with the kubelet.
-		waiting = waiting || c.State.Waiting != nil && c.LastTerminationState.Terminated == nil && c.ContainerID == ""
-		t := c.State.Terminated
-		failed = failed || t == nil || t.ExitCode != 0
-	}
-	if terminal {
-		if failed || !started {
-			return corev1.PodFailed
-		}
-		return corev1.PodSucceeded
-	}
-	if !waiting && (p.Status.Phase == corev1.PodRunning || started) {
-		return corev1.PodRunning
-	}
-	return corev1.PodPending
 }
 
 type statusBuilder struct {
@@ -138,8 +115,10 @@ func (b statusBuilder) all(list []corev1.Container, old []corev1.ContainerStatus
 }
 
 func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, init bool) corev1.ContainerStatus {
-	no := false
-	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Started: &no}
+	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
+	if !b.ephemeral {
+		s.Started = new(bool)
+	}
 	if was != nil {
 		s.LastTerminationState, s.RestartCount, s.ContainerID = was.LastTerminationState, was.RestartCount, was.ContainerID
 		s.ImageID, s.VolumeMounts = was.ImageID, was.VolumeMounts
@@ -164,17 +143,19 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	}
 	list := b.o.Containers[c.Name]
 	if len(list) == 0 {
-		b.missing(c, was, &s)
+		b.missing(c, was, init, &s)
 		return s
 	}
 	l := list[0]
 	if l.State == runtime.Created && len(list) > 1 {
 		l = list[1] // the new instance counts from its start
 	}
-	s.RestartCount = int32(l.Attempt)
-	s.ContainerID = "containerd://" + l.ID
 	if l.State != runtime.Created { // reported with the start
+		s.RestartCount, s.ContainerID = int32(l.Attempt), "containerd://"+l.ID
 		s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
+	}
+	if was != nil && was.State.Terminated != nil && was.ContainerID != s.ContainerID {
+		s.LastTerminationState = was.State // the runtime may have lost that instance
 	}
 	for _, old := range list {
 		if old.Attempt < l.Attempt && old.State == runtime.Exited {
@@ -184,20 +165,13 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	}
 	switch l.State {
 	case runtime.Created:
-		s.RestartCount, s.ContainerID = 0, ""
-		b.missing(c, was, &s)
+		b.missing(c, was, init, &s)
 	case runtime.Running:
-		h := b.o.Health[l.ID]
-		started := h.Started && (b.o.Busy[c.Name] != Start || !hooked(b.p, c.Name))
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(l.StartedAt)}
-		s.Ready, s.Started = started && h.Ready, &started
-		s.AllocatedResources = c.Resources.Requests.DeepCopy()
-		if !b.ephemeral {
-			have, known := b.o.Amounts[l.ID]
-			if !known {
-				have = amountsOf(b.p, c)
-			}
-			s.Resources = resourcesNow(b.p, c, have)
+		if !b.ephemeral { // an ephemeral container is never ready
+			h := b.o.Health[l.ID]
+			started := h.Started && (b.o.Busy[c.Name] != Start || !hooked(b.p, c.Name))
+			s.Ready, s.Started = started && h.Ready && (!init || isSidecar(c)), &started
 		}
 	case runtime.Exited:
 		if between := l.Round < b.d.Round || b.d.Source != nil && b.d.Round == l.Round; between && !b.ephemeral &&
@@ -207,7 +181,20 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 			b.ended(c, l, init, &s)
 		}
 	}
+	b.resources(c, l, &s)
 	return s
+}
+
+func (b statusBuilder) resources(c *corev1.Container, l Instance, s *corev1.ContainerStatus) {
+	if b.ephemeral {
+		return
+	}
+	s.AllocatedResources = c.Resources.Requests.DeepCopy()
+	have, known := b.o.Amounts[l.ID]
+	if !known || l.State != runtime.Running {
+		have = amountsOf(b.p, c)
+	}
+	s.Resources = resourcesNow(b.p, c, have)
 }
 
 func label(i Instance, key, otherwise string) string {
@@ -217,9 +204,10 @@ func label(i Instance, key, otherwise string) string {
 	return otherwise
 }
 
-func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, s *corev1.ContainerStatus) {
+// missing sets the state of a container of which the runtime has no started instance.
+func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, init bool, s *corev1.ContainerStatus) {
 	if was != nil && was.State.Terminated != nil {
-		s.State = was.State
+		s.State, s.Ready = was.State, was.Ready && init
 		return
 	}
 	if was != nil && was.State.Running != nil {
@@ -232,6 +220,14 @@ func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus,
 			s.LastTerminationState, s.State = s.State, corev1.ContainerState{
 				Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"},
 			}
+		}
+		return
+	}
+	if init && !isSidecar(c) && b.d.Initialized && len(b.o.Containers[c.Name]) == 0 {
+		s.Ready = true // a main container of this round proves that it has succeeded
+		s.State.Terminated = &corev1.ContainerStateTerminated{
+			Reason: "Completed", Message: "The node has lost this container's state. It exited with code 0: a main container " +
+				"started after it",
 		}
 		return
 	}

@@ -38,7 +38,7 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	defer w.mu.Unlock()
 	p, a := w.allocated(), &w.held.allocation
 	o := Observed{
-		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil,
+		Gone: w.api.gone, Began: w.m.began, Boot: w.m.c.BootID, Deleted: w.api.deleted, Draining: w.end.drained != nil,
 		Waiting: w.end.waits || w.m.shuttingDown(), Verdict: w.end.verdict, By: w.end.by,
 		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
 		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures),

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/host/boot"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
@@ -131,8 +132,8 @@ func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *
 		return nil
 	}
 	r.staging = s.Path
-	boot := bootID()
-	if s.Boot == boot {
+	now := boot.ID()
+	if s.Boot == now {
 		return nil
 	}
 	if err := os.MkdirAll(own, 0o750); err != nil {
@@ -158,7 +159,7 @@ func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.Boot = boot
+	s.Boot = now
 	return m.save(key, s)
 }
 
@@ -285,13 +286,4 @@ func (m *Manager) attachment(ctx context.Context, r *request, object *storagev1.
 		return nil, notAttached(name)
 	}
 	return a.Status.AttachmentMetadata, nil
-}
-
-// bootID identifies the current boot of the machine. Mounts do not survive a reboot.
-func bootID() string {
-	data, err := bounded.File("/proc/sys/kernel/random/boot_id", 128)
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(data))
 }

@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/node/host/boot"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
@@ -122,8 +123,8 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 		return volume.Mounted{}, err
 	}
 	republish := object != nil && object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish
-	boot := bootID()
-	published := was.Boot == boot && was.Boot != ""
+	bootID := boot.ID()
+	published := was.Boot == bootID && was.Boot != ""
 	dir := filepath.Join("pods", string(p.UID), "volumes", escape(pluginName), escape(r.name))
 	own, public := m.below(dir, "mount")
 	out := volume.Mounted{Path: own, ReadOnly: r.readOnly, Block: r.block}
@@ -175,7 +176,7 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 				return out, err
 			}
 		}
-		now.Boot = boot
+		now.Boot = bootID
 		if err := v.Save(now); err != nil {
 			return out, err
 		}
