@@ -27,6 +27,21 @@ const (
 	maxRead = 64 << 20
 )
 
+// expandStatic expands a probe's command like the kubelet: by the values that the specification itself contains.
+func expandStatic(command []string, env []corev1.EnvVar) ([]string, error) {
+	vars, out := make(map[string]string, len(env)), make([]string, len(command))
+	for _, e := range env {
+		vars[e.Name] = e.Value
+	}
+	for i := range command {
+		var err error
+		if out[i], err = Expand(command[i], vars); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 // Expand replaces $(NAME) with the variable's value. $$ escapes $, unknown names stay, a too long result is an error.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder

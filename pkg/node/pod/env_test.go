@@ -135,3 +135,11 @@ func TestVariablesAreText(t *testing.T) {
 		}
 	}
 }
+
+// A probe's command is expanded by the variables whose values the specification contains, as in the kubelet.
+func TestExpandStatic(t *testing.T) {
+	env := []corev1.EnvVar{{Name: "A", Value: "a"}, {Name: "F", ValueFrom: &corev1.EnvVarSource{}}}
+	got, err := expandStatic([]string{"sh", "-c", "$(A) $(B) $$(A)$(F)"}, env)
+	require.NoError(t, err)
+	require.Equal(t, []string{"sh", "-c", "a $(B) $(A)"}, got)
+}

@@ -141,6 +141,56 @@ func TestStartupProbeOfASidecar(t *testing.T) {
 	})
 }
 
+// An exec probe's command is expanded, and an error of the node's does not restart the container.
+func TestProbesOfCommands(t *testing.T) {
+	programs := map[string]fake.Program{"is": func(_ context.Context, p *fake.Process) int {
+		if slices.Equal(p.Args, []string{"is", "yes"}) {
+			return 0
+		}
+		return 1
+	}}
+	with(t, fake.Config{Programs: programs}, func(r *rig) {
+		p := podOf("web", "sleep", "100000")
+		c := &p.Spec.Containers[0]
+		c.Env = []corev1.EnvVar{{Name: "ANSWER", Value: "yes"}}
+		c.ReadinessProbe, c.LivenessProbe = probeEvery(1, 1), probeEvery(1, 1)
+		c.ReadinessProbe.Exec.Command, c.LivenessProbe.Exec.Command = []string{"is", "$(ANSWER)"}, []string{"none"}
+		r.create(p)
+		r.pass(time.Minute)
+		require.True(t, r.status("web", "main").Ready)
+		require.Zero(t, r.status("web", "main").RestartCount)
+		require.Contains(t, r.events.text(), "Liveness probe errored and resulted in unknown state: ")
+	})
+}
+
+// A container that a probe ended restarts although it ended with code 0 and its policy is OnFailure.
+func TestLivenessRestartsWhateverTheExitCode(t *testing.T) {
+	var sick atomic.Bool
+	c := checked(&sick)
+	c.Programs["polite"] = func(ctx context.Context, p *fake.Process) int {
+		select {
+		case <-p.Signals:
+		case <-ctx.Done():
+		}
+		return 0
+	}
+	with(t, c, func(r *rig) {
+		p := podOf("web", "polite")
+		p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+		p.Spec.Containers[0].LivenessProbe = probeEvery(10, 2)
+		r.create(p)
+		r.pass(time.Minute)
+		sick.Store(true)
+		r.pass(24 * time.Second)
+		sick.Store(false)
+		r.pass(time.Minute)
+		s := r.status("web", "main")
+		require.Equal(t, "running", state(s))
+		require.EqualValues(t, 1, s.RestartCount)
+		require.Zero(t, s.LastTerminationState.Terminated.ExitCode)
+	})
+}
+
 func TestReadinessGates(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")

@@ -234,6 +234,19 @@ func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	}
 }
 
+// restarts reports whether an exited instance is replaced. One that a probe ended is, whatever its exit code.
+func (o Observed) restarts(p *corev1.Pod, c *corev1.Container, l *Instance, init bool) bool {
+	return restarts(p, c, l.ExitCode, init) || o.Health[l.ID].Failed && restartsKilled(p, c)
+}
+
+// restartsKilled reports whether a container restarts that a probe ends. Restart rules are for exit codes of its own.
+func restartsKilled(p *corev1.Pod, c *corev1.Container) bool {
+	if c.RestartPolicy != nil {
+		return *c.RestartPolicy != corev1.ContainerRestartPolicyNever
+	}
+	return p.Spec.RestartPolicy != corev1.RestartPolicyNever
+}
+
 func isTerminal(p *corev1.Pod) bool { return hasEnded(p.Status.Phase) }
 
 func hasEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

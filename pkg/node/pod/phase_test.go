@@ -21,7 +21,7 @@ import (
 // by which exit 42 restarts all containers, z is a sidecar with that rule.
 //
 // STATE: - was never created; c is created; R runs; r runs and has not passed its startup probe; S has failed it; L has
-// failed its liveness probe; C runs another image than specified. A number is an exit code; after w, the back-off
+// failed its liveness probe; C runs another image than specified; l and d have ended with code 0 after L and C. A number is an exit code; after w, the back-off
 // lasts. A ~ at the end means that it was in an earlier boot.
 func scenario(policy corev1.RestartPolicy, init, main string) (*corev1.Pod, Observed) {
 	p, o := spec(policy, nil, nil), up()
@@ -71,10 +71,13 @@ func (o *Observed) add(name, word string) corev1.Container {
 		h = Health{}
 	case state == "S":
 		h = Health{Failed: true, Why: "startup probe"}
-	case state == "L":
+	case state == "L" || state == "l":
 		h.Failed, h.Why = true, "liveness probe"
-	case state == "C":
+	case state == "C" || state == "d":
 		l.Hash = "another"
+	}
+	if state == "l" || state == "d" {
+		l.State, l.FinishedAt = runtime.Exited, now
 	}
 	if waits {
 		l.BackOff = time.Hour
@@ -217,6 +220,10 @@ func TestNextSteps(t *testing.T) {
 		{never, "", "R C R", "kill m1"},
 		{always, "", "R L R", "kill m1"},
 		{always, "", "R S R", "kill m1"},
+		{onFailure, "", "l", "start m0 1"},
+		{never, "", "f:l", "start m0 1"},
+		{never, "", "l", "release release"},
+		{never, "", "d", "start m0 1"},
 		{always, "", "137~ 137~ 0~", "start m0 1, start m1 1, start m2 1"},
 		{onFailure, "", "137~ 0~ 137~", "start m0 1, start m2 1"},
 		{never, "", "0~ 0~ 137~", "release release"},

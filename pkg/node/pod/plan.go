@@ -136,7 +136,7 @@ func (pl *planner) finished() bool {
 	}
 	ended := func(c *corev1.Container, init bool) bool {
 		l := pl.inRound(c.Name)
-		return l != nil && l.State == runtime.Exited && !busy(o, c.Name) && !restarts(p, c, l.ExitCode, init)
+		return l != nil && l.State == runtime.Exited && !busy(o, c.Name) && !o.restarts(p, c, l, init) && !changed(l, c)
 	}
 	created, left := false, len(p.Spec.Containers)
 	for i := range p.Spec.Containers {
@@ -306,7 +306,11 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			if h.Grace != nil {
 				grace = time.Duration(*h.Grace) * time.Second
 			}
-			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: fmt.Sprintf("Container %s failed %s", c.Name, h.Why)})
+			why := fmt.Sprintf("Container %s failed %s", c.Name, h.Why)
+			if restartsKilled(pl.pod, c) {
+				why += ", will be restarted"
+			}
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: why})
 		case changed(l, c):
 			pl.kill(Action{
 				Target: c.Name,
@@ -327,7 +331,7 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			pl.startAt(c, l.Attempt+1, 0)
 			return
 		}
-		if !restarts(pl.pod, c, l.ExitCode, init) {
+		if !pl.o.restarts(pl.pod, c, l, init) {
 			return
 		}
 		// A container that exited before the agent started did not crash: the node was stopped or restarted.

@@ -248,7 +248,7 @@ func (b statusBuilder) ended(c *corev1.Container, l Instance, init bool, s *core
 	if init && !isSidecar(c) && l.ExitCode == 0 {
 		s.Ready = true
 	}
-	again := !b.d.Stopping && !b.ephemeral && restarts(b.p, c, l.ExitCode, init)
+	again := !b.d.Stopping && !b.ephemeral && b.o.restarts(b.p, c, &l, init)
 	wait := waitOf(&l)
 	f, failed := b.o.Failures[c.Name]
 	switch {

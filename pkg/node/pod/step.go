@@ -120,15 +120,12 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 	}
 	t := probe.Target{UID: w.uid, Container: spec, ContainerID: c.ID, PodIP: podIP, StartedAt: c.StartedAt, Ending: ending,
 		HostNetwork: p.Spec.HostNetwork,
+		Expand:      func(command []string) ([]string, error) { return expandStatic(command, spec.Env) },
 		Event:       func(kind, reason, message string) { w.m.event(p, c.Name, kind, reason, message) }}
 	before := healthInStatus(p, c)
 	t.Ready, t.Started = before.Ready, before.Started
 	r := w.m.probes.Watch(w.m.ctx, t)
-	h := Health{Started: r.Started, Ready: r.Ready, Failed: r.Failed, Why: r.Why, Grace: r.Grace}
-	if h.Failed {
-		h.Why += ", will be restarted"
-	}
-	return h
+	return Health{Started: r.Started, Ready: r.Ready, Failed: r.Failed, Why: r.Why, Grace: r.Grace}
 }
 
 func healthInStatus(p *corev1.Pod, c Instance) Health {

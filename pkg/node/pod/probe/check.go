@@ -28,13 +28,23 @@ const (
 	maxHeaders = 64 << 10
 )
 
+// errored is an error of the node or of the specification. It says nothing about the container, so that it counts
+// neither as a failure nor as a success, as in the kubelet.
+type errored struct{ error }
+
 // do runs a probe once. It returns an error if the probe failed. A warning accompanies a success.
 func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second)
 	defer cancel()
 	switch {
 	case p.Exec != nil:
-		_, err := Exec(ctx, m.runtime, t.ContainerID, p.Exec.Command)
+		command := p.Exec.Command
+		if t.Expand != nil {
+			if command, err = t.Expand(command); err != nil {
+				return "", errored{err}
+			}
+		}
+		_, err = Exec(ctx, m.runtime, t.ContainerID, command)
 		return "", err
 	case p.HTTPGet != nil:
 		res, err := m.client.HTTPGet(ctx, p.HTTPGet, t, "kube-probe/1.37")
@@ -52,7 +62,7 @@ func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning st
 	case p.GRPC != nil:
 		return "", m.grpc(ctx, p.GRPC, t)
 	}
-	return "", errors.New("missing probe handler")
+	return "", errored{errors.New("missing probe handler")}
 }
 
 // Exec runs a command in the container. It fails unless the command exits with 0 before ctx is done.
@@ -64,7 +74,7 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 		return text, fmt.Errorf("command timed out: %q timed out", strings.Join(command, " "))
 	}
 	if err != nil {
-		return text, err
+		return text, errored{err}
 	}
 	if code != 0 {
 		if text == "" {
@@ -86,7 +96,7 @@ type Response struct {
 func (c *Client) HTTPGet(ctx context.Context, a *corev1.HTTPGetAction, t Target, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), t.Container)
 	if err != nil {
-		return Response{}, err
+		return Response{}, errored{err}
 	}
 	host := a.Host
 	if host == "" {
@@ -103,7 +113,7 @@ func (c *Client) HTTPGet(ctx context.Context, a *corev1.HTTPGetAction, t Target,
 	u.Scheme, u.Host = scheme, net.JoinHostPort(host, strconv.Itoa(port))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return Response{}, err
+		return Response{}, errored{err}
 	}
 	for _, h := range a.HTTPHeaders {
 		if strings.EqualFold(h.Name, "Host") {
@@ -148,7 +158,7 @@ func Port(s string, c *corev1.Container) (int, error) {
 func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) error {
 	port, err := Port(a.Port.String(), t.Container)
 	if err != nil {
-		return err
+		return errored{err}
 	}
 	host := a.Host
 	if host == "" {

@@ -5,6 +5,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,8 @@ type Target struct {
 	Started, Ready bool
 	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
+	// Expand replaces variables in an exec probe's command; nil means none.
+	Expand func(command []string) ([]string, error)
 	// Event records an event on the container.
 	Event func(kind, reason, message string)
 }
@@ -238,6 +241,14 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 		}
 		if panicked != nil { // says nothing about the container
 			timer.Reset(period)
+			continue
+		}
+		if errors.As(err, new(errored)) {
+			if w.target.Event != nil {
+				w.target.Event(corev1.EventTypeWarning, "Unhealthy",
+					kind+" probe errored and resulted in unknown state: "+err.Error())
+			}
+			timer.Reset(max(period-time.Since(began), 0))
 			continue
 		}
 		if err == nil {

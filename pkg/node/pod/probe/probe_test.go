@@ -209,6 +209,61 @@ func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 	})
 }
 
+// An error of the node or of the specification is reported, and counts neither as a failure nor as a success.
+func TestErrorsAreNoResults(t *testing.T) {
+	for name, handler := range map[string]corev1.ProbeHandler{
+		"nothing":     {},
+		"program":     {Exec: &corev1.ExecAction{Command: []string{"no-such-program"}}},
+		"port":        {TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("none")}},
+		"named port":  {HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("none")}},
+		"port number": {HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(70_000)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bench(t, func(t *testing.T, m *Manager, _ *check, target Target) {
+				var mu sync.Mutex // both probes report
+				var events []string
+				target.Event = func(_, reason, message string) {
+					mu.Lock()
+					defer mu.Unlock()
+					events = append(events, reason+": "+message)
+				}
+				target.Container.LivenessProbe = probe(1, 1)
+				target.Container.LivenessProbe.ProbeHandler = handler
+				target.Container.ReadinessProbe = probe(1, 1)
+				target.Started, target.Ready = true, true
+				m.Watch(t.Context(), target)
+				after(10 * time.Second)
+				r := m.Watch(t.Context(), target)
+				require.False(t, r.Failed)
+				require.False(t, r.Ready, "the other probe fails")
+				m.StopAll()
+				require.Contains(t, strings.Join(events, "\n"),
+					"Unhealthy: Liveness probe errored and resulted in unknown state: ")
+				require.NotContains(t, strings.Join(events, "\n"), "Liveness probe failed")
+			})
+		})
+	}
+}
+
+// Consecutive results count: a success in between starts anew.
+func TestThresholdsAreConsecutive(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.ReadinessProbe = probe(10, 2)
+		target.Container.ReadinessProbe.SuccessThreshold = 3
+		c.set(true)
+		m.Watch(t.Context(), target)
+		for _, step := range []struct{ ok, ready bool }{ // by period; the first success was at once
+			{true, false}, {true, true}, {false, true}, {true, true}, {false, true}, {false, false}, {true, false},
+			{true, false}, {false, false}, {true, false}, {true, false}, {true, true},
+		} {
+			after(5 * time.Second)
+			c.set(step.ok)
+			after(5 * time.Second)
+			require.Equal(t, step.ready, m.Watch(t.Context(), target).Ready, "%+v", step)
+		}
+	})
+}
+
 // An agent that starts while a container is ending runs only the container's readiness probe.
 func TestWatchOfAnEndingContainer(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
