@@ -153,6 +153,7 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	if l.State != runtime.Created { // reported with the start
 		s.RestartCount, s.ContainerID = int32(l.Attempt), "containerd://"+l.ID
 		s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
+		s.User = userOf(l)
 	}
 	if was != nil && was.State.Terminated != nil && was.ContainerID != s.ContainerID {
 		s.LastTerminationState = was.State // the runtime may have lost that instance
@@ -195,6 +196,15 @@ func (b statusBuilder) resources(c *corev1.Container, l Instance, s *corev1.Cont
 		have = amountsOf(b.p, c)
 	}
 	s.Resources = resourcesNow(b.p, c, have)
+}
+
+func userOf(l Instance) *corev1.ContainerUser {
+	if l.User == nil {
+		return nil
+	}
+	return &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
+		UID: l.User.UID, GID: l.User.GID, SupplementalGroups: slices.Clone(l.User.Groups),
+	}}
 }
 
 func label(i Instance, key, otherwise string) string {

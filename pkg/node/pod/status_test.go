@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -140,6 +141,15 @@ func TestResourcesOfExitedContainers(t *testing.T) {
 	require.Equal(t, "1", s[0].Resources.Requests.Cpu().String())
 	require.Equal(t, "100m", s[1].Resources.Requests.Cpu().String())
 	require.Equal(t, p.Spec.Containers[0].Resources.Requests, s[0].AllocatedResources)
+}
+
+// The user that a container began as is shown (KEP-3619).
+func TestContainerUser(t *testing.T) {
+	p, o := scenario(always, "", "R R")
+	o.Containers["m0"][0].User = &runtime.User{UID: 7, GID: 8, Groups: []int64{8, 9}}
+	s := Status(p, o, Plan(p, o, now), Facts{}, now).ContainerStatuses
+	require.Equal(t, &corev1.LinuxContainerUser{UID: 7, GID: 8, SupplementalGroups: []int64{8, 9}}, s[0].User.Linux)
+	require.Nil(t, s[1].User, "its shim does not tell")
 }
 
 // A terminal phase is final. Reason and message stay as long as the phase.

@@ -173,6 +173,14 @@ type Container struct {
 	// Message says why a start failed.
 	Message    string
 	StopSignal syscall.Signal
+	// User is what the first process began as; nil before, and if the shim of an older version started it.
+	User *User
+}
+
+// User is a process's identity. IDs are inside the container's user namespace.
+type User struct {
+	UID, GID int64
+	Groups   []int64 // supplementary ones, in order
 }
 
 // Streams are the streams of an exec or attach session; nil ones are not connected. Resize receives terminal sizes

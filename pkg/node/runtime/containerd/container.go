@@ -58,11 +58,19 @@ func (c *container) public() runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
+	var user *runtime.User
+	if u := s.User; u != nil {
+		user = &runtime.User{UID: int64(u.UID), GID: int64(u.GID)}
+		for _, g := range u.Groups {
+			user.Groups = append(user.Groups, int64(g))
+		}
+	}
 	return runtime.Container{
 		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID,
 		LogPath: c.Spec.LogPath,
 		State:   runtime.State(s.State), PID: s.PID, CreatedAt: c.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
 		ExitCode: s.ExitCode, Signal: s.Signal, OOMKilled: s.OOMKilled, Message: s.Message, StopSignal: c.StopSignal,
+		User: user,
 	}
 }
 

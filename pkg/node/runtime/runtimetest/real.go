@@ -106,8 +106,9 @@ func user(t *testing.T, p *pod) {
 	a := p.spec("a", "id")
 	uid, gid := int64(65534), int64(1234)
 	a.UID, a.GID, a.Groups = &uid, &gid, []int64{7}
-	p.until(p.run(a), exited)
+	ended := p.until(p.run(a), exited)
 	require.Equal(t, "uid=65534(nobody) gid=1234 groups=7,1234", strings.TrimSpace(p.text(a.ID)))
+	require.Equal(t, &runtime.User{UID: uid, GID: gid, Groups: []int64{7, gid}}, ended.User)
 	b := p.spec("b", "sh", "-c", "id -u; pwd; echo $HOME $X; hostname")
 	b.WorkingDir, b.Env, b.Hostname = "/made/here", []string{"X=1", "X=2"}, "somewhere"
 	p.until(p.run(b), exited)

@@ -84,6 +84,13 @@ type Status struct {
 	ExitCode, Signal      int    `json:",omitempty"`
 	OOMKilled             bool   `json:",omitempty"`
 	Message               string `json:",omitempty"`
+	User                  *User  `json:",omitempty"` // of the first process, once it has started
+}
+
+// User is what a process began as. IDs are inside the container's user namespace.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary ones, in order
 }
 
 // Bundle is the content of a container's bundle.json.

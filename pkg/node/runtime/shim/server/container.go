@@ -132,13 +132,15 @@ func (c *container) run() error {
 	c.out.log, c.errs.log = stdout, stderr
 	c.io.copyOut(c.out, c.errs)
 	started := time.Now()
-	c.set(shim.Status{State: stateRunning, PID: c.pid, StartedAt: started})
+	u := c.process.User
+	user := &shim.User{UID: u.UID, GID: u.GID, Groups: u.AdditionalGids}
+	c.set(shim.Status{State: stateRunning, PID: c.pid, StartedAt: started, User: user})
 	go func() {
 		state, _ := c.first.Wait()
 		finished := time.Now()
 		close(c.exited)
 		c.server.reaper.release(c.pid)
-		s := shim.Status{State: stateExited, StartedAt: started, FinishedAt: finished}
+		s := shim.Status{State: stateExited, StartedAt: started, FinishedAt: finished, User: user}
 		s.ExitCode, s.Signal = exitOf(state)
 		s.OOMKilled = oomKilled(c.c)
 		if config := c.c.Config(); !config.Namespaces.IsPrivate(configs.NEWPID) {
