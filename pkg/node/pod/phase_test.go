@@ -280,3 +280,29 @@ func TestNextSteps(t *testing.T) {
 		require.Equal(t, c.want, strings.Join(steps, ", "), "%+v", c)
 	}
 }
+
+// Ephemeral containers start once, also before initialization has ended, and keep no pod alive.
+func TestNextStepsWithEphemeralContainers(t *testing.T) {
+	for _, c := range []struct {
+		policy           corev1.RestartPolicy
+		init, main, late string
+		want             string
+	}{
+		{always, "0", "R", "R", ""},
+		{always, "0", "R", "-", "start e0 0"},
+		{always, "0", "R", "R -", "start e1 0"},
+		{always, "0", "R", "0", ""},
+		{always, "0", "R", "1", ""},
+		{always, "R", "-", "-", "start e0 0"},
+		{always, "0~", "137~", "137~", "start i0 1"},
+		{never, "0", "0", "R", "kill e0"},
+	} {
+		p, o := scenario(c.policy, c.init, c.main)
+		for i, word := range strings.Fields(c.late) {
+			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
+				EphemeralContainerCommon: corev1.EphemeralContainerCommon(o.add("e"+strconv.Itoa(i), word)),
+			})
+		}
+		require.Equal(t, c.want, strings.Join(short(Plan(p, o, now)), ", "), "%+v", c)
+	}
+}
