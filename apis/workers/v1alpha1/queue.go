@@ -33,6 +33,8 @@ const (
 
 	// MaxPayload is the maximum size of a message and of a reply, in bytes.
 	MaxPayload = 1 << 20
+	// MaxDedupID is the maximum length of a sender's ID of a message, in bytes.
+	MaxDedupID = 256
 )
 
 // HTTP headers of messages between sender, API server, agent and program.
@@ -43,6 +45,14 @@ const (
 	HeaderTimeout = "Coracle-Timeout"
 	// HeaderID is the ID of a message.
 	HeaderID = "Coracle-Message-Id"
+	// HeaderDedupID is the sender's ID of a message. Another message with it is not queued for five minutes.
+	HeaderDedupID = "Coracle-Deduplication-Id"
+	// HeaderEventID and HeaderEventSource are headers of a CloudEvent in HTTP's binary content mode. Events with the same
+	// source and ID are the same event.
+	HeaderEventID     = "Ce-Id"
+	HeaderEventSource = "Ce-Source"
+	// HeaderDuplicate is "true" if HeaderID is an earlier message with the same sender's ID.
+	HeaderDuplicate = "Coracle-Message-Duplicate"
 	// HeaderPod is the pod that handled a message.
 	HeaderPod = "Coracle-Message-Pod"
 	// HeaderAttempt is the number of the attempt to have a program handle the message, from 1.

@@ -16,6 +16,8 @@ type QueuedMessages struct {
 // +kubebuilder:object:generate=false
 type QueuedMessage struct {
 	ID string `json:"id"`
+	// DedupID is the sender's ID of the message.
+	DedupID string `json:"dedupID,omitempty"`
 	// State is waiting, delayed, in flight or dead.
 	State string `json:"state"`
 	// Pod is the only pod that may get the message; empty means any pod of the worker.

@@ -120,8 +120,9 @@ func queued(m queue.Message) workers.QueuedMessage {
 		due = &metav1.Time{Time: m.Due}
 	}
 	return workers.QueuedMessage{
-		ID: m.ID, State: string(m.State), Pod: m.Target, Attempts: m.Attempts, Size: m.Size, ContentType: m.ContentType,
-		Arrived: metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Due: due, Error: m.Error,
+		ID: m.ID, DedupID: m.DedupID, State: string(m.State), Pod: m.Target, Attempts: m.Attempts, Size: m.Size,
+		ContentType: m.ContentType,
+		Arrived:     metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Due: due, Error: m.Error,
 		DeadLetter: m.DeadLetter, Payload: m.Payload,
 	}
 }

@@ -121,6 +121,9 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if err := schedule(&m.Message, req.URL.Query(), time.Now()); err != nil {
 		return err
 	}
+	if m.DedupID, err = dedupIDOf(req, wait); err != nil {
+		return err
+	}
 	if batch {
 		return s.sendBatch(req.Context(), w, m)
 	}
@@ -145,7 +148,15 @@ func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.M
 		got = make(chan dispatch.Outcome, 1)
 		m.Done = func(o dispatch.Outcome) { got <- o }
 	}
-	if err := s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]; err != nil {
+	err = s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]
+	var repeated *queue.DuplicateError
+	if errors.As(err, &repeated) {
+		h.Set(workers.HeaderID, repeated.ID)
+		h.Set(workers.HeaderDuplicate, "true")
+		w.WriteHeader(http.StatusAccepted)
+		return nil
+	}
+	if err != nil {
 		return refused(a, err)
 	}
 	if got == nil {

@@ -214,7 +214,8 @@ func (c *messageStream) message(h *frame.Head, size int) bool {
 		}
 	}
 	c.open.Add(1)
-	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, wait: h.Kind == frame.Request}
+	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, dedupID: h.DedupID,
+		wait: h.Kind == frame.Request}
 	c.mu.Lock()
 	c.pending[m.id] = m
 	c.mu.Unlock()
@@ -255,6 +256,11 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 		return apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
 	case wait == 0:
 		wait = defaultWait
+	}
+	if m.dedupID != "" {
+		if err := checkDedupID(m.dedupID, m.wait); err != nil {
+			return err
+		}
 	}
 	if m.contentType == "" {
 		m.contentType = "application/octet-stream"

@@ -30,6 +30,8 @@ type SendOptions struct {
 	Timeout time.Duration
 	// Delay is how long the message waits at least, Expire how long at most. They do not go with Batch.
 	Delay, Expire time.Duration
+	// ID is the sender's ID of the message. With Batch the messages get it with their number, from 1, after a hyphen.
+	ID string
 	// Batch sends each line as a message, all on one connection.
 	Batch bool
 }
@@ -103,7 +105,9 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		}
 		return err
 	case http.StatusAccepted:
-		_, err = fmt.Fprintf(progress, "message %s accepted\n", res.Header.Get(workers.HeaderID))
+		how := map[bool]string{false: "accepted", true: "was accepted before with this id"}
+		repeated := res.Header.Get(workers.HeaderDuplicate) != ""
+		_, err = fmt.Fprintf(progress, "message %s %s\n", res.Header.Get(workers.HeaderID), how[repeated])
 		return err
 	}
 	var s metav1.Status
@@ -117,6 +121,9 @@ func (o SendOptions) query() url.Values {
 	q := url.Values{}
 	if o.Wait {
 		q.Set("wait", "true")
+	}
+	if o.ID != "" {
+		q.Set("id", o.ID)
 	}
 	for name, d := range map[string]time.Duration{"timeout": o.Timeout, "delay": o.Delay, "expire": o.Expire} {
 		if d != 0 {

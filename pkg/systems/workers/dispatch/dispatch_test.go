@@ -223,6 +223,51 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// TestRememberedDeadLetters checks that remembered DedupIDs do not hold up dead letters: each gets to its worker, also
+// when it returns to the queue that remembers it.
+func TestRememberedDeadLetters(t *testing.T) {
+	run(t, func(c *cluster) {
+		to := func(name, next string) {
+			c.worker(name, func(s *workers.WorkerSpec) {
+				s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, MaxAttempts: 1, DeadLetter: next}
+			})
+		}
+		to("w", "failed")
+		to("failed", "w")
+		c.ready("a")
+		send := func(k queue.Key, id string) error {
+			w := c.workers[types.NamespacedName{Namespace: k.Namespace, Name: k.Worker}]
+			m := Message{Message: queue.Message{ID: id, DedupID: "order", Payload: []byte("text")}}
+			return c.Send(k, workers.QueueOf(w), []Message{m})()[0]
+		}
+		failed := queue.Key{Namespace: "ns", Worker: "failed"}
+		require.NoError(t, send(failed, "0"))
+		require.NoError(t, send(key, "1"))
+		c.takes("1@a#1")[0].Done(bad)
+		c.takes()
+		require.Zero(t, c.queues.Depth(key))
+		require.Equal(t, 2, c.queues.Depth(failed).Waiting)
+		require.Equal(t, &queue.DuplicateError{ID: "1"}, send(key, "2"))
+		require.EqualValues(t, 1, c.state(key).counts.duplicate)
+
+		m, ok := c.queues.Claim(failed, "b")
+		require.True(t, ok)
+		require.Equal(t, "0", m.ID)
+		c.queues.Acknowledge(failed, "0")
+		m, ok = c.queues.Claim(failed, "b")
+		require.True(t, ok)
+		c.queues.Return(failed, m.ID, queue.Result{Dead: true, Error: "bad"})
+		c.state(failed).forward()
+		c.takes("1@a#1")[0].Done(handled)
+		c.takes()
+		require.Equal(t, &queue.DuplicateError{ID: "1"}, send(key, "3"))
+		time.Sleep(queue.Window)
+		require.NoError(t, send(key, "4"))
+		c.takes("4@a#1")[0].Done(handled)
+		c.takes()
+	})
+}
+
 func TestDeadLetters(t *testing.T) {
 	run(t, func(c *cluster) {
 		c.worker("w", func(s *workers.WorkerSpec) {

@@ -70,7 +70,7 @@ type wait struct {
 }
 
 type counts struct {
-	accepted, delivered, redelivered, succeeded, failed, refused, deadLettered, dropped uint64
+	accepted, delivered, redelivered, succeeded, failed, refused, deadLettered, dropped, duplicate uint64
 }
 
 func newState(d *Dispatcher, k queue.Key) *state {

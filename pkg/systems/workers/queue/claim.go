@@ -125,7 +125,7 @@ func (l *Local) Withdraw(k Key, id string) bool {
 		return false
 	}
 	e := q.all[id]
-	if e.writing || e.State == InFlight {
+	if e.writing != nil || e.State == InFlight {
 		return false
 	}
 	q.leave(e)

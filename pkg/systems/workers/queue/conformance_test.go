@@ -85,6 +85,7 @@ func TestConformance(t *testing.T) {
 			"order": conformsOrder, "delay": conformsDelay,
 			"return": conformsReturn, "dead": conformsDead, "expiry": conformsExpiry,
 			"targets": conformsTargets, "bounds": conformsBounds, "list": conformsList,
+			"dedup": conformsDedup,
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				test(t, begin(t), name != "in memory")
@@ -267,8 +268,56 @@ func conformsList(t *testing.T, q Queues, durable bool) {
 	require.False(t, ok)
 }
 
+// named is a message with a DedupID.
+func named(id, dedup string, durable bool) Message {
+	m := message(id, durable)
+	m.DedupID = dedup
+	return m
+}
+
+// repeats checks that a message is taken for an earlier one with the ID.
+func repeats(t require.TestingT, q Queues, m Message, id string) {
+	require.Equal(t, []error{&DuplicateError{ID: id}}, q.Append(k, many, []Message{m})())
+}
+
+func conformsDedup(t *testing.T, q Queues, durable bool) {
+	errs := q.Append(k, many, []Message{named("1", "a", durable), named("2", "a", durable), named("3", "b", durable)})()
+	require.Equal(t, []error{nil, &DuplicateError{ID: "1"}, nil}, errs)
+	require.Equal(t, 2, q.Depth(k).Waiting)
+	require.Equal(t, &DuplicateError{ID: "3"}, q.Append(k, Limits{}, []Message{named("4", "b", durable)})()[0],
+		"a full queue has accepted it")
+	claim(t, q, "1", "p")
+	repeats(t, q, named("5", "a", durable), "1")
+	q.Acknowledge(k, "1")
+	repeats(t, q, named("6", "a", durable), "1")
+	claim(t, q, "3", "p")
+	q.Return(k, "3", Result{Dead: true, Error: "bad"})
+	repeats(t, q, named("7", "b", durable), "3")
+	m, ok := q.Find(k, "3")
+	require.True(t, ok)
+	require.Equal(t, Dead, m.State)
+	require.Equal(t, 1, q.Redrive(k, "3", never), "its own DedupID does not concern a dead message")
+	claim(t, q, "3", "p")
+	q.Acknowledge(k, "3")
+	require.Equal(t, Depth{}, q.Depth(k))
+	require.Empty(t, q.Keys())
+	require.Empty(t, q.List(k, "", 0, 10))
+	old := named("8", "c", durable)
+	old.Arrived = old.Arrived.Add(-Window)
+	add(t, q, old, named("9", "c", durable))
+	repeats(t, q, named("10", "c", durable), "9")
+	claim(t, q, "8", "p")
+	q.Acknowledge(k, "8")
+	require.True(t, q.Withdraw(k, "9"))
+	repeats(t, q, named("11", "c", durable), "9")
+	q.Discard(k)
+	if !durable {
+		add(t, q, named("12", "c", durable))
+	}
+}
+
 // TestDurableModel checks with any events and restarts that an accepted message is in the queue until it is removed,
-// keeps its attempts and its place, and that the space is given back.
+// keeps its attempts and its place, that its DedupID is remembered, and that the space is given back.
 func TestDurableModel(t *testing.T) {
 	t.Run("in a file", rapid.MakeCheck(func(t *rapid.T) {
 		dir := rapidDir(t)
@@ -302,8 +351,14 @@ func model(t *rapid.T, open func() (*Local, func() error)) *Local {
 		"append": func(t *rapid.T) {
 			n++
 			id := fmt.Sprint(n)
-			add(t, l, message(id, true))
+			add(t, l, named(id, "dedup "+id, true))
 			have = append(have, id)
+		},
+		"repeat": func(t *rapid.T) {
+			if n > 0 {
+				id := fmt.Sprint(rapid.IntRange(1, n).Draw(t, "id"))
+				repeats(t, l, named("other", "dedup "+id, true), id)
+			}
 		},
 		"claim": func(*rapid.T) {
 			if m, ok := l.Claim(k, "p"); ok {
@@ -343,6 +398,12 @@ func model(t *rapid.T, open func() (*Local, func() error)) *Local {
 		l.Acknowledge(k, id)
 	}
 	l.Purge(k, false, func(string) {})
+	l.mu.Lock()
+	if q := l.queues[k]; q != nil {
+		require.Len(t, q.ids, n)
+		l.forgetAll(q)
+	}
+	l.mu.Unlock()
 	require.Equal(t, usage{}, l.all)
 	require.Empty(t, l.used)
 	require.NoError(t, end())

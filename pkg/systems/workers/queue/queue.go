@@ -36,11 +36,15 @@ const (
 	Delayed  State = "delayed"
 	InFlight State = "in flight"
 	Dead     State = "dead"
+	// ended is the state of a message that is gone while its DedupID is remembered.
+	ended State = "ended"
 )
 
 // Message is a message in a queue.
 type Message struct {
 	ID string
+	// DedupID is the sender's ID of the message, or empty. Append refuses another message with it for a Window.
+	DedupID string `json:",omitempty"`
 	// Target is the only pod that may get the message; "" means any pod of the queue.
 	Target                         string
 	ContentType, Trace, DeadLetter string
@@ -77,6 +81,14 @@ var (
 	ErrTooLarge    = errors.New("the message is too large for the NATS servers, which take at most")
 )
 
+// DuplicateError means that the queue accepted a message with the same DedupID before, and took this one for the same.
+type DuplicateError struct {
+	// ID is the ID of the message that was accepted.
+	ID string
+}
+
+func (e *DuplicateError) Error() string { return "a repetition of message " + e.ID }
+
 // Result says what happens to a claimed message.
 type Result struct {
 	// Untouched means that no program got the message: the attempt does not count.
@@ -98,7 +110,8 @@ type Depth struct {
 // Queues holds the messages of all queues. It is safe for concurrent use.
 type Queues interface {
 	// Append adds messages in order. The returned function blocks until durable messages are on disk, and returns an
-	// error for each message, nil if the queue has accepted it. Append takes over the payloads.
+	// error for each message, nil if the queue has accepted it. For a DuplicateError, the message that was accepted
+	// before is on disk too. Append takes over the payloads.
 	Append(k Key, l Limits, list []Message) (accepted func() []error)
 	// Claim returns the message that has waited longest among those that the pod may get, and counts an attempt.
 	Claim(k Key, pod string) (Message, bool)
@@ -129,7 +142,7 @@ type Queues interface {
 	// until another one does the same. The returned function waits until its messages are in the queue, and returns why
 	// they are not. Repeating it is safe.
 	Place(k Key, stream string) (ready func() error)
-	// Discard removes the queue's messages and its stream, if Place named one.
+	// Discard forgets the DedupIDs and removes the stream with its messages, if Place named one.
 	Discard(k Key)
 	// Next returns when a delayed message becomes due or a waiting one expires; zero means never.
 	Next(k Key) time.Time
