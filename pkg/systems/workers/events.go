@@ -20,6 +20,7 @@ const typeEvents = "application/cloudevents-batch+json"
 type event struct {
 	ID, Source      string
 	DataContentType string
+	PartitionKey    *string
 	Data            json.RawMessage
 	Binary          []byte `json:"data_base64"`
 }
@@ -57,6 +58,12 @@ func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
 		}
 		if m.DedupID, err = e.dedupID(&all); err != nil {
 			return bad(err)
+		}
+		if e.PartitionKey != nil {
+			m.OrderKey = *e.PartitionKey
+			if err := checkText("partitionkey", m.OrderKey, workers.MaxOrderKey); err != nil {
+				return bad(err)
+			}
 		}
 		msgs = append(msgs, m)
 	}

@@ -30,6 +30,22 @@ func dedupIDOf(req *http.Request, wait bool) (string, error) {
 	return id, checkDedupID(id, wait)
 }
 
+// orderKeyOf returns the key of a message, or "".
+func orderKeyOf(req *http.Request) (key string, err error) {
+	q, h := req.URL.Query(), req.Header
+	switch {
+	case q.Has("key"):
+		key = q.Get("key")
+	case len(h.Values(workers.HeaderOrderKey)) > 0:
+		key = h.Get(workers.HeaderOrderKey)
+	case len(h.Values(workers.HeaderEventKey)) > 0:
+		key = h.Get(workers.HeaderEventKey)
+	default:
+		return "", nil
+	}
+	return key, checkText("key", key, workers.MaxOrderKey)
+}
+
 // checkDedupID returns an error for an ID that a sender may not give to a message.
 func checkDedupID(id string, wait bool) error {
 	if wait {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -105,6 +106,34 @@ func TestRepetitions(t *testing.T) {
 	require.Equal(t, 9, list())
 }
 
+// TestKeys checks that the key of a message gets into its queue, however it is sent.
+func TestKeys(t *testing.T) {
+	on := newStreaming(t, queueOf(workers.AtLeastOnce))
+	srv, _ := on.serve(nil, t, ann)
+	post := poster(t, srv)
+	s := streams.New(srv.Client(), srv.URL)
+	defer s.Close()
+	for _, send := range []func(){
+		func() { post("key=k", "x") },
+		func() { post("", "x", workers.HeaderOrderKey+": k") },
+		func() { post("", "x", "Ce-Partitionkey: k") },
+		func() { post("batch&key=k", "x") },
+		func() {
+			post("batch", `[{"id": "1", "source": "s", "partitionkey": "k"}]`,
+				"Content-Type: application/cloudevents-batch+json")
+		},
+		func() { require.NoError(t, s.Send(t.Context(), streams.Message{Key: "k"})) },
+	} {
+		send()
+		list := on.queues.messages.List(queueW, "", 0, 10)
+		require.Len(t, list, 1)
+		require.Equal(t, "k", list[0].OrderKey)
+		(<-on.came).Done(workers.Outcome{})
+		require.Eventually(t, func() bool { return len(on.queues.messages.List(queueW, "", 0, 10)) == 0 },
+			time.Minute, time.Millisecond)
+	}
+}
+
 // TestBadIdentities checks that what cannot be a message's ID is refused with what to do.
 func TestBadIdentities(t *testing.T) {
 	on := newStreaming(t, queueOf(workers.AtLeastOnce))
@@ -126,6 +155,12 @@ func TestBadIdentities(t *testing.T) {
 		{"batch", `{"id": "1"}`, events, "not a JSON array"},
 		{"batch", `[{"id": "1", "source": "s"}`, events, "event 2"},
 		{"batch", `[]`, events, "no messages"},
+		{"batch", `[{"id": "1", "source": "s", "partitionkey": ""}]`, events, "the partitionkey is empty"},
+		{"key=", "x", "", "the key is empty: leave it out, or give one"},
+		{"", "x", workers.HeaderOrderKey + ": " + long, "the key has 257 bytes"},
+		{"", "x", "Ce-Partitionkey: ", "the key is empty"},
+		{"key=a%00", "x", "", "the key has control characters"},
+		{"key=a&delay=1h", "x", "", "leave out key or delay"},
 		{"batch", `[{"id": "1", "source": "s", "datacontenttype": "` + long + `"}]`, events, "at most 256 bytes"},
 	} {
 		var headers []string
@@ -140,6 +175,8 @@ func TestBadIdentities(t *testing.T) {
 	defer s.Close()
 	require.ErrorContains(t, s.Send(t.Context(), streams.Message{ID: long}), "send a hash of it")
 	require.ErrorContains(t, s.Send(t.Context(), streams.Message{ID: "a\x00"}), "encode it")
+	require.ErrorContains(t, s.Send(t.Context(), streams.Message{Key: long}), "send a hash of it")
+	require.ErrorContains(t, s.Send(t.Context(), streams.Message{Key: "a\n"}), "encode it")
 	_, err := s.Call(t.Context(), streams.Message{ID: "a"})
 	require.ErrorContains(t, err, "leave out id, or wait")
 	require.Empty(t, on.queues.messages.List(queueW, "", 0, 100))

@@ -60,7 +60,7 @@ func refused(a address, err error) error {
 	case errors.Is(err, queue.ErrFull):
 		text = fmt.Sprintf("queue %s is full: it has at most %d messages and 64 MiB", a.key, a.config.Limit)
 	case errors.Is(err, queue.ErrClosed), errors.Is(err, queue.ErrUnavailable):
-		f = workers.NoReceiver
+		f = workers.QueueUnavailable
 	case errors.Is(err, queue.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(text)
 	}
@@ -123,6 +123,12 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	}
 	if m.DedupID, err = dedupIDOf(req, wait); err != nil {
 		return err
+	}
+	if m.OrderKey, err = orderKeyOf(req); err != nil {
+		return err
+	}
+	if m.OrderKey != "" && !m.Due.IsZero() {
+		return apierrors.NewBadRequest("a delayed message would hold up the later ones with its key: leave out key or delay")
 	}
 	if batch {
 		return s.sendBatch(req.Context(), w, m)

@@ -20,10 +20,10 @@ const receiversFor = 100 * time.Millisecond
 type streamMessage struct {
 	of *messageStream
 	// The sender has chosen id, messageID identifies the message in its queue.
-	id, messageID, contentType, trace, dedupID string
-	wait                                       bool // the sender waits for the reply
-	deadline                                   time.Time
-	payload                                    []byte
+	id, messageID, contentType, trace, dedupID, orderKey string
+	wait                                                 bool // the sender waits for the reply
+	deadline                                             time.Time
+	payload                                              []byte
 
 	// The stream's lock guards the following fields.
 	held   int       // bytes that count against the sender's flow
@@ -54,8 +54,8 @@ func (c *messageStream) deliver() {
 	for i, m := range list {
 		m.messageID, m.key, m.queued = uuid.NewString(), c.to.key, true
 		msgs[i].Message = queue.Message{
-			ID: m.messageID, DedupID: m.dedupID, ContentType: m.contentType, Trace: m.trace, Payload: m.payload,
-			Target: c.to.pod,
+			ID: m.messageID, DedupID: m.dedupID, OrderKey: m.orderKey, ContentType: m.contentType, Trace: m.trace,
+			Payload: m.payload, Target: c.to.pod,
 		}
 		if m.wait {
 			msgs[i].Deadline, msgs[i].Done = m.deadline, m.done

@@ -83,7 +83,7 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 		if o.Timeout > 0 {
 			of, end = context.WithTimeout(ctx, o.Timeout)
 		}
-		m := sender.Message{Payload: lines.Bytes(), ContentType: contentType}
+		m := sender.Message{Payload: lines.Bytes(), ContentType: contentType, Key: o.Key}
 		if o.ID != "" {
 			m.ID = o.ID + "-" + strconv.Itoa(n)
 		}

@@ -32,6 +32,8 @@ type SendOptions struct {
 	Delay, Expire time.Duration
 	// ID is the sender's ID of the message. With Batch the messages get it with their number, from 1, after a hyphen.
 	ID string
+	// Key is the key whose messages are handled one at a time, in order.
+	Key string
 	// Batch sends each line as a message, all on one connection.
 	Batch bool
 }
@@ -122,8 +124,10 @@ func (o SendOptions) query() url.Values {
 	if o.Wait {
 		q.Set("wait", "true")
 	}
-	if o.ID != "" {
-		q.Set("id", o.ID)
+	for name, text := range map[string]string{"id": o.ID, "key": o.Key} {
+		if text != "" {
+			q.Set(name, text)
+		}
 	}
 	for name, d := range map[string]time.Duration{"timeout": o.Timeout, "delay": o.Delay, "expire": o.Expire} {
 		if d != 0 {

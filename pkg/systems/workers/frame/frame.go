@@ -3,8 +3,8 @@
 //	length of head (4 bytes) length of payload (4) head payload
 //
 // A head has a kind (1 byte); ID, content type, trace, dead letter and error type (each a uvarint length and the
-// text); attempt (uvarint); deadline (uvarint, in milliseconds); and, unless it is empty, the sender's ID, which former
-// versions ignore. Its invariant: Read allocates no memory for a length over the limit.
+// text); attempt (uvarint); deadline (uvarint, in milliseconds); and, unless both are empty, the sender's ID and the
+// key, which former versions ignore. Its invariant: Read allocates no memory for a length over the limit.
 //
 // A program that handles messages connects to the node's agent, see Protocol. A sender connects to the API server, see
 // SendProtocol.
@@ -75,6 +75,8 @@ type Head struct {
 	Deadline int64
 	// DedupID is the sender's ID of a Note.
 	DedupID string
+	// OrderKey is the key of a Request or Note.
+	OrderKey string
 }
 
 // ErrMalformed means that the input is not a frame.
@@ -82,7 +84,7 @@ var ErrMalformed = errors.New("malformed frame")
 
 // Write writes a frame. It does not flush w.
 func Write(w *bufio.Writer, h *Head, payload []byte) error {
-	size := 1 + 8*binary.MaxVarintLen64 + len(h.DedupID)
+	size := 1 + 9*binary.MaxVarintLen64 + len(h.DedupID) + len(h.OrderKey)
 	for _, s := range h.texts() {
 		size += len(*s)
 	}
@@ -96,8 +98,9 @@ func Write(w *bufio.Writer, h *Head, payload []byte) error {
 	}
 	b = binary.AppendUvarint(b, uint64(h.Attempt))
 	b = binary.AppendUvarint(b, uint64(h.Deadline))
-	if h.DedupID != "" {
+	if h.DedupID != "" || h.OrderKey != "" {
 		b = append(binary.AppendUvarint(b, uint64(len(h.DedupID))), h.DedupID...)
+		b = append(binary.AppendUvarint(b, uint64(len(h.OrderKey))), h.OrderKey...)
 	}
 	binary.BigEndian.PutUint32(b, uint32(len(b)-8))
 	binary.BigEndian.PutUint32(b[4:], uint32(len(payload)))
@@ -152,6 +155,7 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 	h.Attempt, h.Deadline = int32(number()), int64(number())
 	if len(b) > 0 {
 		text(&h.DedupID)
+		text(&h.OrderKey)
 	}
 	return h, size, err
 }

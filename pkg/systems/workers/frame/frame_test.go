@@ -19,6 +19,7 @@ func TestRoundTrip(t *testing.T) {
 			Trace:      text.Draw(t, "trace"),
 			DeadLetter: text.Draw(t, "dead"), ErrorType: text.Draw(t, "error"), Attempt: rapid.Int32Min(0).Draw(t, "attempt"),
 			Deadline: rapid.Int64Min(0).Draw(t, "deadline"), DedupID: text.Draw(t, "dedup"),
+			OrderKey: text.Draw(t, "key"),
 		}
 		payload := rapid.SliceOf(rapid.Byte()).Draw(t, "payload")
 		var b bytes.Buffer

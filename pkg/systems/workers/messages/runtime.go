@@ -246,7 +246,7 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 var (
 	sendHeaders = []string{
 		"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout, workers.HeaderDedupID,
-		workers.HeaderEventID, workers.HeaderEventSource,
+		workers.HeaderEventID, workers.HeaderEventSource, workers.HeaderOrderKey, workers.HeaderEventKey,
 	}
 	replyHeaders = []string{
 		"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderDuplicate,

@@ -68,6 +68,9 @@ type list struct {
 	expires ordered             // waiting and delayed entries
 	dead    ordered
 	flight  int
+	// groups has the messages with each OrderKey that are not dead, and blocked counts those that are blocked.
+	groups  map[string]*group
+	blocked int
 	// ids has the last message with each DedupID, and ended the ended ones of them.
 	ids   map[string]*entry
 	ended ordered
@@ -249,9 +252,12 @@ func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*round, error) 
 	return e.writing, nil
 }
 
-// wait makes an entry wait until it is due, and then for a pod.
+// wait makes an entry wait for earlier ones with its OrderKey, until it is due, and then for a pod.
 func (q *list) wait(e *entry) {
 	q.expires.add(e)
+	if e.OrderKey != "" && q.block(e) {
+		return
+	}
 	if e.Due.After(time.Now()) {
 		e.State = Delayed
 		q.delayed.add(e)
@@ -278,6 +284,10 @@ func (q *list) leave(e *entry) {
 	case Delayed:
 		q.delayed.remove(e)
 		q.expires.remove(e)
+	case Blocked:
+		q.blocked--
+		q.groups[e.OrderKey].blocked.remove(e)
+		q.expires.remove(e)
 	case Dead:
 		q.dead.remove(e)
 		q.deadBytes -= int64(e.Size)
@@ -293,6 +303,7 @@ func (l *Local) drop(e *entry) {
 		delete(q.all, e.ID)
 	}
 	q.bytes -= int64(e.Size)
+	q.release(e)
 	if !l.remember(q, e) {
 		e.gone = true
 		memory, disk := e.cost()
@@ -404,7 +415,7 @@ func (l *Local) Depth(k Key) (d Depth) {
 	if q == nil {
 		return d
 	}
-	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len(), q.flight, q.dead.Len()
+	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len()+q.blocked, q.flight, q.dead.Len()
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}

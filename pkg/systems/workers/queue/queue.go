@@ -1,8 +1,8 @@
 // Package queue holds the messages that wait for a worker's pods. Queues is the interface, Local keeps them in the
 // server's process and, if they are durable, in a database in its data directory or in a stream of NATS servers.
 //
-// Its invariants: a message has one state at a time (waiting, delayed, in flight, dead). Append returns no error for a
-// durable message only after the database is synced or NATS has answered, and the message stays there until
+// Its invariants: a message has one state at a time (waiting, delayed, blocked, in flight, dead). Append returns no
+// error for a durable message only after the database is synced or NATS has answered, and the message stays there until
 // Acknowledge, Purge or a bound on dead messages removes it. The bounds are checked before a message takes memory or
 // disk.
 //
@@ -30,10 +30,11 @@ func (k Key) String() string {
 // State is the state of a message.
 type State string
 
-// States. A delayed message waits for the end of its back-off.
+// States. A delayed message waits for the end of its back-off, a blocked one for earlier messages with its OrderKey.
 const (
 	Waiting  State = "waiting"
 	Delayed  State = "delayed"
+	Blocked  State = "blocked"
 	InFlight State = "in flight"
 	Dead     State = "dead"
 	// ended is the state of a message that is gone while its DedupID is remembered.
@@ -45,6 +46,9 @@ type Message struct {
 	ID string
 	// DedupID is the sender's ID of the message, or empty. Append refuses another message with it for a Window.
 	DedupID string `json:",omitempty"`
+	// OrderKey, unless empty, has the messages with it claimed one at a time, in the order of their arrival: the next one
+	// when the one before it is acknowledged, removed or dead.
+	OrderKey string `json:",omitempty"`
 	// Target is the only pod that may get the message; "" means any pod of the queue.
 	Target                         string
 	ContentType, Trace, DeadLetter string
@@ -98,7 +102,7 @@ type Result struct {
 	Dead      bool
 }
 
-// Depth counts the messages of a queue by their state. Waiting includes delayed messages.
+// Depth counts the messages of a queue by their state. Waiting includes Delayed, and Delayed includes blocked messages.
 type Depth struct {
 	Waiting, Delayed, InFlight, Dead int
 	// Oldest is when the first waiting message arrived; zero if none waits.

@@ -21,7 +21,7 @@ import (
 // MaxPayload bounds messages and replies, in bytes.
 const MaxPayload = 1 << 20
 
-// maxTimeout bounds the wait for a reply, maxID the ID of a message, in bytes.
+// maxTimeout bounds the wait for a reply, maxID the ID and the key of a message, in bytes.
 const (
 	maxTimeout = time.Hour
 	maxID      = 256
@@ -37,6 +37,8 @@ type Message struct {
 	// ID, if set, has the receiver's queue refuse a repetition of the message: for five minutes it takes another one with
 	// this ID for the same. It is at most 256 bytes, and only for messages without a reply.
 	ID string
+	// Key, if set, has the messages with it handled one at a time, in order. It is at most 256 bytes.
+	Key string
 }
 
 // Reply is the reply to a message.
@@ -145,11 +147,11 @@ func (s *Sender) Start(ctx context.Context, m Message, wait bool, done func(Repl
 			Message: fmt.Sprintf("the message has %d bytes, more than %d", len(m.Payload), MaxPayload),
 		}
 	}
-	if len(m.ID) > maxID {
+	if n := max(len(m.ID), len(m.Key)); n > maxID {
 		return nil, &Error{
 			Code:    http.StatusBadRequest,
 			Reason:  "BadRequest",
-			Message: fmt.Sprintf("the ID has %d bytes, at most %d are possible: send a hash of it", len(m.ID), maxID),
+			Message: fmt.Sprintf("the ID or key has %d bytes, at most %d are possible: send a hash of it", n, maxID),
 		}
 	}
 	for {
