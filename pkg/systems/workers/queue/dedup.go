@@ -60,6 +60,13 @@ func (l *Local) keep(q *list, e *entry) {
 	l.sweepAt(e.Arrived.Add(Window))
 }
 
+// tidy removes a queue that has nothing.
+func (l *Local) tidy(k Key, q *list) {
+	if len(q.all)+q.ended.Len() == 0 {
+		delete(l.queues, k)
+	}
+}
+
 // forget removes an ended message.
 func (l *Local) forget(q *list, e *entry) {
 	q.ended.remove(e)

@@ -198,13 +198,6 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 	}
 }
 
-// tidy removes a queue that has nothing.
-func (l *Local) tidy(k Key, q *list) {
-	if len(q.all)+q.ended.Len() == 0 {
-		delete(l.queues, k)
-	}
-}
-
 // admit adds a message, and returns the round that writes it, or nil if it is not durable.
 func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*round, error) {
 	if first := q.repeated(&m); first != nil && !l.closed {
