@@ -35,7 +35,7 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	restored, failed := make(chan string, 100), false
 	table := func(name string) Table {
 		return Table{Name: name, Restore: func(context.Context) error {
-			defer func() { restored <- name }() // after the write, so that whoever receives it finds the table
+			defer func() { restored <- name }() // after the write: the test then reads the table
 			if name == "a" && !failed {
 				failed = true
 				return errors.New("not now")
