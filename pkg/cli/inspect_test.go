@@ -118,11 +118,11 @@ deployment
 	text := commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) })
 	require.Contains(t, text, "No flow has requests now.")
 	report.Levels[1].Flows = []socket.FairnessFlow{{Schema: "service-accounts", Flow: "ns", Executing: 2, BodyBytes: 2048}}
-	require.Equal(t, `PRIORITY LEVEL   SEATS    EXECUTING   WAITING   DISPATCHED   REJECTED   FLOWS
-exempt           exempt   -           -         -            -          -
-workload-low     20       2           1         30           0          0
+	require.Equal(t, `PRIORITY LEVEL  SEATS   EXECUTING  WAITING  DISPATCHED  REJECTED  FLOWS
+exempt          exempt  -          -        -           -         -
+workload-low    20      2          1        30          0         0
 
-FLOW SCHEMA        FLOW   PRIORITY LEVEL   EXECUTING   WAITING   STREAMS   BODIES
-service-accounts   ns     workload-low     2           0         0         2.0 KiB
+FLOW SCHEMA       FLOW  PRIORITY LEVEL  EXECUTING  WAITING  STREAMS  BODIES
+service-accounts  ns    workload-low    2          0        0        2.0 KiB
 `, commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) }))
 }
