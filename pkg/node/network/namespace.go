@@ -2,6 +2,7 @@ package network
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,7 +159,7 @@ func setSysctls(p Pod, ids userns.Range) error {
 		return nil
 	}
 	var ofIPC []string
-	for _, name := range sortedKeys(p.Sysctls) {
+	for _, name := range slices.Sorted(maps.Keys(p.Sysctls)) {
 		path := sysctlPath(name)
 		ipc := slices.ContainsFunc(ipcSysctls, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 		switch {

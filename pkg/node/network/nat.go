@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -150,7 +151,7 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 		hide)
 	n.rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
 
-	for _, uid := range sortedKeys(pods) {
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		r := pods[uid]
 		if !r.Ready || len(r.HostPorts) == 0 {
 			continue
@@ -350,13 +351,4 @@ func intervals(prefixes []netip.Prefix, comment string) []nftables.SetElement {
 		}
 	}
 	return elements
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -93,7 +93,7 @@ func New(c Config) (*Net, error) {
 		n.pods = found
 	}
 	n.pool.setPrefix(c.PodCIDR)
-	for _, uid := range sortedKeys(n.pods) {
+	for _, uid := range slices.Sorted(maps.Keys(n.pods)) {
 		if ip := n.pods[uid].IP; ip.IsValid() {
 			n.pool.take(ip, uid)
 		}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,7 +78,7 @@ func TestPool(t *testing.T) {
 				require.Equal(t, a, again)
 				continue
 			}
-			for _, owner := range sortedKeys(held) {
+			for _, owner := range slices.Sorted(maps.Keys(held)) {
 				p.put(held[owner], "someone else")
 				p.put(held[owner], owner)
 				delete(held, owner)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -116,7 +117,7 @@ func (n *Net) List(context.Context) ([]Sandbox, error) {
 	pods := maps.Clone(n.pods)
 	n.mu.Unlock()
 	all := make([]Sandbox, 0, len(pods))
-	for _, uid := range sortedKeys(pods) {
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		all = append(all, n.sandbox(uid, pods[uid]))
 	}
 	return all, nil

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +19,8 @@ import (
 )
 
 // Reset releases everything acquired with this RunDir and Prefix, including what a killed process left: namespaces,
-// links, routes, the nftables table, records. It restores sysctls unless another installation in the same network
-// namespace needs them. It may be repeated.
+// links, routes, the nftables table, the rules in Docker's chain, records. It restores sysctls unless another
+// installation in the same network namespace needs them. It may be repeated.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -36,7 +39,7 @@ func Reset(ctx context.Context, c Config) error {
 		}
 	}
 	shared, err := c.shared(h)
-	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
+	errs = append(errs, err, c.resetTable(), AcceptInDocker(c.Prefix, netip.Prefix{}), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
 		// RunDir may be shared; it is removed only if it is empty.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) &&
@@ -72,7 +75,7 @@ func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 		return err
 	}
 	var errs error
-	for _, uid := range sortedKeys(pods) {
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
 		errs = errors.Join(errs, c.release(uid))
 	}
 	timeout := time.NewTimer(freeing)
@@ -133,7 +136,7 @@ func (c *Config) resetSysctls(keep bool) error {
 	if keep {
 		clear(kept)
 	}
-	for _, name := range sortedKeys(kept) {
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {
 			return fmt.Errorf("restore sysctl %s: %w", name, err)
 		}

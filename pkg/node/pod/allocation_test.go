@@ -343,7 +343,7 @@ func TestLimitsThatAreSetAreNotWaitedFor(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("it waits for the other container")
 	}
 	w.cgroups.RUnlock()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,12 +106,7 @@ func rank(s runtime.State) int {
 func (c *containers) of(uid types.UID) []runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	set := c.byPod[uid]
-	out := make([]runtime.Container, 0, len(set))
-	for _, one := range set {
-		out = append(out, one)
-	}
-	return out
+	return slices.Collect(maps.Values(c.byPod[uid]))
 }
 
 func (c *containers) get(uid types.UID, id string) (runtime.Container, bool) {

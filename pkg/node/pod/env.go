@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -128,7 +129,7 @@ func (m *Manager) environment(ctx context.Context, b build) (*environment, error
 		return nil, err
 	}
 	ofServices := serviceVars(services, p)
-	for _, k := range sortedKeys(ofServices) {
+	for _, k := range slices.Sorted(maps.Keys(ofServices)) {
 		if err := e.set(k, ofServices[k]); err != nil {
 			return nil, err
 		}
@@ -139,12 +140,7 @@ func (m *Manager) environment(ctx context.Context, b build) (*environment, error
 		if err != nil {
 			return nil, err
 		}
-		keys := make([]string, 0, len(data))
-		for k := range data {
-			keys = append(keys, k)
-		}
-		sort.Strings(keys)
-		for _, k := range keys {
+		for _, k := range slices.Sorted(maps.Keys(data)) {
 			name := from.Prefix + k
 			if read += len(name) + len(data[k]); read > maxRead {
 				return nil, fmt.Errorf("envFrom reads more than %d bytes", maxRead)

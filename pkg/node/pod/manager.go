@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -388,15 +387,6 @@ func (m *Manager) event(p *corev1.Pod, container, kind, reason, message string) 
 	if p.Namespace != "" {
 		m.c.Recorder.About(ref, kind, reason, message)
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // LocalVolumes returns the directory of the volumes provisioned on this node.

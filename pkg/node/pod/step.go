@@ -309,7 +309,7 @@ func (w *worker) backOffEvents(p *corev1.Pod, s *corev1.PodStatus) {
 	for i, now := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses} {
 		before := waiting([][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses}[i])
 		after := waiting(now)
-		for _, name := range sortedKeys(after) {
+		for _, name := range slices.Sorted(maps.Keys(after)) {
 			if after[name] && !before[name] {
 				w.m.event(p, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+name+
 					" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")")

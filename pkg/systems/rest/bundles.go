@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
@@ -20,9 +18,9 @@ func (s *bundles) Routes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/bundles",
-			Summary: "Create a bundle: objects that are rolled out to clusters in order", Handle: s.create,
-			Body:    wire.CreateBundle{},
-			Answers: map[int]any{http.StatusCreated: wire.Bundle{}, http.StatusConflict: wire.Error{}},
+			Summary: "Create a bundle: objects that are rolled out to clusters in order", Handle: decoded(s.create),
+			Body:   wire.CreateBundle{},
+			Answer: wire.Bundle{}, Status: http.StatusCreated, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles with their progress", Handle: s.list,
@@ -30,47 +28,40 @@ func (s *bundles) Routes() []Route {
 				{"cluster", "only bundles for a cluster, by its cluster_id", ""},
 				{"state", "only bundles in a state, such as Synced or Failed", ""},
 			}, paging...),
-			Answers: map[int]any{http.StatusOK: []wire.Bundle{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Bundle{},
 		},
 		{
-			Method: http.MethodGet, Path: at, Summary: "Get a bundle with its progress", Handle: s.get,
-			Answers: map[int]any{http.StatusOK: wire.Bundle{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodGet, Path: at, Summary: "Get a bundle with its progress", Handle: s.single().get,
+			Answer: wire.Bundle{},
 		},
 		{
-			Method: http.MethodPut, Path: at, Summary: "Change a bundle", Handle: s.update,
-			Body: wire.UpdateBundle{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Bundle{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Method: http.MethodPut, Path: at, Summary: "Change a bundle", Handle: decoded(s.update),
+			Body:   wire.UpdateBundle{},
+			Answer: wire.Bundle{}, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the content of a bundle that waits for it",
-			Handle: s.approve,
+			Handle: decoded(s.approve),
 			Body:   wire.ApproveBundle{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Bundle{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Answer: wire.Bundle{}, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects by its deletion policy",
-			Handle:  s.remove,
-			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+			Handle: s.single().remove,
+			Answer: wire.Message{},
 		},
 	}
 }
 
 var errNoBundle = Refuse(http.StatusNotFound, "bundle not found")
 
-func (s *bundles) create(c *Call) error {
-	var in wire.CreateBundle
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	b, err := view.NewBundle(&in)
+func (s *bundles) single() single[*kontrol.Bundle] {
+	answer := func(c *Call, b *kontrol.Bundle) error { return c.Answer(http.StatusOK, view.Bundle(b)) }
+	return single[*kontrol.Bundle]{s.find, answer, errNoBundle, "bundle deleted"}
+}
+
+func (s *bundles) create(c *Call, in *wire.CreateBundle) error {
+	b, err := view.NewBundle(in)
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -119,37 +110,21 @@ func (s *bundles) find(c *Call) (*kontrol.Bundle, error) {
 	return nil, errNoBundle
 }
 
-func (s *bundles) get(c *Call) error {
-	b, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, view.Bundle(b))
-}
-
-func (s *bundles) update(c *Call) error {
-	var in wire.UpdateBundle
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	return s.change(c, func(b *kontrol.Bundle) error {
+func (s *bundles) update(c *Call, in *wire.UpdateBundle) error {
+	return s.single().change(c, func(b *kontrol.Bundle) error {
 		if in.Generation != nil && *in.Generation != b.Generation {
 			return Refuse(http.StatusConflict, "the bundle has generation %d by now, not %d: read it again", b.Generation,
 				*in.Generation)
 		}
-		if err := view.UpdateBundle(b, &in); err != nil {
+		if err := view.UpdateBundle(b, in); err != nil {
 			return Refuse(http.StatusBadRequest, "%v", err)
 		}
 		return s.cluster.Update(c, b)
 	})
 }
 
-func (s *bundles) approve(c *Call) error {
-	var in wire.ApproveBundle
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	return s.change(c, func(b *kontrol.Bundle) error {
+func (s *bundles) approve(c *Call, in *wire.ApproveBundle) error {
+	return s.single().change(c, func(b *kontrol.Bundle) error {
 		switch has := b.Status.Content; {
 		case b.Spec.Rollout.Approval != kontrol.ApprovalManual:
 			return Refuse(http.StatusConflict, "the bundle needs no approval: its approval is %s", b.Spec.Rollout.Approval)
@@ -163,36 +138,4 @@ func (s *bundles) approve(c *Call) error {
 		b.Status.Approved = in.Content
 		return s.cluster.UpdateStatus(c, b)
 	})
-}
-
-// change writes a Bundle, retries on conflict, and answers with it.
-func (s *bundles) change(c *Call, write func(*kontrol.Bundle) error) error {
-	var b *kontrol.Bundle
-	err := again(c, func() (err error) {
-		if b, err = s.find(c); err != nil {
-			return err
-		}
-		b = b.DeepCopy()
-		return write(b)
-	})
-	if apierrors.IsNotFound(err) {
-		return errNoBundle
-	}
-	if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, view.Bundle(b))
-}
-
-func (s *bundles) remove(c *Call) error {
-	b, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if err := s.cluster.Delete(c, b); apierrors.IsNotFound(err) {
-		return errNoBundle
-	} else if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, wire.Message{Message: "bundle deleted"})
 }

@@ -21,14 +21,14 @@ func (m *maintenance) Routes() []Route {
 	return []Route{
 		{
 			Method: http.MethodGet, Path: "/health", Summary: "Report whether the facade serves requests", Handle: m.health,
-			Public:  true,
-			Answers: map[int]any{http.StatusOK: wire.Health{}},
+			Public: true,
+			Answer: wire.Health{},
 		},
 		{
 			Method: http.MethodPost, Path: "/api/v1/prune",
 			Summary: "Remove ended tasks, ended pods without a controller, and offline workers", Handle: m.prune,
-			Query:   []Parameter{{"all", "also remove unfinished tasks, pods and services that were created over REST", false}},
-			Answers: map[int]any{http.StatusOK: wire.PruneResult{}},
+			Query:  []Parameter{{"all", "also remove unfinished tasks, pods and services that were created over REST", false}},
+			Answer: wire.PruneResult{},
 		},
 	}
 }

@@ -34,45 +34,43 @@ func (n *nodes) Routes() []Route {
 	register := Route{
 		Method: http.MethodPost, Path: "/api/v1/nodes/register",
 		Summary: "Register an external worker, heartbeat timeout 90 s unless it sets one",
-		Handle:  func(c *Call) error { return n.register(c, patience) },
+		Handle:  decoded(func(c *Call, in *wire.RegisterNode) error { return n.register(c, in, patience) }),
 		Body:    wire.RegisterNode{},
-		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
+		Answer:  wire.Node{}, Status: http.StatusCreated, Refusals: []int{http.StatusTooManyRequests},
 	}
 	design := register
 	design.Path = "/api/v1/nodes"
 	design.Summary = "Register an external worker, heartbeat timeout 30 s unless it sets one"
-	design.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
-	design.Answers = map[int]any{http.StatusCreated: wire.RegisteredNode{}, http.StatusTooManyRequests: wire.Error{}}
+	design.Handle = decoded(func(c *Call, in *wire.RegisterNode) error {
+		return n.register(c, in, taskapi.DefaultHeartbeatTimeout)
+	})
+	design.Answer = wire.RegisteredNode{}
 	return []Route{
 		register, design,
 		{
 			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
-			Handle:  n.heartbeat,
-			Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
+			Handle: n.heartbeat,
+			Answer: wire.Node{},
 		},
 		{
 			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Send a worker's heartbeat, every 10 s",
-			Handle: n.heartbeatBody,
-			Body:   wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
+			Handle: decoded(n.heartbeatBody),
+			Body:   wire.Heartbeat{}, Answer: wire.Node{}, Refusals: []int{http.StatusNotFound},
 		},
 		{
 			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/deregister", Summary: "Remove a worker, which fails its tasks",
-			Handle:  n.deregister,
-			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+			Handle: n.deregister,
+			Answer: wire.Message{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/nodes", Summary: "List nodes", Handle: n.list, Query: paging,
-			Answers: map[int]any{http.StatusOK: []wire.Node{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Node{},
 		},
 	}
 }
 
 // register registers a worker. silent is its heartbeat timeout in seconds, unless the request has one.
-func (n *nodes) register(c *Call, silent int) error {
-	var in wire.RegisterNode
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
+func (n *nodes) register(c *Call, in *wire.RegisterNode, silent int) error {
 	if in.HeartbeatTimeoutSeconds == 0 {
 		in.HeartbeatTimeoutSeconds = silent
 	}
@@ -84,7 +82,7 @@ func (n *nodes) register(c *Call, silent int) error {
 		return err
 	}
 	now := time.Now()
-	node, err := view.NewNode(&in, newName(in.Hostname), address, now)
+	node, err := view.NewNode(in, newName(in.Hostname), address, now)
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -219,11 +217,7 @@ func (s *Server) worker(c *Call, name string) (*corev1.Node, error) {
 	return &node, nil
 }
 
-func (n *nodes) heartbeatBody(c *Call) error {
-	var in wire.Heartbeat
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
+func (n *nodes) heartbeatBody(c *Call, in *wire.Heartbeat) error {
 	if in.NodeID == "" {
 		in.NodeID = in.ID
 	}
@@ -233,7 +227,7 @@ func (n *nodes) heartbeatBody(c *Call) error {
 	if in.Capacity < 0 || in.RunningTasks != nil && *in.RunningTasks < 0 {
 		return Refuse(http.StatusBadRequest, "capacity and running_tasks must not be negative")
 	}
-	return n.beat(c, in.NodeID, &in)
+	return n.beat(c, in.NodeID, in)
 }
 
 func (n *nodes) heartbeat(c *Call) error { return n.beat(c, c.Param("id"), &wire.Heartbeat{}) }

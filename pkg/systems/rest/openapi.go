@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -21,7 +22,7 @@ func (d *description) Routes() []Route {
 	made := sync.OnceValues(func() ([]byte, error) { return json.Marshal(describe(d.router.routes)) })
 	return []Route{{
 		Method: http.MethodGet, Path: descriptionPath, Summary: "This description", Public: true,
-		Answers: map[int]any{http.StatusOK: document{}},
+		Answer: document{},
 		Handle: func(c *Call) error {
 			data, err := made()
 			if err != nil {
@@ -105,11 +106,12 @@ func operation(r *Route, s schemas) document {
 		op["requestBody"] = document{"required": true, "content": content(r.Body)}
 	}
 	answers := document{}
-	for status, v := range r.Answers {
+	answer := func(status int, v any) {
 		answers[strconv.Itoa(status)] = document{"description": http.StatusText(status), "content": content(v)}
 	}
-	for _, status := range common(r) {
-		answers[strconv.Itoa(status)] = document{"description": http.StatusText(status), "content": content(wire.Error{})}
+	answer(cmp.Or(r.Status, http.StatusOK), r.Answer)
+	for _, status := range append(common(r), r.Refusals...) {
+		answer(status, wire.Error{})
 	}
 	op["responses"] = answers
 	return op

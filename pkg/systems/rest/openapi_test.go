@@ -48,7 +48,7 @@ func (other) Routes() []Route {
 	}
 	return []Route{{
 		Method: http.MethodGet, Path: "/api/v1/moons/{id}", Summary: "Get a moon",
-		Answers: map[int]any{http.StatusOK: moon{}, http.StatusNotFound: wire.Error{}},
+		Answer: moon{},
 		Handle: func(c *Call) error {
 			if c.Param("id") != "ours" {
 				return Refuse(http.StatusNotFound, "moon not found")

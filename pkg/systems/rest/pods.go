@@ -26,78 +26,52 @@ func (p *pods) server() *Server { return (*Server)(p) }
 func (p *pods) Routes() []Route {
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/api/v1/pods", Summary: "Create a pod", Handle: p.create,
-			Body: wire.CreatePod{}, Answers: map[int]any{http.StatusCreated: wire.Pod{}},
+			Method: http.MethodPost, Path: "/api/v1/pods", Summary: "Create a pod", Handle: decoded(p.create),
+			Body: wire.CreatePod{}, Answer: wire.Pod{}, Status: http.StatusCreated,
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/pods", Summary: "List pods", Handle: p.list, Query: paging,
-			Answers: map[int]any{http.StatusOK: []wire.Pod{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Pod{},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}", Summary: "Get a pod", Handle: p.get,
-			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}", Summary: "Get a pod", Handle: p.single().get,
+			Answer: wire.Pod{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, at the path that workers serve",
-			Handle:  p.get,
-			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+			Handle: p.single().get,
+			Answer: wire.Pod{},
 		},
 		{
 			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status",
-			Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
-			Body: wire.PodStatus{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Pod{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Summary: "Report the status of a pod, as the worker that runs it", Handle: decoded(p.report),
+			Body:   wire.PodStatus{},
+			Answer: wire.Pod{}, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodPatch, Path: "/api/v1/pods/{id}", Summary: "Bind a pod to a node, as a scheduler does",
-			Handle: p.bind, Body: wire.PatchPod{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Pod{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Handle: decoded(p.bind), Body: wire.PatchPod{},
+			Answer: wire.Pod{}, Refusals: []int{http.StatusConflict},
 		},
 		{
-			Method: http.MethodDelete, Path: "/api/v1/pods/{id}", Summary: "Delete a pod", Handle: p.remove,
-			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodDelete, Path: "/api/v1/pods/{id}", Summary: "Delete a pod", Handle: p.own().remove,
+			Answer: wire.Message{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs", Summary: "Read the logs of a pod", Handle: p.logs,
-			Query: podLogQuery,
-			Answers: map[int]any{
-				http.StatusOK:         wire.PodLogs{},
-				http.StatusBadRequest: wire.Error{},
-				http.StatusNotFound:   wire.Error{},
-				http.StatusBadGateway: wire.Error{},
-			},
+			Query:  podLogQuery,
+			Answer: wire.PodLogs{}, Refusals: []int{http.StatusBadGateway},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs/stream", Summary: "Follow the logs of a container",
 			Handle: p.stream, Query: append(podLogQuery, streamToken), Stream: true,
-			Answers: map[int]any{
-				http.StatusOK:         nil,
-				http.StatusBadRequest: wire.Error{},
-				http.StatusNotFound:   wire.Error{},
-				http.StatusBadGateway: wire.Error{},
-			},
+			Refusals: []int{http.StatusBadGateway},
 		},
 	}
 }
 
-func (p *pods) create(c *Call) error {
-	var in wire.CreatePod
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	namespace := in.Namespace
-	if namespace == "" {
-		namespace = p.cfg.Namespace
-	}
-	pod, err := view.NewPod(&in, namespace, newName(in.Name))
+func (p *pods) create(c *Call, in *wire.CreatePod) error {
+	pod, err := view.NewPod(in, cmp.Or(in.Namespace, p.cfg.Namespace), newName(in.Name))
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -151,19 +125,27 @@ func (p *pods) find(c *Call) (*corev1.Pod, error) {
 	return &pod, err
 }
 
-func (p *pods) get(c *Call) error {
-	pod, err := p.find(c)
-	if err != nil {
-		return err
-	}
+func (p *pods) answer(c *Call, pod *corev1.Pod) error {
 	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
 }
 
-func (p *pods) report(c *Call) error {
-	var in wire.PodStatus
-	if err := c.Decode(&in); err != nil {
-		return err
+func (p *pods) single() single[*corev1.Pod] {
+	return single[*corev1.Pod]{find: p.find, answer: p.answer}
+}
+
+// own serves the pods that lists show, without the pods of tasks.
+func (p *pods) own() single[*corev1.Pod] {
+	find := func(c *Call) (*corev1.Pod, error) {
+		pod, err := p.find(c)
+		if err == nil && !p.shows(pod) {
+			err = errNoPod
+		}
+		return pod, err
 	}
+	return single[*corev1.Pod]{find, p.answer, errNoPod, "pod deleted successfully"}
+}
+
+func (p *pods) report(c *Call, in *wire.PodStatus) error {
 	var pod *corev1.Pod
 	err := again(c, func() (err error) {
 		if pod, err = p.find(c); err != nil {
@@ -173,7 +155,7 @@ func (p *pods) report(c *Call) error {
 			return err
 		}
 		pod = pod.DeepCopy()
-		changed, err := view.ReportPod(pod, &in, time.Now())
+		changed, err := view.ReportPod(pod, in, time.Now())
 		if err != nil {
 			return stale(err)
 		}
@@ -185,14 +167,10 @@ func (p *pods) report(c *Call) error {
 	if err != nil {
 		return err
 	}
-	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
+	return p.answer(c, pod)
 }
 
-func (p *pods) bind(c *Call) error {
-	var in wire.PatchPod
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
+func (p *pods) bind(c *Call, in *wire.PatchPod) error {
 	pod, err := p.find(c)
 	if err != nil {
 		return err
@@ -213,23 +191,7 @@ func (p *pods) bind(c *Call) error {
 	if err := p.cluster.Bind(c, pod, name); err != nil {
 		return err
 	}
-	return p.get(c)
-}
-
-func (p *pods) remove(c *Call) error {
-	pod, err := p.find(c)
-	if err != nil {
-		return err
-	}
-	if !p.shows(pod) {
-		return errNoPod
-	}
-	if err := p.cluster.Delete(c, pod); apierrors.IsNotFound(err) {
-		return errNoPod
-	} else if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, wire.Message{Message: "pod deleted successfully"})
+	return p.single().get(c)
 }
 
 // source returns the location of a pod's logs, and the requested container or all containers.

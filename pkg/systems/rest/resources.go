@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -19,14 +18,12 @@ type resources Server
 
 func (s *resources) Routes() []Route {
 	const at = "/api/v1/resources/{id}"
-	changed := map[int]any{
-		http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{},
-	}
+	conflict := []int{http.StatusConflict}
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/resources",
-			Summary: "Create a resource: an object that clusters should have", Handle: s.create,
-			Body: wire.CreateResource{}, Answers: map[int]any{http.StatusCreated: wire.Resource{}},
+			Summary: "Create a resource: an object that clusters should have", Handle: decoded(s.create),
+			Body: wire.CreateResource{}, Answer: wire.Resource{}, Status: http.StatusCreated,
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/resources", Summary: "List resources with their states", Handle: s.list,
@@ -36,47 +33,43 @@ func (s *resources) Routes() []Route {
 				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects with a name", ""},
 				{"state", "only resources in a state, such as Synced or Drifted", ""},
 			}, paging...),
-			Answers: map[int]any{http.StatusOK: []wire.Resource{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Resource{},
 		},
 		{
-			Method: http.MethodGet, Path: at, Summary: "Get a resource with its states", Handle: s.get,
-			Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodGet, Path: at, Summary: "Get a resource with its states", Handle: s.single().get,
+			Answer: wire.Resource{},
 		},
 		{
-			Method: http.MethodPut, Path: at, Summary: "Replace a resource", Handle: s.replace,
-			Body: wire.PutResource{}, Answers: changed,
+			Method: http.MethodPut, Path: at, Summary: "Replace a resource", Handle: decoded(s.replace),
+			Body: wire.PutResource{}, Answer: wire.Resource{}, Refusals: conflict,
 		},
 		{
-			Method: http.MethodPatch, Path: at, Summary: "Merge a part into a resource (RFC 7386)", Handle: s.patch,
-			Body: document{}, Answers: changed,
+			Method: http.MethodPatch, Path: at, Summary: "Merge a part into a resource (RFC 7386)", Handle: decoded(s.patch),
+			Body: document{}, Answer: wire.Resource{}, Refusals: conflict,
 		},
 		{
 			Method: http.MethodGet, Path: at + "/history", Summary: "List the contents of a resource, newest first",
-			Handle:  s.history,
-			Answers: map[int]any{http.StatusOK: []wire.Revision{}, http.StatusNotFound: wire.Error{}},
+			Handle: s.history,
+			Answer: []wire.Revision{},
 		},
 		{
 			Method: http.MethodPost, Path: at + "/rollback", Summary: "Restore a former content of a resource",
-			Handle: s.rollback, Body: wire.RollbackResource{}, Answers: changed,
+			Handle: decoded(s.rollback), Body: wire.RollbackResource{}, Answer: wire.Resource{}, Refusals: conflict,
 		},
 		{
 			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it",
-			Handle: s.approve, Body: wire.ApproveResource{}, Answers: changed,
+			Handle: decoded(s.approve), Body: wire.ApproveResource{}, Answer: wire.Resource{}, Refusals: conflict,
 		},
 		{
 			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and its objects by its deletion policy",
-			Handle:  s.remove,
-			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+			Handle: s.single().remove,
+			Answer: wire.Message{},
 		},
 	}
 }
 
-func (s *resources) create(c *Call) error {
-	var in wire.CreateResource
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	r, err := view.NewResource(&in, "")
+func (s *resources) create(c *Call, in *wire.CreateResource) error {
+	r, err := view.NewResource(in, "")
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -161,6 +154,10 @@ func (s *resources) states(ctx context.Context, opts ...ctrl.ListOption) (*state
 
 var errNoResource = Refuse(http.StatusNotFound, "resource not found")
 
+func (s *resources) single() single[*kontrol.Resource] {
+	return single[*kontrol.Resource]{s.find, s.answer, errNoResource, "resource deleted"}
+}
+
 func (s *resources) find(c *Call) (*kontrol.Resource, error) {
 	var list kontrol.ResourceList
 	if err := s.cluster.List(c, &kontrol.Resource{}, &list, ctrl.MatchingFields{kontrol.FieldID: c.Param("id")}); err !=
@@ -181,39 +178,23 @@ func (s *resources) answer(c *Call, r *kontrol.Resource) error {
 	return c.Answer(http.StatusOK, view.Resource(r, states.applied[r.Name], states.current[r.Name]))
 }
 
-func (s *resources) get(c *Call) error {
-	r, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	return s.answer(c, r)
+func (s *resources) replace(c *Call, in *wire.PutResource) error {
+	return s.write(c, in.Generation, func(r *kontrol.Resource) error { return view.PutResource(r, in) })
 }
 
-func (s *resources) replace(c *Call) error {
-	var in wire.PutResource
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	return s.write(c, in.Generation, func(r *kontrol.Resource) error { return view.PutResource(r, &in) })
-}
-
-func (s *resources) patch(c *Call) error {
-	var in map[string]json.RawMessage
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
+func (s *resources) patch(c *Call, in *map[string]json.RawMessage) error {
 	var generation *int64
-	if raw, ok := in["generation"]; ok {
+	if raw, ok := (*in)["generation"]; ok {
 		if err := json.Unmarshal(raw, &generation); err != nil {
 			return Refuse(http.StatusBadRequest, "generation must be a number")
 		}
 	}
-	return s.write(c, generation, func(r *kontrol.Resource) error { return view.PatchResource(r, in) })
+	return s.write(c, generation, func(r *kontrol.Resource) error { return view.PatchResource(r, *in) })
 }
 
 // write makes a change to a Resource, which must have the generation unless that is nil.
 func (s *resources) write(c *Call, generation *int64, edit func(*kontrol.Resource) error) error {
-	return s.change(c, func(r *kontrol.Resource) error {
+	return s.single().change(c, func(r *kontrol.Resource) error {
 		if generation != nil && *generation != r.Generation {
 			return generationGone(r, *generation)
 		}
@@ -232,28 +213,20 @@ func (s *resources) history(c *Call) error {
 	return c.Answer(http.StatusOK, view.Revisions(r))
 }
 
-func (s *resources) rollback(c *Call) error {
-	var in wire.RollbackResource
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	return s.change(c, func(r *kontrol.Resource) error {
+func (s *resources) rollback(c *Call, in *wire.RollbackResource) error {
+	return s.single().change(c, func(r *kontrol.Resource) error {
 		if (in.Revision > 0) == (in.Generation > 0) {
 			return Refuse(http.StatusBadRequest, "give either revision or generation, above 0")
 		}
-		if !view.Rollback(r, &in) {
+		if !view.Rollback(r, in) {
 			return Refuse(http.StatusConflict, "the resource has no such former content: see its history")
 		}
 		return s.cluster.Update(c, r)
 	})
 }
 
-func (s *resources) approve(c *Call) error {
-	var in wire.ApproveResource
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	return s.change(c, func(r *kontrol.Resource) error {
+func (s *resources) approve(c *Call, in *wire.ApproveResource) error {
+	return s.single().change(c, func(r *kontrol.Resource) error {
 		switch {
 		case r.Spec.Approval != kontrol.ApprovalManual:
 			return Refuse(http.StatusConflict, "the resource needs no approval: its approval is not %s", kontrol.ApprovalManual)
@@ -270,36 +243,4 @@ func (s *resources) approve(c *Call) error {
 // generationGone is the error for a client that has read an older generation.
 func generationGone(r *kontrol.Resource, read int64) error {
 	return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, read)
-}
-
-// change writes a Resource, retries on conflict, and answers with it.
-func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
-	var r *kontrol.Resource
-	err := again(c, func() (err error) {
-		if r, err = s.find(c); err != nil {
-			return err
-		}
-		r = r.DeepCopy()
-		return write(r)
-	})
-	if apierrors.IsNotFound(err) {
-		return errNoResource
-	}
-	if err != nil {
-		return err
-	}
-	return s.answer(c, r)
-}
-
-func (s *resources) remove(c *Call) error {
-	r, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if err := s.cluster.Delete(c, r); apierrors.IsNotFound(err) {
-		return errNoResource
-	} else if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, wire.Message{Message: "resource deleted"})
 }

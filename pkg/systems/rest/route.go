@@ -27,9 +27,12 @@ type Route struct {
 	Headers      []Parameter
 	// Body is a value of the request body's type; nil if there is no body.
 	Body any
-	// Answers maps a status to a value of the answer's type; nil means text/event-stream. It omits the statuses that
-	// every route has (see common).
-	Answers map[int]any
+	// Status and Answer are the success: its status, 200 if zero, and a value of the answer's type; nil means
+	// text/event-stream.
+	Status int
+	Answer any
+	// Refusals are the statuses of errors, without the ones that follow from the rest of the route (see common).
+	Refusals []int
 	// Public routes need no token.
 	Public bool
 	// Stream marks an answer without a deadline.
@@ -147,14 +150,20 @@ func sayOnly(w http.ResponseWriter, status int) {
 	write(w, status, append(data, '\n'))
 }
 
-// common returns the statuses that every route may answer besides its own.
+// common returns the statuses of errors that follow from a route's form.
 func common(r *Route) []int {
 	list := []int{http.StatusForbidden}
 	if !r.Public {
 		list = append(list, http.StatusUnauthorized, http.StatusInternalServerError, http.StatusServiceUnavailable)
 	}
 	if r.Body != nil {
-		list = append(list, http.StatusBadRequest, http.StatusRequestEntityTooLarge)
+		list = append(list, http.StatusRequestEntityTooLarge)
+	}
+	if r.Body != nil || slices.ContainsFunc(r.Query, func(p Parameter) bool { return p.Value == 0 }) {
+		list = append(list, http.StatusBadRequest)
+	}
+	if strings.Contains(r.Path, "{") {
+		list = append(list, http.StatusNotFound)
 	}
 	return list
 }

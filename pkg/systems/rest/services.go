@@ -1,7 +1,9 @@
 package rest
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,48 +20,37 @@ type services Server
 func (s *services) Routes() []Route {
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/api/v1/services", Summary: "Create a service", Handle: s.create,
-			Body: wire.CreateService{},
-			Answers: map[int]any{
-				http.StatusCreated:  wire.Service{},
-				http.StatusConflict: wire.Error{},
-			},
+			Method: http.MethodPost, Path: "/api/v1/services", Summary: "Create a service", Handle: decoded(s.create),
+			Body:   wire.CreateService{},
+			Answer: wire.Service{}, Status: http.StatusCreated, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/services", Summary: "List services", Handle: s.list,
-			Query:   append([]Parameter{{"namespace", "only services of a namespace", ""}}, paging...),
-			Answers: map[int]any{http.StatusOK: []wire.Service{}, http.StatusBadRequest: wire.Error{}},
+			Query:  append([]Parameter{{"namespace", "only services of a namespace", ""}}, paging...),
+			Answer: []wire.Service{},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/services/{id}", Summary: "Get a service", Handle: s.get,
-			Answers: map[int]any{http.StatusOK: wire.Service{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/services/{id}", Summary: "Get a service", Handle: s.single().get,
+			Answer: wire.Service{},
 		},
 		{
-			Method: http.MethodPut, Path: "/api/v1/services/{id}", Summary: "Change a service", Handle: s.update,
-			Body: wire.UpdateService{}, Answers: map[int]any{http.StatusOK: wire.Service{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodPut, Path: "/api/v1/services/{id}", Summary: "Change a service", Handle: decoded(s.update),
+			Body: wire.UpdateService{}, Answer: wire.Service{},
 		},
 		{
-			Method: http.MethodDelete, Path: "/api/v1/services/{id}", Summary: "Delete a service", Handle: s.remove,
-			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodDelete, Path: "/api/v1/services/{id}", Summary: "Delete a service", Handle: s.single().remove,
+			Answer: wire.Message{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/services/{id}/endpoints", Summary: "List the addresses behind a service",
-			Handle:  s.endpoints,
-			Answers: map[int]any{http.StatusOK: wire.Endpoints{}, http.StatusNotFound: wire.Error{}},
+			Handle: s.endpoints,
+			Answer: wire.Endpoints{},
 		},
 	}
 }
 
-func (s *services) create(c *Call) error {
-	var in wire.CreateService
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	namespace := in.Namespace
-	if namespace == "" {
-		namespace = s.cfg.Namespace
-	}
-	service, err := view.NewService(&in, namespace)
+func (s *services) create(c *Call, in *wire.CreateService) error {
+	service, err := view.NewService(in, cmp.Or(in.Namespace, s.cfg.Namespace))
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -75,12 +66,7 @@ func (s *services) list(c *Call) error {
 	if err := s.cluster.List(c, &corev1.Service{}, &list, ctrl.InNamespace(namespace)); err != nil {
 		return err
 	}
-	var shown []*corev1.Service
-	for i := range list.Items {
-		if service := &list.Items[i]; s.shows(service) {
-			shown = append(shown, service)
-		}
-	}
+	shown := slices.DeleteFunc(pointers(list.Items), func(service *corev1.Service) bool { return !s.shows(service) })
 	return page(c, shown, func(service *corev1.Service) any { return view.Service(service, s.cfg.Namespace) })
 }
 
@@ -89,6 +75,13 @@ func (s *services) shows(service *corev1.Service) bool {
 }
 
 var errNoService = Refuse(http.StatusNotFound, "service not found")
+
+func (s *services) single() single[*corev1.Service] {
+	answer := func(c *Call, service *corev1.Service) error {
+		return c.Answer(http.StatusOK, view.Service(service, s.cfg.Namespace))
+	}
+	return single[*corev1.Service]{s.find, answer, errNoService, "service deleted"}
+}
 
 func (s *services) find(c *Call) (*corev1.Service, error) {
 	namespace, name := view.ParseID(c.Param("id"), s.cfg.Namespace)
@@ -103,51 +96,13 @@ func (s *services) find(c *Call) (*corev1.Service, error) {
 	return &service, err
 }
 
-func (s *services) get(c *Call) error {
-	service, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, view.Service(service, s.cfg.Namespace))
-}
-
-func (s *services) update(c *Call) error {
-	var in wire.UpdateService
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	var next *corev1.Service
-	err := again(c, func() error {
-		service, err := s.find(c)
-		if err != nil {
-			return err
-		}
-		next = service.DeepCopy()
-		if err := view.UpdateService(next, &in); err != nil {
+func (s *services) update(c *Call, in *wire.UpdateService) error {
+	return s.single().change(c, func(next *corev1.Service) error {
+		if err := view.UpdateService(next, in); err != nil {
 			return Refuse(http.StatusBadRequest, "%v", err)
 		}
 		return s.cluster.Update(c, next)
 	})
-	if apierrors.IsNotFound(err) {
-		return errNoService
-	}
-	if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, view.Service(next, s.cfg.Namespace))
-}
-
-func (s *services) remove(c *Call) error {
-	service, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if err := s.cluster.Delete(c, service); apierrors.IsNotFound(err) {
-		return errNoService
-	} else if err != nil {
-		return err
-	}
-	return c.Answer(http.StatusOK, wire.Message{Message: "service deleted"})
 }
 
 func (s *services) endpoints(c *Call) error {

@@ -25,21 +25,21 @@ func (s *tables) Routes() []Route {
 		{
 			Method: http.MethodGet, Path: "/api/v1/resource_current_states", Summary: "List what clusters have",
 			Query: query, Handle: s.current,
-			Answers: map[int]any{http.StatusOK: []wire.CurrentState{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.CurrentState{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/resource_applied_states", Summary: "List what was applied last",
 			Query: query, Handle: s.applied,
-			Answers: map[int]any{http.StatusOK: []wire.AppliedState{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.AppliedState{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/clusters", Summary: "List clusters", Query: paging, Handle: s.clusters,
-			Answers: map[int]any{http.StatusOK: []wire.Cluster{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Cluster{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/clusters/{id}", Summary: "Get a cluster, by its cluster_id",
-			Handle:  s.getCluster,
-			Answers: map[int]any{http.StatusOK: wire.Cluster{}, http.StatusNotFound: wire.Error{}},
+			Handle: s.getCluster,
+			Answer: wire.Cluster{},
 		},
 	}
 }

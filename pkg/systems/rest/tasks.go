@@ -28,64 +28,44 @@ func (t *tasks) server() *Server { return (*Server)(t) }
 func (t *tasks) Routes() []Route {
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/api/v1/tasks", Summary: "Create a task", Handle: t.create,
+			Method: http.MethodPost, Path: "/api/v1/tasks", Summary: "Create a task", Handle: decoded(t.create),
 			Headers: []Parameter{{idempotencyHeader, "at most one task has this key; at most 256 bytes", ""}},
-			Body:    wire.CreateTask{}, Answers: map[int]any{
-				http.StatusCreated: wire.Task{}, http.StatusConflict: wire.Error{},
-			},
+			Body:    wire.CreateTask{}, Answer: wire.Task{}, Status: http.StatusCreated, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/tasks", Summary: "List tasks", Handle: t.list, Query: taskPaging,
-			Answers: map[int]any{http.StatusOK: []wire.Task{}, http.StatusBadRequest: wire.Error{}},
+			Answer: []wire.Task{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/tasks/{id}", Summary: "Get a task", Handle: t.get,
-			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
+			Answer: wire.Task{},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, at the path that workers serve",
-			Handle:  t.get,
-			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
+			Handle: t.get,
+			Answer: wire.Task{},
 		},
 		{
 			Method: http.MethodPut, Path: "/api/v1/tasks/{id}/status",
-			Summary: "Report the status of a task, as the worker that runs it", Handle: t.report,
-			Body: wire.TaskStatus{},
-			Answers: map[int]any{
-				http.StatusOK:       wire.Task{},
-				http.StatusNotFound: wire.Error{},
-				http.StatusConflict: wire.Error{},
-			},
+			Summary: "Report the status of a task, as the worker that runs it", Handle: decoded(t.report),
+			Body:   wire.TaskStatus{},
+			Answer: wire.Task{}, Refusals: []int{http.StatusConflict},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs", Summary: "Read the logs of a task", Handle: t.logs,
-			Query: logQuery,
-			Answers: map[int]any{
-				http.StatusOK:         wire.TaskLogs{},
-				http.StatusBadRequest: wire.Error{},
-				http.StatusNotFound:   wire.Error{},
-				http.StatusBadGateway: wire.Error{},
-			},
+			Query:  logQuery,
+			Answer: wire.TaskLogs{}, Refusals: []int{http.StatusBadGateway},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs/stream", Summary: "Follow the logs of a task",
 			Handle: t.stream, Query: append(logQuery, streamToken), Stream: true,
-			Answers: map[int]any{
-				http.StatusOK:         nil,
-				http.StatusBadRequest: wire.Error{},
-				http.StatusNotFound:   wire.Error{},
-				http.StatusBadGateway: wire.Error{},
-			},
+			Refusals: []int{http.StatusBadGateway},
 		},
 	}
 }
 
-func (t *tasks) create(c *Call) error {
-	var in wire.CreateTask
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
-	task, err := view.NewTask(&in, t.cfg.Namespace, "")
+func (t *tasks) create(c *Call, in *wire.CreateTask) error {
+	task, err := view.NewTask(in, t.cfg.Namespace, "")
 	if err != nil {
 		return Refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -236,11 +216,7 @@ func (t *tasks) get(c *Call) error {
 }
 
 // report applies a worker's report to the attempt's pod. The task's status follows from the pod's.
-func (t *tasks) report(c *Call) error {
-	var in wire.TaskStatus
-	if err := c.Decode(&in); err != nil {
-		return err
-	}
+func (t *tasks) report(c *Call, in *wire.TaskStatus) error {
 	in.ContainerID = cmp.Or(in.ContainerID, in.Container)
 	task, attempt, err := t.find(c)
 	if err != nil {
@@ -251,7 +227,7 @@ func (t *tasks) report(c *Call) error {
 		if pod, err = t.owned(c, task, &attempt); err != nil || pod == nil {
 			return err
 		}
-		changed, err := view.ReportTask(pod, &in, time.Now())
+		changed, err := view.ReportTask(pod, in, time.Now())
 		if err != nil {
 			return stale(err)
 		}
@@ -264,7 +240,7 @@ func (t *tasks) report(c *Call) error {
 		return err
 	}
 	if pod == nil {
-		return t.late(c, task, &attempt, &in)
+		return t.late(c, task, &attempt, in)
 	}
 	out := view.Task(task)
 	out.Status, out.NodeID, out.ContainerID, out.Error = in.Status, pod.Spec.NodeName, in.ContainerID, in.Error

@@ -322,8 +322,8 @@ func TestBadPlugins(t *testing.T) {
 func TestHangingPlugin(t *testing.T) {
 	b := newBench(t)
 	b.program("p",
-		"echo $$ >"+filepath.Join(b.dir, "pid")+"\n[ -e "+filepath.Join(b.dir, "go")+" ] || sleep 100000\n"+
-			answer("Image", "", login("x.io", "x")))
+		"[ -e "+filepath.Join(b.dir, "go")+" ] || { echo $$ >"+filepath.Join(b.dir, "pid")+"; sleep 100000; }\n"+
+			answer("Image", "", login("x.io", "x"))) // the number is there once it hangs, whatever the test does then
 	p := b.open(b.provider("p", "x.io"))
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan []keyring.Credential, 1), make(chan []keyring.Credential, 1)

@@ -115,7 +115,7 @@ func (r *rig) until(what string, f func() bool) {
 		select {
 		case <-changed:
 		case <-late:
-			r.Fatalf("never: %s; events: %v", what, r.events)
+			r.Fatalf("never: %s; events: %v", what, r.said())
 		}
 	}
 }

@@ -175,6 +175,8 @@ func TestRefusedMirrors(t *testing.T) {
 			"FailedMirrorPod: mirror of static pod default/b-node: another pod has the mirror's name: delete that "+
 				"pod, or rename the static pod")
 	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	require.Equal(t, other, r.api[nameOf(other)])
 }
 

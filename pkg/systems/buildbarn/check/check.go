@@ -9,7 +9,6 @@ package check
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -23,7 +22,7 @@ import (
 
 const (
 	// kept is the number of cached verdicts, since reconcilers ask repeatedly. A verdict takes a few KiB, at most
-	// 2*protocol.MaxFactsBytes.
+	// 2*(protocol.MaxFactsBytes+protocol.MaxUsedBytes).
 	kept = 1000
 	// atOnce bounds the concurrent processes, ofOne those for one namespace.
 	atOnce, ofOne = 3, 2
@@ -65,40 +64,30 @@ type Verdict struct {
 
 type verdict struct {
 	problem string
+	used    []string
 	facts   []*protocol.Facts
 }
 
-// prepared is a request with its cache key and the encoded input of the process.
-type prepared struct {
-	protocol.Request
-	key  [sha256.Size]byte
-	text []byte
+// key identifies the question that a verdict answers. It covers all files, since the process finds out which are read.
+type key struct {
+	files               [sha256.Size]byte
+	component, instance string
+	fields              bool
 }
 
-func (r Request) prepare() (p prepared, err error) {
-	mains := config.Mains(r.Component, r.Instance)
-	used, err := config.Check(r.All, mains)
-	if err != nil {
-		return p, &Invalid{err.Error()}
-	}
-	p.Request = protocol.Request{Files: used, Fields: r.Fields}
-	for _, m := range mains {
+func (r Request) key() key { return key{config.Sum(r.All), r.Component, r.Instance, r.Fields} }
+
+func (r Request) encode() protocol.Request {
+	p := protocol.Request{Files: r.All, Fields: r.Fields}
+	for _, m := range config.Mains(r.Component, r.Instance) {
 		p.Mains = append(p.Mains, protocol.Main{File: m.File, Program: m.Program, Variables: variables(m.Program)})
 	}
-	if p.text, err = json.Marshal(p.Request); err != nil {
-		return p, err
-	}
-	p.key = sha256.Sum256(p.text)
-	return p, nil
+	return p
 }
 
 // Known returns the cached verdict on files. known is false if there is none yet. The error is an *Invalid.
 func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
-	p, err := r.prepare()
-	if err != nil {
-		return v, true, err
-	}
-	found, ok := c.verdicts.Get(p.key)
+	found, ok := c.verdicts.Get(r.key())
 	if !ok {
 		return v, false, nil
 	}
@@ -106,7 +95,11 @@ func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
 	if about.problem != "" {
 		return v, true, &Invalid{about.problem}
 	}
-	return Verdict{p.Files, about.facts}, true, nil
+	v = Verdict{map[string]string{}, about.facts}
+	for _, name := range about.used {
+		v.Files[name] = r.All[name]
+	}
+	return v, true, nil
 }
 
 // Check waits for a turn of the namespace, then checks the files that latest returns and caches the verdict for Known.
@@ -117,24 +110,19 @@ func (c *Checker) Check(ctx context.Context, namespace string, latest func() Req
 	}
 	defer c.turns.give(namespace)
 	r := latest()
-	p, err := r.prepare()
-	if invalid := (*Invalid)(nil); errors.As(err, &invalid) {
-		return nil // Known finds the fault without a process
-	} else if err != nil {
-		return err
-	}
-	if _, ok := c.verdicts.Get(p.key); ok {
+	k := r.key()
+	if _, ok := c.verdicts.Get(k); ok {
 		return nil
 	}
 	program, err := c.open()
 	if err != nil {
 		return err
 	}
-	answers, err := run(ctx, program, p)
+	answers, err := run(ctx, program, r.encode())
 	if err = errors.Join(err, program.Close()); err != nil {
 		return fmt.Errorf("the configuration could not be checked: %w", err)
 	}
-	c.verdicts.Add(p.key, verdictOf(answers))
+	c.verdicts.Add(k, verdictOf(answers))
 	return nil
 }
 
@@ -147,7 +135,7 @@ func verdictOf(answers []protocol.Answer) (v verdict) {
 		if a.Problem != "" {
 			return verdict{problem: a.Problem}
 		}
-		v.facts = append(v.facts, a.Facts)
+		v.used, v.facts = append(v.used, a.Used...), append(v.facts, a.Facts)
 	}
 	return v
 }

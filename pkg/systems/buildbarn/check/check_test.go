@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -211,8 +213,8 @@ func TestHostileFilesEnd(t *testing.T) {
 		"output": {
 			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "larger than 4 MiB of JSON",
 		},
-		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
-		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
+		"the host":       {"importstr '/etc/passwd'", "the file /etc/passwd is missing; there are: storage.jsonnet"},
+		"the host again": {"importstr '/tls/../etc/passwd'", "the file /tls/../etc/passwd is missing"},
 		"traces": {
 			"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 320 MiB of memory",
 		},
@@ -244,10 +246,52 @@ func TestVerdictsAreRemembered(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, opened)
-	files["unused.jsonnet"] = "{"
-	_, err := c.files(t.Context(), files, "storage", "", true)
+	files["common.libsonnet"] += "// changed"
+	used, err := c.files(t.Context(), files, "storage", "", true)
 	require.NoError(t, err)
-	require.Equal(t, 1, opened, "of files that the program does not read nothing is remembered")
+	require.Contains(t, used["common.libsonnet"], "// changed")
+	require.Equal(t, 2, opened)
+}
+
+// TestFilesThatAreRead checks that a verdict has the files that a program may read, whichever values it needs, and no
+// others.
+func TestFilesThatAreRead(t *testing.T) {
+	c := New(packed.Open)
+	files := map[string]string{
+		"storage.jsonnet": "local c = import '/config/./common.libsonnet'; // it's here\n{ a: if std.extVar('HOME') == " +
+			"'/x' then importstr 'a.txt', t: |||\n  }\n|||, v: @'a''{', ca: importstr '/tls/ca.crt', d: 'it\\'s {' /* } */ }",
+		"common.libsonnet": "{ x: importbin './b' }", "a.txt": "it's {", "b": "{", "unused.jsonnet": "{",
+		"scheduler.jsonnet": "{}",
+	}
+	used, err := c.files(t.Context(), files, "storage", "", false)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"storage.jsonnet", "common.libsonnet", "a.txt", "b"},
+		slices.Collect(maps.Keys(used)))
+
+	many := map[string]string{"storage.jsonnet": "{}"}
+	for i := range 100 {
+		name := strings.Repeat("n", 200) + strconv.Itoa(i)
+		many[name], many["storage.jsonnet"] = "", many["storage.jsonnet"]+" + { x: importstr '"+name+"' }"
+	}
+	_, err = c.files(t.Context(), many, "storage", "", false)
+	require.EqualError(t, err, "storage.jsonnet: the names of its imported files are longer than 16 KiB")
+
+	for text, want := range map[string]string{
+		"":               "storage.jsonnet:1: Unexpected end of file",
+		"\n{ a: [1, 2 }": "storage.jsonnet:2: ",
+		"{}\n}":          "storage.jsonnet:2: ",
+		"{ a: 'b }":      "storage.jsonnet:1: Unterminated String",
+		"{ /* }":         "storage.jsonnet:1: Multi-line comment has no terminating */",
+		"\n{ a: if false then import 'x.libsonnet' }": "storage.jsonnet:2: the file x.libsonnet is missing; " +
+			"there are: storage.jsonnet",
+		"import '/tls/ca.crt'":   "/tls/ca.crt:1: ",
+		strings.Repeat("[", 300): "storage.jsonnet:1: ",
+	} {
+		_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": text}, "storage", "", false)
+		require.ErrorContains(t, err, want, "%.40q", text)
+	}
+	_, err = c.files(t.Context(), nil, "storage", "", false)
+	require.EqualError(t, err, "storage.jsonnet: the file storage.jsonnet is missing; there are: none")
 }
 
 // TestFailuresAreNoVerdict checks that a failure of the checking process does not make the files invalid.

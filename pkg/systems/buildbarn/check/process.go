@@ -20,9 +20,13 @@ const patience = 5 * time.Minute
 
 // run runs the program in an executable file on a request, and returns the answers up to the first with a problem. An
 // error says nothing about the files: the process could not be started, or something else killed it.
-func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, error) {
+func run(ctx context.Context, program *os.File, r protocol.Request) ([]protocol.Answer, error) {
 	if n := len(r.Mains); n == 0 || n > protocol.MaxMains {
 		return nil, fmt.Errorf("there are %d files to check: 1 to %d are allowed", n, protocol.MaxMains)
+	}
+	in, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -30,12 +34,12 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program.Fd()))
 	cmd.Args, cmd.Dir, cmd.Env = []string{"coracle-buildbarn-check"}, "/", []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}
 	out, complaint := bounded.NewBuffer(len(r.Mains)*maxAnswer), bounded.NewBuffer(4<<10)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.text), out, complaint
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, complaint
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("checking %s: %w", r.Mains[0].File, context.Cause(ctx))
 	}
@@ -55,7 +59,7 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 	return answers, nil
 }
 
-const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes, and JSON's overhead
+const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes and MaxUsedBytes, and JSON's overhead
 
 // excess returns which limit a process exceeded, judged by how it ended. ok is false for other failures, such as a
 // thread that could not be created: these say nothing about the files.

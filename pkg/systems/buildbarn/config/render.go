@@ -1,7 +1,7 @@
-// Package config renders the configuration files of a Buildbarn farm, and finds the files that a part reads. Its
-// invariant: Check and pkg/systems/buildbarn/check accept what Render returns. The field names are from the protocol
-// buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18, whose programs
-// refuse unknown fields.
+// Package config renders the configuration files of a Buildbarn farm. Its invariant: pkg/systems/buildbarn/check
+// accepts what Render returns, and finds that the programs read the files that Used returns. The field names are from
+// the protocol buffers under pkg/proto/configuration of bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18,
+// whose programs refuse unknown fields.
 package config
 
 import (

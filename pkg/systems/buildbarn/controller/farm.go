@@ -87,11 +87,7 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 		return a
 	}
 	files, err := config.Render(b, trust)
-	var hashes map[string]string
-	if err == nil {
-		hashes, err = checkAll(files, b)
-	}
-	if err != nil { // a bug, not the user's mistake: Check accepts what Render makes
+	if err != nil { // a bug, not the user's mistake
 		condition(buildbarn.ConditionConfigValid, false, "ConfigInvalid", err.Error())
 		condition(buildbarn.ConditionReady, false, "ConfigInvalid", err.Error())
 		return a
@@ -101,21 +97,17 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	if t := a.parts(o, b); t != "" {
 		taken = t
 	}
-	a.sum(o, b, hashes, taken, condition)
+	a.sum(o, b, hashes(files, b), taken, condition)
 	return a
 }
 
-// checkAll checks rendered files like users' files, and returns the hash of each part's files by the part's name.
-func checkAll(files map[string]string, b *buildbarn.Buildbarn) (map[string]string, error) {
-	hashes := map[string]string{}
+// hashes returns the hash of each part's rendered files by the part's name.
+func hashes(files map[string]string, b *buildbarn.Buildbarn) map[string]string {
+	by := map[string]string{}
 	for _, p := range parts(b) {
-		used, err := config.Check(files, config.Mains(p.Component(), instance(p)))
-		if err != nil {
-			return nil, err
-		}
-		hashes[p.GetName()] = config.Hash(used)
+		by[p.GetName()] = config.Hash(config.Used(files, config.Mains(p.Component(), instance(p))))
 	}
-	return hashes, nil
+	return by
 }
 
 func farmMeta(b *buildbarn.Buildbarn, name string) metav1.ObjectMeta {

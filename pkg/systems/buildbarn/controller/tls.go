@@ -11,7 +11,7 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
-	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
 // certificate checks the Secret with the part's certificate, and returns the hash of its authorities for the pod
@@ -68,7 +68,7 @@ func withCertificate(t *corev1.PodTemplateSpec, secret, authorities string) {
 		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode}},
 	})
 	c := &t.Spec.Containers[0]
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "tls", MountPath: config.Mounted, ReadOnly: true})
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "tls", MountPath: protocol.Mounted, ReadOnly: true})
 	if authorities != "" {
 		t.Annotations[buildbarn.AnnotationAuthorities] = authorities
 	}

@@ -54,7 +54,7 @@ func (s *secure) step() (issued []string, a FarmActions) {
 		s.drop(o.GetName())
 	}
 	if s.ConfigMap != nil {
-		configure(s.t, &s.FarmObserved)
+		configure(&s.FarmObserved)
 	}
 	s.Farm = s.Farm.DeepCopy()
 	s.Farm.Status = a.Status

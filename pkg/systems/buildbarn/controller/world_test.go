@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -113,13 +114,18 @@ func (w *world) settle(t require.TestingT) map[string]int {
 	return nil
 }
 
+// checked observes a verdict as package check would give it on files() and its changes.
 func (w *world) checked() Observed {
 	o := w.Observed
 	if o.Source != nil {
-		files, err := config.Check(o.Source.Data, config.Mains(o.Part.Component(), instance(defaulted(o.Part))))
-		o.Files = files
-		if err != nil {
-			o.Problem = err.Error()
+		o.Files = config.Used(o.Source.Data, config.Mains(o.Part.Component(), instance(defaulted(o.Part))))
+		for name, text := range o.Files {
+			if strings.Contains(text, config.Common) {
+				o.Files[config.Common] = o.Source.Data[config.Common]
+			}
+			if !strings.HasSuffix(text, "}") && !strings.Contains(text, config.Common) {
+				o.Problem = name + ": Unexpected end of file"
+			}
 		}
 	}
 	return o

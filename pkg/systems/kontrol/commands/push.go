@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,12 +224,7 @@ func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []
 		same = same && equal
 		delete(has, o.Key())
 	}
-	keys := make([]string, 0, len(has))
-	for key := range has {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(has)) {
 		same = false
 		if _, err := printDiff(t.Out, "present "+key, "(removed)", readable(has[key]), nil); err != nil {
 			return err

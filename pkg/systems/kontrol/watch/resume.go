@@ -1,10 +1,8 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"time"
 
@@ -16,21 +14,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// position is the resourceVersion up to which all changes of a cluster are known. A watch can resume there even
-// after hours, while the cluster retains the changes since. Without a version a list must come first.
+// position is the resourceVersion up to which all changes of a cluster are known. A watch can resume there while the
+// cluster retains the changes since. Without a version a list must come first.
 type position struct {
 	cluster types.UID // empty if the credentials may not read it
 	version string
-	sure    time.Time // when the cluster last proved to have the history up to version
+	at      time.Time // of the list, or of the last event or bookmark
 }
 
-const (
-	// doubt is the age after which a watch resumes only if the cluster proves to have the same history: a cluster
-	// restored from a backup may have passed the same version with another history.
-	doubt = time.Hour
-	// witnesses is how many objects are read for that proof.
-	witnesses = 8
-)
+// doubt is the age of a position after which a list comes first: a cluster that was restored from a backup meanwhile
+// may have passed the same version with another history. Most clusters have compacted the changes by then anyway.
+const doubt = 10 * time.Minute
 
 // identityNamespace exists as long as its cluster does. Its UID identifies the cluster.
 const identityNamespace = "kube-system"
@@ -75,7 +69,7 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 // goesOn reports whether the watch can resume at w.reached. It checks that the cluster has reached that version: a
 // restored cluster may not have, and would send nothing until then instead of an error.
 func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
-	if w.reached.version == "" || id == "" || w.reached.cluster != id {
+	if w.reached.version == "" || id == "" || w.reached.cluster != id || time.Since(w.reached.at) > doubt {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
@@ -84,61 +78,7 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 	if err := c.List(ctx, l, &client.ListOptions{LabelSelector: selector, Limit: 1}); err != nil {
 		return false, err
 	}
-	if older(l.GetResourceVersion(), w.reached.version) {
-		return false, nil
-	}
-	if time.Since(w.reached.sure) <= doubt {
-		return true, nil
-	}
-	return w.witnessed(ctx, c)
-}
-
-// witnessed looks for an object that the cluster still has in the known version, latest first. The histories are
-// equal up to that version, so the watch resumes there and repeats later changes. Objects checked before may have
-// become newer, but must not be missing or older: then the cluster may not have reached their versions. It does
-// not detect an object that was deleted since and exists again.
-func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
-	began := time.Now()
-	for _, at := range w.latest(witnesses, w.reached.version) {
-		known := w.version(at)
-		o, err := w.get(ctx, c, at)
-		if err != nil {
-			return false, err
-		}
-		if o == nil || older(o.GetResourceVersion(), known) {
-			return false, nil
-		}
-		if known != "" && o.GetResourceVersion() == known {
-			w.reached.version, w.reached.sure = known, began
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// latest returns up to n objects with the highest versions not above until, highest first.
-func (w *watcher) latest(n int, until string) (list []types.NamespacedName) {
-	last, err := strconv.ParseUint(until, 10, 64)
-	if err != nil {
-		return nil
-	}
-	type changed struct {
-		version uint64
-		at      types.NamespacedName
-	}
-	var all []changed
-	w.mu.Lock()
-	for at, i := range w.items {
-		if v, err := strconv.ParseUint(i.version, 10, 64); err == nil && v <= last {
-			all = append(all, changed{v, at})
-		}
-	}
-	w.mu.Unlock()
-	slices.SortFunc(all, func(a, b changed) int { return cmp.Compare(b.version, a.version) })
-	for _, c := range all[:min(n, len(all))] {
-		list = append(list, c.at)
-	}
-	return list
+	return !older(l.GetResourceVersion(), w.reached.version), nil
 }
 
 // useless reports whether the next watch cannot resume after an error.

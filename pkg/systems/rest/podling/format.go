@@ -57,13 +57,6 @@ func short(s string, width int) string {
 	return s[:width-3] + "..."
 }
 
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
 // pairs writes key=value lines, sorted.
 func pairs(w io.Writer, indent string, m map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {

@@ -17,7 +17,7 @@ import (
 
 func (a *app) pod() *cobra.Command {
 	cmd := &cobra.Command{Use: "pod", Short: "Create, list, show and delete pods"}
-	cmd.AddCommand(a.podCreate(), a.podList(), a.podGet(), a.podDelete(), a.podLogs())
+	cmd.AddCommand(a.podCreate(), a.podList(), a.podGet(), a.remove("pods", "Pod"), a.podLogs())
 	return cmd
 }
 
@@ -214,18 +214,6 @@ func (a *app) container(number int, c *wire.Container) {
 		fmt.Fprintln(a.out, "      Environment:")
 		pairs(a.out, "        ", c.Env)
 	}
-}
-
-func (a *app) podDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete POD-ID", Short: "Delete a pod", Args: exactly(1, "POD-ID")}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := a.client.do(cmd.Context(), http.MethodDelete, at("pods", args[0]), nil, nil); err != nil {
-			return fmt.Errorf("failed to delete pod: %w", err)
-		}
-		fmt.Fprintf(a.out, "Pod %s deleted successfully\n", args[0])
-		return nil
-	}
-	return cmd
 }
 
 func (a *app) podLogs() *cobra.Command {

@@ -5,11 +5,14 @@
 package podling
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -77,17 +80,9 @@ func (o options) merge(env func(string) string) (options, error) {
 	if err != nil {
 		return o, err
 	}
-	first := func(values ...string) string {
-		for _, v := range values {
-			if v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	o.Master = first(o.Master, env("PODLING_MASTER_URL"), file.Master, defaultMaster)
-	o.Token = first(o.Token, env("PODLING_TOKEN"), file.Token)
-	o.CAFile = first(o.CAFile, env("PODLING_CA_FILE"), file.CAFile)
+	o.Master = cmp.Or(o.Master, env("PODLING_MASTER_URL"), file.Master, defaultMaster)
+	o.Token = cmp.Or(o.Token, env("PODLING_TOKEN"), file.Token)
+	o.CAFile = cmp.Or(o.CAFile, env("PODLING_CA_FILE"), file.CAFile)
 	return o, nil
 }
 
@@ -114,6 +109,22 @@ func readFile(path, home string) (options, error) {
 		return options{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return o, nil
+}
+
+// remove is the command that deletes an object by its ID.
+func (a *app) remove(kind, title string) *cobra.Command {
+	id := strings.ToUpper(title) + "-ID"
+	cmd := &cobra.Command{
+		Use: "delete " + id, Short: "Delete a " + strings.ToLower(title), Args: exactly(1, id),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.client.do(cmd.Context(), http.MethodDelete, at(kind, args[0]), nil, nil); err != nil {
+			return fmt.Errorf("failed to delete %s: %w", strings.ToLower(title), err)
+		}
+		fmt.Fprintf(a.out, "%s %s deleted successfully\n", title, args[0])
+		return nil
+	}
+	return cmd
 }
 
 func exactly(n int, usage string) cobra.PositionalArgs {

@@ -1,6 +1,7 @@
 package podling
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -15,7 +16,7 @@ import (
 
 func (a *app) service() *cobra.Command {
 	cmd := &cobra.Command{Use: "service", Short: "Create, list, show and delete services"}
-	cmd.AddCommand(a.serviceCreate(), a.serviceList(), a.serviceGet(), a.serviceDelete())
+	cmd.AddCommand(a.serviceCreate(), a.serviceList(), a.serviceGet(), a.remove("services", "Service"))
 	return cmd
 }
 
@@ -138,8 +139,8 @@ func (a *app) serviceList() *cobra.Command {
 				}
 				ports = append(ports, port)
 			}
-			fmt.Fprintf(a.out, format, short(s.Name, 20), short(s.Namespace, 15), s.Type, orElse(s.ClusterIP, "None"),
-				short(orElse(strings.Join(ports, ","), "None"), 40))
+			fmt.Fprintf(a.out, format, short(s.Name, 20), short(s.Namespace, 15), s.Type, cmp.Or(s.ClusterIP, "None"),
+				short(cmp.Or(strings.Join(ports, ","), "None"), 40))
 		}
 		return nil
 	}
@@ -185,16 +186,4 @@ func (a *app) addresses(title string, list []wire.EndpointAddress) {
 	for _, address := range list {
 		fmt.Fprintf(a.out, "    - %s (pod: %s)\n", address.IP, address.PodID)
 	}
-}
-
-func (a *app) serviceDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete SERVICE-ID", Short: "Delete a service", Args: exactly(1, "SERVICE-ID")}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := a.client.do(cmd.Context(), http.MethodDelete, at("services", args[0]), nil, nil); err != nil {
-			return fmt.Errorf("failed to delete service: %w", err)
-		}
-		fmt.Fprintf(a.out, "Service %s deleted successfully\n", args[0])
-		return nil
-	}
-	return cmd
 }

@@ -2,6 +2,7 @@ package podling
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func (a *app) ps() *cobra.Command {
 				if t.HealthStatus == wire.HealthUnknown {
 					t.HealthStatus = ""
 				}
-				line(t.TaskID, t.Name, t.Image, t.Status, orElse(t.HealthStatus, "-"), orElse(t.NodeID, "-"),
+				line(t.TaskID, t.Name, t.Image, t.Status, cmp.Or(t.HealthStatus, "-"), cmp.Or(t.NodeID, "-"),
 					age(time.Since(t.CreatedAt)))
 			}
 		})

@@ -96,20 +96,14 @@ func UpdateBundle(b *kontrol.Bundle, in *wire.UpdateBundle) error {
 			return err
 		}
 	}
-	if in.ClusterID != nil {
-		b.Spec.ClusterName = *in.ClusterID
-	}
+	set(&b.Spec.ClusterName, in.ClusterID)
+	set(&b.Spec.Mode, in.Mode)
+	set(&b.Spec.DeletionPolicy, in.DeletionPolicy)
 	if in.ClusterSelector != nil {
 		var err error
 		if b.Spec.ClusterSelector, err = selector(*in.ClusterSelector); err != nil {
 			return err
 		}
-	}
-	if in.Mode != nil {
-		b.Spec.Mode = kontrol.Mode(*in.Mode)
-	}
-	if in.DeletionPolicy != nil {
-		b.Spec.DeletionPolicy = kontrol.DeletionPolicy(*in.DeletionPolicy)
 	}
 	if in.Windows != nil {
 		var err error
@@ -124,16 +118,19 @@ func UpdateBundle(b *kontrol.Bundle, in *wire.UpdateBundle) error {
 	if in.HealthTimeout != nil {
 		r.HealthTimeout = seconds(*in.HealthTimeout)
 	}
-	if in.OnFailure != nil {
-		r.OnFailure = kontrol.FailurePolicy(*in.OnFailure)
-	}
-	if in.Approval != nil {
-		r.Approval = kontrol.Approval(*in.Approval)
-	}
+	set(&r.OnFailure, in.OnFailure)
+	set(&r.Approval, in.Approval)
 	if in.Paused != nil {
 		r.Paused = *in.Paused
 	}
 	return nil
+}
+
+// set sets a field that the request has.
+func set[T ~string](field *T, to *string) {
+	if to != nil {
+		*field = T(*to)
+	}
 }
 
 // setSource sets the source of the objects. It keeps the other fields of an artifact source.

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
@@ -109,9 +110,7 @@ func UpdateService(s *corev1.Service, in *wire.UpdateService) error {
 		return out
 	}
 	s.Labels, s.Annotations = replace(s.Labels, in.Labels), replace(s.Annotations, in.Annotations)
-	if in.SessionAffinity != nil {
-		s.Spec.SessionAffinity = corev1.ServiceAffinity(*in.SessionAffinity)
-	}
+	set(&s.Spec.SessionAffinity, in.SessionAffinity)
 	return nil
 }
 
@@ -157,27 +156,19 @@ func Endpoints(s *corev1.Service, slicesOf []discoveryv1.EndpointSlice, own stri
 			if p.Port == nil {
 				continue
 			}
-			port := wire.EndpointPort{Port: int(*p.Port)}
-			if p.Name != nil {
-				port.Name = *p.Name
-			}
-			if p.Protocol != nil {
-				port.Protocol = string(*p.Protocol)
-			}
-			subset.Ports = append(subset.Ports, port)
+			subset.Ports = append(subset.Ports, wire.EndpointPort{
+				Port: int(*p.Port), Name: ptr.Deref(p.Name, ""), Protocol: string(ptr.Deref(p.Protocol, "")),
+			})
 		}
 		for j := range slice.Endpoints {
 			e := &slice.Endpoints[j]
-			var address wire.EndpointAddress
+			address := wire.EndpointAddress{NodeID: ptr.Deref(e.NodeName, "")}
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				address.PodID = ID(e.TargetRef.Namespace, own, e.TargetRef.Name)
 			}
-			if e.NodeName != nil {
-				address.NodeID = *e.NodeName
-			}
 			for _, ip := range e.Addresses {
 				address.IP = ip
-				if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				if ptr.Deref(e.Conditions.Ready, true) {
 					subset.Addresses = append(subset.Addresses, address)
 				} else {
 					subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)

@@ -149,7 +149,7 @@ type world struct {
 	*fake
 }
 
-func newWorld(t *testing.T, heartbeat time.Time) *world {
+func newWorld(t *testing.T) *world {
 	e := registrytest.Start(t, registrytest.Options{NoPlugins: true})
 	w := &world{t: t, c: e.As("admin"), fake: newFake(t)}
 	for _, name := range []string{"default", "kube-node-lease"} {
@@ -157,7 +157,7 @@ func newWorld(t *testing.T, heartbeat time.Time) *world {
 	}
 	node, err := view.NewNode(&wire.RegisterNode{Hostname: "w1", CPU: "2", Memory: "2Gi"}, "w1", w.address, time.Now())
 	require.NoError(t, err)
-	renewed := metav1.NewMicroTime(heartbeat)
+	renewed := metav1.NewMicroTime(time.Now().Add(time.Hour)) // so that the worker is online however slow the test is
 	require.NoError(t,
 		w.c.Create(t.Context(), &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "w1"},
@@ -228,7 +228,7 @@ func failed(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed }
 // TestAWorkerIsGivenTasks checks that a worker gets tasks as from Podling's master, with a separate ID for each
 // attempt.
 func TestAWorkerIsGivenTasks(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	w.wait(w.pod(1), accepted)
 	w.wait(w.pod(2), accepted)
 	require.Equal(t, []string{
@@ -246,7 +246,7 @@ func TestAWorkerIsGivenTasks(t *testing.T) {
 // TestAWorkerOfTheDesign checks that a worker that has only the paths that Podling's design draws is given tasks, which
 // are read from it, since it has nowhere to report.
 func TestAWorkerOfTheDesign(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	w.mu.Lock()
 	w.design = map[string]string{}
 	w.mu.Unlock()
@@ -269,7 +269,7 @@ func TestAWorkerOfTheDesign(t *testing.T) {
 // TestAPodIsNotGivenTwice checks that a worker that has the pod already, because an earlier answer was lost, does
 // not get it again.
 func TestAPodIsNotGivenTwice(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	w.mu.Lock()
 	w.has = true
 	w.mu.Unlock()
@@ -280,7 +280,7 @@ func TestAPodIsNotGivenTwice(t *testing.T) {
 // TestTasksWithACommandAreGivenAsPods checks that they are, since Podling's tasks have no command, and that the
 // worker's copy is removed with the pod.
 func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	p := w.wait(w.pod(1, func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"echo"} }), accepted)
 	require.NoError(t, w.c.Delete(t.Context(), p))
 	require.Nil(t, w.wait(p, func(*corev1.Pod) bool { return false }), "it is gone")
@@ -293,7 +293,7 @@ func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
 
 // TestAWorkerThatRefuses checks that a refusal fails the pod, and that redirects are not followed.
 func TestAWorkerThatRefuses(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	w.mu.Lock()
 	w.answer = func(rw http.ResponseWriter, _ *http.Request) {
 		http.Error(rw, strings.Repeat("no", 10_000), http.StatusBadRequest)
@@ -319,7 +319,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 // TestASilentWorkerIsOffline checks that a worker is offline 30 s after its last heartbeat, and that a later
 // heartbeat alone does not bring it back.
 func TestASilentWorkerIsOffline(t *testing.T) {
-	w := newWorld(t, time.Now().Add(time.Second)) // after the node's creation time, which is in whole seconds
+	w := newWorld(t)
 	var node corev1.Node
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
 	var lease coordinationv1.Lease
@@ -349,7 +349,7 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 
 // TestAWorkerThatFailsIsAskedOnce checks that a failing worker gets one request per pass, however many pods it has.
 func TestAWorkerThatFailsIsAskedOnce(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t)
 	var pods []corev1.Pod
 	for number := range int32(5) {
 		pods = append(pods, *w.pod(number+1, func(p *corev1.Pod) { p.Spec.NodeName = "elsewhere" }))

@@ -9,6 +9,7 @@ const (
 	StackBytes       = 64 << 20
 	OutputBytes      = 4 << 20 // of each evaluated file
 	MaxMains         = 8
+	MaxUsedBytes     = 16 << 10 // of all names in Answer.Used
 	// Exceeded is the exit code of a process that has used up its processor time.
 	Exceeded = 3
 )
@@ -41,6 +42,8 @@ type Answer struct {
 	Problem string `json:"problem,omitempty"`
 	// Unknown means that the schema has no such field; another version of the program may have it.
 	Unknown bool `json:"unknown,omitempty"`
+	// Used are the names of the files that the program reads: the Main and what it imports.
+	Used []string `json:"used,omitempty"`
 	// Facts are set if the file is valid, its fields were compared, and the facts are within the limits.
 	Facts *Facts `json:"facts,omitempty"`
 }
