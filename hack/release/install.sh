@@ -91,7 +91,7 @@ if [ "${archive%/}" != "$archive" ]; then
   fetch "$beside" "$work/sums"
   # shellcheck disable=SC2046
   set -- $(sums | while read -r _ f; do case $f in coracle-*-linux-$arch.tar.gz) echo "$f" ;; esac; done)
-  [ $# = 1 ] || fail "$beside lists $# archives for linux-$arch: give the archive"
+  [ $# = 1 ] || fail "$beside lists $# archives for linux-$arch, not one: give the archive"
   archive=$archive$1
 fi
 name=${archive##*/}
