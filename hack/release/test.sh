@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the files that `make release` left in dist: checksums, the archive, the install script (repeated, upgrade,
-# damaged archive, uninstall), the package and the units, the other architecture's program under QEMU, the image, and
-# that packing is reproducible. It installs everything below a temporary directory.
+# damaged archive, uninstall), the package and the units, the other architecture's program and control plane under
+# QEMU, the image, and that packing is reproducible. It installs everything below a temporary directory.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
@@ -125,6 +125,7 @@ LC_ALL=C readelf -hl "$dir/other/coracle" >"$dir/elf"
 if [ $other = arm64 ]; then grep -q 'Machine:.*AArch64' "$dir/elf"; else grep -q 'Machine:.*X86-64' "$dir/elf"; fi || fail "the program is not for $other: $(cat "$dir/elf")"
 ! grep -q INTERP "$dir/elf" || fail "the program for $other is not static"
 [ "$("qemu-$there-static" "$dir/other/coracle" version)" = "${want/$arch/$other}" ] || fail "the program for $other is another one"
+hack/release/emulated.sh $other "qemu-$there-static" >"$dir/out" 2>&1 || fail "the program for $other does not serve: $(cat "$dir/out")"
 for sbom in coracle.cdx.json:amd64 coracle-arm64.cdx.json:arm64; do # the program, the shim and the checker
   [ "$(grep -A1 '"go:GOARCH"' "dist/${sbom%:*}" | grep -c "\"${sbom#*:}\"")" = 3 ] || fail "$sbom: a program in it is for another architecture"
 done
