@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/opencontainers/go-digest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
@@ -55,6 +56,17 @@ func indexOf(t *testing.T, archs ...string) v1.ImageIndex {
 	return index
 }
 
+func archiveOf(t *testing.T, index v1.ImageIndex) io.Reader {
+	dir := t.TempDir()
+	archive, err := layout.Write(dir, empty.Index)
+	require.NoError(t, err)
+	require.NoError(t, archive.AppendIndex(index,
+		layout.WithAnnotations(map[string]string{"io.containerd.image.name": "docker.io/test/foreign:1"})))
+	packed, err := exec.Command("tar", "-C", dir, "-c", ".").Output()
+	require.NoError(t, err)
+	return bytes.NewReader(packed)
+}
+
 // An image for other architectures says so: an index when it is pulled or loaded, a manifest when its program cannot be
 // executed. The label alone refuses nothing, because it may be wrong.
 func TestOtherArchitectures(t *testing.T) { engines(t, otherArchitectures) }
@@ -89,15 +101,16 @@ func otherArchitectures(t *testing.T, r *Runtime) {
 	require.NoError(t, err)
 	require.Equal(t, id.String(), both.ID)
 
-	dir := t.TempDir()
-	archive, err := layout.Write(dir, empty.Index)
-	require.NoError(t, err)
-	require.NoError(t, archive.AppendIndex(indexOf(t, "s390x", "ppc64le"),
-		layout.WithAnnotations(map[string]string{"io.containerd.image.name": "docker.io/test/foreign:1"})))
-	packed, err := exec.Command("tar", "-C", dir, "-c", ".").Output()
-	require.NoError(t, err)
-	_, err = r.Images().Load(t.Context(), bytes.NewReader(packed))
+	_, err = r.Images().Load(t.Context(), archiveOf(t, indexOf(t, "s390x", "ppc64le")))
 	require.ErrorContains(t, err, want)
+	_, err = r.Images().Load(t.Context(), archiveOf(t, indexOf(t, "s390x", goruntime.GOARCH)))
+	require.NoError(t, err)
+	for arch, kept := range map[string]bool{"s390x": false, goruntime.GOARCH: true} {
+		d, err := notExecutable(t, arch).Digest()
+		require.NoError(t, err)
+		_, err = r.engine.ContentStore().Info(r.engine.in(t.Context()), digest.Digest(d.String()))
+		require.Equal(t, kept, err == nil, "%s: %v", arch, err)
+	}
 
 	for arch, message := range map[string]string{
 		"s390x":          "the image is for linux/s390x, and this machine is linux/" + goruntime.GOARCH,
