@@ -6,9 +6,9 @@ cd /root/coracle
 export HOME=/root
 ctl() { coracle ctl "$@"; }
 
-# until_true tries a command until it succeeds, for at most a minute. Each try waits for an answer, so nothing spins.
+# until_true tries a command until it succeeds, for at most three minutes. Each try waits for an answer, so nothing spins.
 until_true() {
-  local end=$((SECONDS + 60))
+  local end=$((SECONDS + 180))
   until "$@" >/tmp/try 2>&1; do
     if [ $SECONDS -ge $end ]; then cat /tmp/try >&2; return 1; fi
     sleep 1
