@@ -164,4 +164,4 @@ nightly: build images ## takes hours: conformance, robustness, clients, attacks,
 	@hack/nightly.sh
 
 clean:
-	rm -rf bin dist $(SHIM) $(CHECK)
+	rm -rf bin dist $(subst /$(ARCH)/,/*/,$(SHIM) $(CHECK))
