@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -131,9 +132,10 @@ func cgroups() error {
 	return nil
 }
 
-// memoryController returns an error if a cgroup v2 lacks the memory controller. Kernels of boards disable it by default.
+// memoryController returns an error if a cgroup v2 lacks the memory controller, which kernels of boards disable by
+// default.
 func memoryController(cgroup string) error {
-	list, err := os.ReadFile(filepath.Join(cgroup, "cgroup.controllers"))
+	list, err := bounded.File(filepath.Join(cgroup, "cgroup.controllers"), 4096)
 	if err != nil || slices.Contains(strings.Fields(string(list)), "memory") {
 		return err
 	}
