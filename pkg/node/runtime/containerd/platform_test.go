@@ -6,7 +6,9 @@ import (
 	"io"
 	"log"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/opencontainers/go-digest"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
@@ -139,4 +142,19 @@ func TestExitIsExplained(t *testing.T) {
 	require.Empty(t, (&record{}).explainExit(failedExec))
 	require.Empty(t, (&record{Foreign: "linux/s390x"}).explainExit(1))
 	require.Contains(t, (&record{Foreign: "linux/s390x"}).explainExit(failedExec), "linux/s390x")
+}
+
+// A data directory may come from a machine whose pages, and so those of the database of images, are larger.
+func TestPageSize(t *testing.T) {
+	c := testConfig(t)
+	require.NoError(t, os.MkdirAll(c.DataDir, 0o755))
+	db, err := bolt.Open(filepath.Join(c.DataDir, "meta.db"), 0o600, &bolt.Options{PageSize: 64 << 10})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	r := startWith(t, c)
+	_, err = r.Images().Get(t.Context(), "busybox")
+	require.NoError(t, err)
+	info, err := os.Stat(filepath.Join(c.DataDir, "meta.db"))
+	require.NoError(t, err)
+	require.Zero(t, info.Size()%(64<<10))
 }
