@@ -144,7 +144,7 @@ func TestExitIsExplained(t *testing.T) {
 	require.Contains(t, (&record{Foreign: "linux/s390x"}).explainExit(failedExec), "linux/s390x")
 }
 
-// A data directory may come from a machine whose pages, and so those of the database of images, are larger.
+// A data directory may come from a machine with larger pages, which its database of images then has.
 func TestPageSize(t *testing.T) {
 	c := testConfig(t)
 	require.NoError(t, os.MkdirAll(c.DataDir, 0o755))
