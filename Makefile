@@ -38,7 +38,7 @@ $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@CGO_ENABLED=0 GOARCH=$(ARCH) hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
 # The shim is a separate small static program, embedded in the binary.
-$(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
+$(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/runtime.go pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@CGO_ENABLED=1 GOARCH=$(ARCH) hack/build.sh $(GOFLAGS_SHIM) -o $(PARTS)coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack $(PARTS)coracle-shim $@

@@ -21,11 +21,12 @@ const clockStep = 10 * time.Minute
 // boot in 1970, and jump by decades when NTP answers: renewals and schedules that wait for a time would be late.
 var errClockSet = errors.New("the machine's clock was set")
 
-// whileClockIsSet calls serve again each time it fails with errClockSet.
-func whileClockIsSet(serve func() error) error {
+// serveAgain calls serve again each time it fails with errClockSet or errAddressLost.
+func serveAgain(serve func() error) error {
 	for {
 		err := serve()
-		if hung := (*run.HungError)(nil); !errors.Is(err, errClockSet) || errors.As(err, &hung) {
+		again := errors.Is(err, errClockSet) || errors.Is(err, errAddressLost)
+		if hung := (*run.HungError)(nil); !again || errors.As(err, &hung) {
 			return err
 		}
 	}

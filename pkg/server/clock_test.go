@@ -37,11 +37,11 @@ func TestClockThatWasSet(t *testing.T) {
 	}
 }
 
-func TestServesAgainWhileTheClockIsSet(t *testing.T) {
+func TestServesAgain(t *testing.T) {
 	refused, hung := errors.New("refused"), &run.HungError{Names: []string{"store"}}
 	for _, last := range []error{nil, refused, errors.Join(errClockSet, hung)} {
-		errs := []error{errClockSet, errClockSet, last}
-		require.Equal(t, last, whileClockIsSet(func() error {
+		errs := []error{errClockSet, errAddressLost, last}
+		require.Equal(t, last, serveAgain(func() error {
 			err := errs[0]
 			errs = errs[1:]
 			return err

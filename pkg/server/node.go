@@ -246,7 +246,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		{Name: n.policy.Table(), Written: n.policy.Written, Restore: n.policy.Rewrite},
 		{Name: n.network.Table(), Restore: n.network.Rewrite},
 		{Name: n.proxy.Table(), Restore: n.proxy.Rewrite},
-	}}
+	}, Changed: func() error { return network.AcceptInDocker(n.prefix, n.clusterCIDR) }}
 	n.dns, err = dns.New(dns.Config{
 		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)},
 		Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,

@@ -40,7 +40,7 @@ func nodeUser(name string) string { return "system:node:" + name }
 // RunServer runs the control plane and, if node is set, this machine's node, until ctx is done. Containers keep
 // running.
 func RunServer(ctx context.Context, c config.Config, node bool) error {
-	return whileClockIsSet(func() error { return runServer(ctx, c, node) })
+	return serveAgain(func() error { return runServer(ctx, c, node) })
 }
 
 func runServer(ctx context.Context, c config.Config, node bool) (err error) {
@@ -88,7 +88,7 @@ func runServer(ctx context.Context, c config.Config, node bool) (err error) {
 // RunAgent runs this machine as a node of the cluster with the servers c.Join, until ctx is done. Containers keep
 // running.
 func RunAgent(ctx context.Context, c config.Config) error {
-	return whileClockIsSet(func() error { return runAgent(ctx, c) })
+	return serveAgain(func() error { return runAgent(ctx, c) })
 }
 
 func runAgent(ctx context.Context, c config.Config) (err error) {
@@ -152,6 +152,7 @@ type process struct {
 	servers                      *servers.List
 	node                         *node
 	url, kubeconfig, joinCommand string
+	outward                      bool // the node's address is the default one
 
 	// stop stops the process at once. run sets it.
 	stop  context.CancelFunc
@@ -197,7 +198,7 @@ func prepare(ctx context.Context, c config.Config) (*process, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.NodeIP = ip.String()
+		p.NodeIP, p.outward = ip.String(), true
 	}
 	p.nodeIP, err = netip.ParseAddr(p.NodeIP)
 	return p, err
@@ -263,7 +264,13 @@ func hung(log *slog.Logger) func(name string, after time.Duration) {
 // surroundings returns the components for what the process is a part of: the machine and its init system.
 func (p *process) surroundings() []run.Component {
 	c := newClock(component(p.log, "clock"))
-	return []run.Component{&supervised{clock: c, log: component(p.log, "systemd")}, c}
+	a := &address{was: p.nodeIP, log: component(p.log, "address")}
+	again := func() bool { return c.step() != 0 || a.lost.Load() }
+	all := []run.Component{&supervised{again: again, log: component(p.log, "systemd")}, c}
+	if p.outward {
+		all = append(all, a)
+	}
+	return all
 }
 
 func failure(report func(socket.Event), err error) {

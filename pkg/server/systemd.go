@@ -19,7 +19,7 @@ import (
 // Without systemd it does nothing. It starts after all other components.
 type supervised struct {
 	run.Readiness
-	clock *clock
+	again func() bool // reports whether the process starts its components again when they end
 	log   *slog.Logger
 }
 
@@ -45,7 +45,7 @@ func (s *supervised) Run(ctx context.Context) error {
 		case <-due:
 			s.notify(daemon.SdNotifyWatchdog)
 		case <-ctx.Done():
-			if s.clock.step() == 0 { // otherwise the process starts again
+			if !s.again() {
 				s.notify(daemon.SdNotifyStopping)
 			}
 			return nil

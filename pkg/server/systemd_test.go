@@ -53,7 +53,7 @@ func TestSystemdIsNotified(t *testing.T) {
 		require.NoError(t, err)
 		return string(b[:n])
 	}
-	s := &supervised{clock: newClock(nil), log: slog.New(slog.DiscardHandler)}
+	s := &supervised{again: func() bool { return false }, log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

@@ -7,6 +7,7 @@
 package abuse
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,6 +168,21 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 		worst.Round(time.Millisecond), late.Round(time.Millisecond), peak>>20)
 	require.Less(t, worst, slowest+wakeUps*late, "the bystander waited")
 	require.Less(t, peak, int64(residentLimit), "resident memory of the server")
+}
+
+// used returns the processor time of a process.
+func used(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the third one, the state
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime, of a hundredth of a second
+		n, err := strconv.ParseInt(field, 10, 64)
+		require.NoError(t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100
 }
 
 // peak returns the maximum resident memory of a process since it was last reset, in bytes.

@@ -87,6 +87,20 @@ func TestStatusActsAsAPod(t *testing.T) {
 		require.Contains(t, h.Run("status"), "pods reach DNS and the API")
 	}
 	obey("insert rule inet firewall input ip saddr 10.42.0.0/16 accept")
+
+	// Docker's policy drops what pods send to each other, until Coracle has added rules to Docker's chain for others.
+	nft("add", "table", "ip", "filter")
+	nft("add", "chain", "ip", "filter", "DOCKER-USER")
+	nft("add", "chain", "ip", "filter", "FORWARD", "{ type filter hook forward priority 0; policy drop; }")
+	nft("add", "rule", "ip", "filter", "FORWARD", "counter", "jump", "DOCKER-USER")
+	require.Eventually(t, func() bool {
+		out, err := h.Command(t.Context(), "nft", "list", "chain", "ip", "filter", "DOCKER-USER").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return strings.Count(string(out), "_net pods 10.42.0.0/16") == 2
+	}, time.Minute, 10*time.Millisecond)
+	require.Contains(t, h.Run("status"), "pods reach DNS and the API")
+	nft("delete", "table", "ip", "filter")
+
 	nft("add", "table", "ip", "filter")
 	nft("add", "chain", "ip", "filter", "FORWARD", "{ type filter hook forward priority 0; }")
 	nft("add", "rule", "ip", "filter", "FORWARD", "counter", "reject")

@@ -167,7 +167,7 @@ func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 			s.Memory += entryBytes
 		}
 		s.Memory += int64(len(key))
-		return p, s.entry(n)
+		return anyPlan, s.entry(n)
 	case list:
 		// A union: JSONSchemaPropsOrArray is a list or a single item.
 		return s.plans.of(p.elem), nil
@@ -184,7 +184,7 @@ func (s *scanner) array(p *plan, depth int) (bool, error) {
 	case list:
 		in, weight = s.plans.of(p.elem), typed
 	case anything:
-		in = p
+		in = anyPlan
 		s.Memory += boxBytes + 8
 	case opaque:
 		in = p

@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
 
@@ -54,8 +56,9 @@ func TestHostileJSONIsRefusedBeforeItIsDecoded(t *testing.T) {
 			[]byte(`{"spec":{"overhead":{"cpu":` + strings.Repeat("9", most-100) + `}}}`), &corev1.Pod{},
 			"a resource quantity may have",
 		},
-		"a key":     {[]byte(`{"` + strings.Repeat("k", MaxKey+1) + `":1}`), &corev1.Pod{}, "a key may have"},
-		"many keys": {manyKeys(100_000), &corev1.ConfigMap{}, "too many keys"},
+		"a key":                   {[]byte(`{"` + strings.Repeat("k", MaxKey+1) + `":1}`), &corev1.Pod{}, "a key may have"},
+		"many keys":               {manyKeys(100_000), &corev1.ConfigMap{}, "too many keys"},
+		"many keys of a raw part": {manyKeys(100_000), &appsv1.ControllerRevision{}, "too many keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
@@ -127,6 +130,36 @@ func TestHostileProtobufIsRefusedBeforeItIsDecoded(t *testing.T) {
 			require.Less(t, grown(func() { err = CheckProto(body, &corev1.Pod{}) }), int64(1<<20), "the check itself allocates")
 			var shape *ShapeError
 			require.ErrorAs(t, err, &shape)
+		})
+	}
+}
+
+// JSON inside of a protobuf message counts as it does in JSON.
+func TestRawPartsOfProtobuf(t *testing.T) {
+	for name, c := range map[string]struct {
+		data string
+		says string
+	}{
+		"nested":       {strings.Repeat(`{"a":`, MaxDepth) + "1" + strings.Repeat("}", MaxDepth), "nest at most"},
+		"keys":         {string(manyKeys(100_000)), "too many keys"},
+		"items":        {"[" + strings.Repeat("1,", 21_000) + "1]", "too many items"},
+		"small lists":  {"[" + strings.Repeat("["+strings.Repeat("1,", 99)+"1],", 9999) + "[]]", "bytes of memory"},
+		"usual":        {string(manyKeys(2_000)), ""},
+		"not JSON":     {"k8s\x00" + strings.Repeat("[", 2*MaxDepth), ""},
+		"not complete": {`{"a":[1,`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &appsv1.ControllerRevision{Data: k8sruntime.RawExtension{Raw: []byte(c.data)}}
+			body, err := o.Marshal()
+			require.NoError(t, err)
+			_, err = MeasureProto(body, o)
+			if c.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var shape *ShapeError
+			require.ErrorAs(t, err, &shape)
+			require.Contains(t, err.Error(), c.says)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // class says how values of a type are built from encoded ones.
@@ -19,7 +20,7 @@ const (
 	list
 	mapping // a map
 	anything
-	opaque // raw bytes of any shape
+	opaque // managed fields, which pkg/api/registry bounds
 )
 
 // plan describes how a Go type is built from its encoded form.
@@ -27,6 +28,7 @@ type plan struct {
 	class class
 	size  int64        // size of a value in its parent
 	extra int64        // size of a pointer's target
+	raw   bool         // kept as JSON in a field of bytes
 	elem  reflect.Type // element of a list or map
 	key   int64        // size of a map's keys
 	typ   reflect.Type // the struct
@@ -41,6 +43,7 @@ type plans map[reflect.Type]*plan
 
 var (
 	quantity = reflect.TypeFor[resource.Quantity]()
+	managed  = reflect.TypeFor[metav1.FieldsV1]()
 	anyPlan  = &plan{class: anything, size: 16}
 	ignored  = &plan{class: scalar}
 )
@@ -70,7 +73,10 @@ func (ps plans) build(t reflect.Type) *plan {
 			p.class = number
 		} else if raw, ok := t.FieldByName("Raw"); ok && raw.Type.Kind() == reflect.Slice &&
 			raw.Type.Elem().Kind() == reflect.Uint8 {
-			p.class = opaque // FieldsV1, RawExtension, JSON
+			p.class, p.raw = anything, true // RawExtension, JSON
+			if t == managed {
+				p.class = opaque
+			}
 		} else if one, ok := t.FieldByName("Schema"); ok && one.Tag.Get("json") == "" && one.Type.Kind() == reflect.Pointer {
 			p.named = one.Type.Elem() // JSONSchemaPropsOrBool and JSONSchemaPropsOrArray: a schema without a field name
 			p.extra += int64(p.named.Size())

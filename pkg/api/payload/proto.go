@@ -169,8 +169,12 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 
 func (w *walker) one(data []byte, p *plan, depth int) error {
 	w.Memory += p.extra
+	if p.raw {
+		w.Memory += int64(len(data))
+		return w.json(data, p.class, depth)
+	}
 	switch p.class {
-	case text, opaque, anything:
+	case text, anything:
 		w.Memory += int64(len(data))
 	case number:
 		if len(data) > MaxQuantity+8 {
@@ -181,6 +185,35 @@ func (w *walker) one(data []byte, p *plan, depth int) error {
 	case list: // a message type whose only field is the list
 		return w.message(data, &plan{class: message, typ: p.typ, proto: map[int]reflect.Type{1: reflect.SliceOf(p.elem)}},
 			depth+1)
+	}
+	return w.check()
+}
+
+// json measures JSON in a message with a single field of bytes, such as the default of a property.
+func (w *walker) json(data []byte, as class, depth int) error {
+	for len(data) > 0 {
+		number, wire, n := tag(data)
+		if n == 0 {
+			return nil
+		}
+		data = data[n:]
+		if number == 1 && wire == 2 {
+			in, rest, ok := delimited(data)
+			if !ok {
+				return nil
+			}
+			s := scanner{Shape: w.Shape, data: in, plans: w.plans}
+			_, err := s.value(&plan{class: as}, depth+1)
+			if w.Shape = s.Shape; err != nil {
+				return err
+			}
+			data = rest
+			continue
+		}
+		var ok bool
+		if data, ok = skip(data, wire); !ok {
+			return nil
+		}
 	}
 	return w.check()
 }

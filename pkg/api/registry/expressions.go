@@ -18,7 +18,7 @@ const (
 	repeatMicros     = 250  // {n} in a pattern
 	// maxCompileMicros limits the time for all expressions and patterns of an object. Upstream limits only the length of
 	// one CEL expression, to 100,000 characters.
-	maxCompileMicros = 1_000_000
+	maxCompileMicros = 700_000
 )
 
 // compiling are the groups whose kinds have CEL expressions or patterns.
@@ -38,7 +38,7 @@ func (c *call) checkExpressions(obj, old client.Object) error {
 	}
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the CEL expressions and patterns of %s %q take too long "+
 		"to compile: an object may have about %d expressions or a single one of %d bytes: use fewer and shorter ones",
-		c.Resource.Kind, obj.GetName(), maxCompileMicros/expressionMicros, 40_000))
+		c.Resource.Kind, obj.GetName(), maxCompileMicros/expressionMicros, 37_000))
 }
 
 func compileMicros(v reflect.Value) (n int64) {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,13 +19,21 @@ func TestLongListsInSpecifications(t *testing.T) {
 	spec := smallPod("p").Spec
 	spec.Containers[0].Resources.Claims = make([]corev1.ResourceClaim, maxItems+1)
 	service := &corev1.Service{Spec: corev1.ServiceSpec{ExternalIPs: make([]string, maxItems+1)}}
+	selector := map[string]string{}
+	for i := range maxItems + 1 {
+		selector[strconv.Itoa(i)] = ""
+	}
 	deployment, cron := &appsv1.Deployment{}, &batchv1.CronJob{}
+	set := &appsv1.ReplicaSet{}
+	set.Spec.Template.Labels = selector
 	deployment.Spec.Template.Spec, cron.Spec.JobTemplate.Spec.Template.Spec = spec, spec
 	for path, obj := range map[string]client.Object{
 		"spec.containers[0].resources.claims":                           &corev1.Pod{Spec: spec},
 		"spec.template.spec.containers[0].resources.claims":             deployment,
 		"spec.jobTemplate.spec.template.spec.containers[0].resources.c": cron,
-		"spec.externalIPs": service,
+		"spec.externalIPs":              service,
+		"spec.template.metadata.labels": set,
+		"spec.nodeSelector":             &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: selector}},
 	} {
 		c := &call{Registry: h.Registry, Target: v1("Pod", "")}
 		err := c.checkCost(obj, nil)

@@ -49,6 +49,23 @@ func TestForeignPairIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "more than")
 	require.Less(t, time.Since(began), time.Second)
 
+	// Parameters that are not a key's are refused before a handshake uses them.
+	three := big.NewInt(3)
+	for name, c := range map[string]struct{ e, d, p *big.Int }{
+		"a prime that is no factor": {big.NewInt(int64(key.E)), key.D, odd(1023)},
+		"an even exponent":          {big.NewInt(65_536), key.D, key.Primes[0]},
+		"an exponent of 1,025 bits": {odd(1024), key.D, key.Primes[0]},
+		"another private exponent":  {big.NewInt(int64(key.E)), three, key.Primes[0]},
+	} {
+		der, err := asn1.Marshal(struct {
+			Version                int
+			N, E, D, P, Q, A, B, C *big.Int
+		}{0, key.N, c.e, c.d, c.p, key.Primes[1], key.Precomputed.Dp, key.Precomputed.Dq, key.Precomputed.Qinv})
+		require.NoError(t, err)
+		_, err = ForeignPair(cert, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: der}))
+		require.ErrorContains(t, err, "not a certificate and its key", name)
+	}
+
 	_, err = ForeignPair(private, private)
 	require.ErrorContains(t, err, "not a certificate and its key")
 	require.NotContains(t, err.Error(), "BEGIN")

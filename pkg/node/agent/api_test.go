@@ -40,6 +40,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/node/network"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -156,7 +157,12 @@ func TestNodeAPI(t *testing.T) {
 		return ok && got.Status.Phase == corev1.PodRunning
 	}, time.Minute, time.Millisecond)
 
-	rt.Use(mustList(t, rt)[0], func(s *fake.Used) { s.Disk = 5 << 20 })
+	rt.Use(mustList(t, rt)[0], func(s *fake.Used) {
+		s.Disk = 5 << 20
+		s.Swap, s.SwapLimit = 3<<20, new(uint64(4<<20))
+		s.Periods, s.ThrottledPeriods, s.Throttled = 10, 4, 1500*time.Millisecond
+		s.Pressure = &runtime.Pressure{Memory: runtime.Stalls{Some: runtime.Stall{Avg10: 7, Total: 2 * time.Second}}}
+	})
 
 	as := func(name string) *http.Client {
 		cfg := &tls.Config{RootCAs: pool}
@@ -226,6 +232,10 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", server, "/metrics/resource", 200, `pod_memory_working_set_bytes{namespace="default",pod="web"}`},
 		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},
 		{"GET", server, "/metrics/resource", 200, "\nresource_scrape_error 0"},
+		{"GET", server, "/metrics/resource", 200, `pod_swap_usage_bytes{namespace="default",pod="web"} 3.145728e+06`},
+		{"GET", server, "/metrics/resource", 200, `container_swap_limit_bytes{container="main"`},
+		{"GET", server, "/metrics/cadvisor", 200, `container_cpu_cfs_throttled_periods_total{container="main",id="`},
+		{"GET", server, "/metrics/cadvisor", 200, `container_pressure_memory_waiting_seconds_total{container="main",id="`},
 		{"GET", server, "/metrics/cadvisor", 200, `container_memory_rss{container="main",id="`},
 		{"GET", server, "/metrics/cadvisor", 200, `container_fs_usage_bytes{container="main",id="`},
 		{"GET", server, "/metrics/cadvisor", 200,
@@ -412,6 +422,10 @@ func checkSummary(t *testing.T, get func() string) {
 	require.EqualValues(t, 4, *p.Network.TxErrors)
 	require.Len(t, p.Network.Interfaces, 1)
 	require.EqualValues(t, 1, *p.ProcessStats.ProcessCount)
+	require.EqualValues(t, 3<<20, *p.Swap.SwapUsageBytes)
+	require.EqualValues(t, 1<<20, *p.Containers[0].Swap.SwapAvailableBytes)
+	require.Equal(t, stats.PSIData{Total: 2e9, Avg10: 7}, p.Containers[0].Memory.PSI.Some)
+	require.NotNil(t, p.Containers[0].IO.PSI)
 	require.EqualValues(t, 5<<20, *n.Runtime.ContainerFs.UsedBytes)
 	require.Positive(t, *n.Runtime.ImageFs.UsedBytes)
 	require.EqualValues(t, 5<<20, *p.Containers[0].Rootfs.UsedBytes)

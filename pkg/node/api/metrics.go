@@ -4,16 +4,18 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
 // exposition writes metrics in Prometheus's text format. Label values are names of objects, which need no escaping.
@@ -47,105 +49,123 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 func (s *Server) ResourceMetrics(ctx context.Context) []byte { return s.resources(ctx).Bytes() }
 
 func (s *Server) resources(ctx context.Context) *exposition {
-	usages := s.usages(ctx)
-	type sum struct {
-		labels      string
-		cpu, memory float64
-		at          time.Time
-	}
-	var pods []*sum
-	byPod := map[types.UID]*sum{}
-	for _, u := range usages {
-		p := byPod[u.pod.UID]
-		if p == nil {
-			p = &sum{labels: fmt.Sprintf("namespace=%q,pod=%q", u.pod.Namespace, u.pod.Name)}
-			byPod[u.pod.UID], pods = p, append(pods, p)
-		}
-		p.cpu, p.memory, p.at = p.cpu+u.stats.CPU.Seconds(), p.memory+float64(u.stats.MemoryWorkingSet), u.stats.At
-	}
-	labels := func(u usage) string {
-		return fmt.Sprintf("container=%q,namespace=%q,pod=%q", u.container, u.pod.Namespace, u.pod.Name)
-	}
+	containers := s.usages(ctx)
 	var out exposition
-	add := out.metric("container_cpu_usage_seconds_total", "counter",
-		"Cumulative cpu time consumed by the container in core-seconds")
-	for _, u := range usages {
-		add(labels(u), u.stats.CPU.Seconds(), u.stats.At)
+	for _, f := range []struct {
+		name, kind, help string
+		of               func(runtime.Stats) float64
+	}{
+		{"cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the %s in core-seconds",
+			func(u runtime.Stats) float64 { return u.CPU.Seconds() }},
+		{"memory_working_set_bytes", "gauge", "Current working set of the %s in bytes",
+			func(u runtime.Stats) float64 { return float64(u.WorkingSet) }},
+		{"swap_usage_bytes", "gauge", "Current amount of the %s swap usage in bytes",
+			func(u runtime.Stats) float64 { return float64(u.Swap) }},
+	} {
+		add := out.metric("container_"+f.name, f.kind, fmt.Sprintf(f.help, "container"))
+		for _, u := range containers {
+			add(u.labels(), f.of(u.stats), u.stats.At)
+		}
+		add = out.metric("pod_"+f.name, f.kind, fmt.Sprintf(f.help, "pod"))
+		for _, u := range byPod(containers) {
+			add(u.labels(), f.of(u.stats), u.stats.At)
+		}
 	}
-	add = out.metric("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes")
-	for _, u := range usages {
-		add(labels(u), float64(u.stats.MemoryWorkingSet), u.stats.At)
+	add := out.metric("container_swap_limit_bytes", "gauge", "Current amount of the container swap limit in bytes")
+	for _, u := range containers {
+		if u.stats.SwapLimit != nil {
+			add(u.labels(), float64(*u.stats.SwapLimit), u.stats.At)
+		}
 	}
 	add = out.metric("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds")
-	for _, u := range usages {
-		add(labels(u), float64(u.started.UnixMilli())/1000, time.Time{})
+	for _, u := range containers {
+		add(u.labels(), float64(u.started.UnixMilli())/1000, time.Time{})
 	}
-	add = out.metric("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds")
-	for _, p := range pods {
-		add(p.labels, p.cpu, p.at)
-	}
-	add = out.metric("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes")
-	for _, p := range pods {
-		add(p.labels, p.memory, p.at)
-	}
-	failed := 0.0
-	now := time.Now()
+	s.nodeMetrics(&out)
+	return &out
+}
+
+func (s *Server) nodeMetrics(out *exposition) {
+	failed, now := 0.0, metav1.Now()
 	if cpu, memory, _, err := machineUsage(); err != nil {
 		s.c.Logger.Warn("could not read the machine's usage", "error", err)
 		failed = 1
 	} else {
 		out.metric("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds")("",
-			cpu, now)
-		out.metric("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes")("", memory, now)
+			cpu, now.Time)
+		out.metric("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes")("", memory,
+			now.Time)
+	}
+	if s := swap(now); s != nil {
+		out.metric("node_swap_usage_bytes", "gauge", "Current swap usage of the node in bytes")("",
+			float64(*s.SwapUsageBytes), now.Time)
 	}
 	out.metric("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 "+
 		"otherwise")("", failed, time.Time{})
-	return &out
 }
 
-// containerMetrics serves /metrics/cadvisor with those cAdvisor metrics that the runtime provides.
+// labels returns the labels of a container, or of a pod.
+func (u usage) labels() string {
+	pod := fmt.Sprintf("namespace=%q,pod=%q", u.pod.Namespace, u.pod.Name)
+	if u.container == "" {
+		return pod
+	}
+	return fmt.Sprintf("container=%q,", u.container) + pod
+}
+
+// byPod returns the sums of the pods' containers, in the order of the containers. A pod's containers are adjacent.
+func byPod(containers []usage) []usage {
+	var pods []usage
+	for _, u := range containers {
+		if n := len(pods); n == 0 || pods[n-1].pod.UID != u.pod.UID {
+			pods = append(pods, usage{pod: u.pod})
+		}
+		sum := &pods[len(pods)-1].stats
+		sum.CPU, sum.WorkingSet, sum.Swap = sum.CPU+u.stats.CPU, sum.WorkingSet+u.stats.WorkingSet, sum.Swap+u.stats.Swap
+		sum.At = u.stats.At
+	}
+	return pods
+}
+
+// containerMetrics serves /metrics/cadvisor with the cAdvisor metrics that the runtime provides.
 func (s *Server) containerMetrics(w http.ResponseWriter, r *http.Request) {
-	usages := s.usages(r.Context())
+	usages, used := s.usages(r.Context()), s.c.Usage(r.Context())
+	labels := make([]string, len(usages))
+	for i, u := range usages {
+		id, image := "", ""
+		for _, c := range u.pod.Status.ContainerStatuses {
+			if c.Name == u.container {
+				id = strings.TrimPrefix(c.ContainerID, "containerd://")
+			}
+		}
+		for _, c := range u.pod.Spec.Containers {
+			if c.Name == u.container {
+				image = c.Image
+			}
+		}
+		labels[i] = fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", u.container, id, image, id,
+			u.pod.Namespace, u.pod.Name)
+	}
 	var out exposition
-	write := func(name, kind, help string, value func(usage) float64, more string) {
-		add := out.metric(name, kind, help)
-		for _, u := range usages {
-			status := ""
-			for _, c := range u.pod.Status.ContainerStatuses {
-				if c.Name == u.container {
-					status = c.ContainerID
-				}
+	for _, m := range cadvisorMetrics() {
+		add := out.metric(m.name, m.kind, m.help)
+		for i, u := range usages {
+			if value := m.of(u.stats); !math.IsNaN(value) {
+				add(labels[i]+m.label, value, u.stats.At)
 			}
-			id, image := strings.TrimPrefix(status, "containerd://"), ""
-			for _, c := range u.pod.Spec.Containers {
-				if c.Name == u.container {
-					image = c.Image
-				}
-			}
-			add(fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", u.container, id, image, id,
-				u.pod.Namespace, u.pod.Name)+more, value(u), u.stats.At)
 		}
 	}
-	write("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.",
-		func(u usage) float64 { return u.stats.CPU.Seconds() }, `,cpu="total"`)
-	write("container_memory_usage_bytes", "gauge",
-		"Current memory usage in bytes, including all memory regardless of when it was accessed", func(u usage) float64 {
-			return float64(u.stats.MemoryUsage)
-		}, "")
-	write("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", func(u usage) float64 {
-		return float64(u.stats.MemoryWorkingSet)
-	}, "")
-	write("container_memory_rss", "gauge", "Size of RSS in bytes.", func(u usage) float64 {
-		return float64(u.stats.MemoryRSS)
-	}, "")
-	write("container_processes", "gauge", "Number of processes and threads running inside the container.",
-		func(u usage) float64 { return float64(u.stats.Pids) }, "")
-	write("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.",
-		func(u usage) float64 { return float64(u.started.UnixMilli()) / 1000 }, "")
-	used := s.c.Usage(r.Context())
-	usages = slices.DeleteFunc(usages, func(u usage) bool { return used[u.pod.UID] == nil })
-	write("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container's writable layer.",
-		func(u usage) float64 { return float64(used[u.pod.UID].Containers[u.container].Layer.Bytes) }, "")
+	add := out.metric("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.")
+	for i, u := range usages {
+		add(labels[i], float64(u.started.UnixMilli())/1000, u.stats.At)
+	}
+	add = out.metric("container_fs_usage_bytes", "gauge",
+		"Number of bytes that are consumed by the container's writable layer.")
+	for i, u := range usages {
+		if disk := used[u.pod.UID]; disk != nil {
+			add(labels[i], float64(disk.Containers[u.container].Layer.Bytes), u.stats.At)
+		}
+	}
 	s.networkMetrics(r.Context(), &out)
 	out.send(w)
 }

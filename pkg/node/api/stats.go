@@ -90,6 +90,7 @@ func podStats(p *corev1.Pod, now metav1.Time) stats.PodStats {
 		CPU:          &stats.CPUStats{Time: now, UsageCoreNanoSeconds: zero()},
 		Memory:       &stats.MemoryStats{Time: now, UsageBytes: zero(), WorkingSetBytes: zero(), RSSBytes: zero()},
 		ProcessStats: &stats.ProcessStats{ProcessCount: zero()},
+		Swap:         &stats.SwapStats{Time: now, SwapUsageBytes: zero()},
 	}
 	if t := p.Status.StartTime; t != nil {
 		out.StartTime = *t
@@ -102,18 +103,34 @@ func addContainer(p *stats.PodStats, u usage, node, image *stats.FsStats, used *
 	c := stats.ContainerStats{
 		Name: u.container, StartTime: metav1.NewTime(u.started),
 		CPU: &stats.CPUStats{Time: at, UsageCoreNanoSeconds: ptr(uint64(u.stats.CPU))},
-		Memory: &stats.MemoryStats{Time: at, UsageBytes: ptr(u.stats.MemoryUsage),
-			WorkingSetBytes: ptr(u.stats.MemoryWorkingSet), RSSBytes: ptr(u.stats.MemoryRSS)},
+		Memory: &stats.MemoryStats{Time: at, UsageBytes: ptr(u.stats.Memory),
+			WorkingSetBytes: ptr(u.stats.WorkingSet), RSSBytes: ptr(u.stats.RSS)},
+		Swap: &stats.SwapStats{Time: at, SwapUsageBytes: ptr(u.stats.Swap)},
+	}
+	if l := u.stats.SwapLimit; l != nil {
+		c.Swap.SwapAvailableBytes = ptr(*l - min(*l, u.stats.Swap))
+	}
+	if waits := u.stats.Pressure; waits != nil {
+		c.CPU.PSI, c.Memory.PSI = stalled(waits.CPU), stalled(waits.Memory)
+		c.IO = &stats.IOStats{Time: at, PSI: stalled(waits.IO)}
 	}
 	if used != nil {
 		c.Rootfs, c.Logs = share(image, used.Containers[u.container].Layer), share(node, used.Containers[u.container].Logs)
 	}
 	p.Containers = append(p.Containers, c)
 	*p.CPU.UsageCoreNanoSeconds += uint64(u.stats.CPU)
-	*p.Memory.UsageBytes += u.stats.MemoryUsage
-	*p.Memory.WorkingSetBytes += u.stats.MemoryWorkingSet
-	*p.Memory.RSSBytes += u.stats.MemoryRSS
+	*p.Memory.UsageBytes += u.stats.Memory
+	*p.Memory.WorkingSetBytes += u.stats.WorkingSet
+	*p.Memory.RSSBytes += u.stats.RSS
 	*p.ProcessStats.ProcessCount += u.stats.Pids
+	*p.Swap.SwapUsageBytes += u.stats.Swap
+}
+
+func stalled(s runtime.Stalls) *stats.PSIStats {
+	data := func(s runtime.Stall) stats.PSIData {
+		return stats.PSIData{Total: uint64(s.Total), Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
+	}
+	return &stats.PSIStats{Some: data(s.Some), Full: data(s.Full)}
 }
 
 // addDisk adds the emptyDirs on disk, and the sum of all that counts as local ephemeral storage.

@@ -418,6 +418,24 @@ func TestTheNodesAddressComesBack(t *testing.T) {
 	}, time.Minute, 5*time.Millisecond)
 }
 
+// TestWatchAddresses checks that changes of addresses and default routes are seen.
+func TestWatchAddresses(t *testing.T) {
+	newNet(t)
+	changes, ended := make(chan struct{}, 100), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- WatchAddresses(ctx, func() { changes <- struct{}{} }) }()
+	<-changes
+	up, err := netlink.LinkByName("up0")
+	require.NoError(t, err)
+	other := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 77), Mask: net.CIDRMask(32, 32)}}
+	require.NoError(t, netlink.AddrAdd(up, other))
+	<-changes
+	require.NoError(t, netlink.AddrDel(up, other))
+	<-changes
+	cancel()
+	require.NoError(t, <-ended)
+}
+
 func routes(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", "ip -4 route show | grep -v linkdown").Output()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +17,8 @@ import (
 )
 
 // Reset releases everything acquired with this RunDir and Prefix, including what a killed process left: namespaces,
-// links, routes, the nftables table, records. It restores sysctls unless another installation in the same network
-// namespace needs them. It may be repeated.
+// links, routes, the nftables table, the rules in Docker's chain, records. It restores sysctls unless another
+// installation in the same network namespace needs them. It may be repeated.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -36,7 +37,7 @@ func Reset(ctx context.Context, c Config) error {
 		}
 	}
 	shared, err := c.shared(h)
-	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
+	errs = append(errs, err, c.resetTable(), AcceptInDocker(c.Prefix, netip.Prefix{}), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
 		// RunDir may be shared; it is removed only if it is empty.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) &&

@@ -47,6 +47,66 @@ func (s *subscription[T]) end() {
 	}
 }
 
+// subscribeRoutes subscribes to changes of addresses and routes.
+func subscribeRoutes() (*subscription[netlink.AddrUpdate], *subscription[netlink.RouteUpdate], error) {
+	addresses, err := subscribe(func(c chan<- netlink.AddrUpdate, done <-chan struct{}) error {
+		return netlink.AddrSubscribeWithOptions(c, done, netlink.AddrSubscribeOptions{})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	routes, err := subscribe(func(c chan<- netlink.RouteUpdate, done <-chan struct{}) error {
+		return netlink.RouteSubscribeWithOptions(c, done, netlink.RouteSubscribeOptions{})
+	})
+	if err != nil {
+		addresses.end()
+		return nil, nil, err
+	}
+	return addresses, routes, nil
+}
+
+// WatchAddresses calls changed at first, and after changes of the machine's IPv4 addresses and default routes, until
+// ctx is done.
+func WatchAddresses(ctx context.Context, changed func()) error {
+	for ctx.Err() == nil {
+		if err := watchAddresses(ctx, changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watchAddresses is WatchAddresses until a subscription ends.
+func watchAddresses(ctx context.Context, changed func()) error {
+	addresses, routes, err := subscribeRoutes()
+	if err != nil {
+		return err
+	}
+	defer addresses.end()
+	defer routes.end()
+	changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case a, ok := <-addresses.events:
+			if !ok {
+				return nil
+			}
+			if a.LinkAddress.IP.To4() != nil {
+				changed()
+			}
+		case r, ok := <-routes.events:
+			if !ok {
+				return nil
+			}
+			if p, ok := prefixOf(r.Route); r.Dst == nil || ok && p.Bits() == 0 {
+				changed()
+			}
+		}
+	}
+}
+
 // watchRoutes restores routes until ctx is done or a subscription ends. Run subscribes again in the latter case.
 func (n *Net) watchRoutes(ctx context.Context) error {
 	links, err := subscribe(func(c chan<- netlink.LinkUpdate, done <-chan struct{}) error {
@@ -56,19 +116,11 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 		return err
 	}
 	defer links.end()
-	addresses, err := subscribe(func(c chan<- netlink.AddrUpdate, done <-chan struct{}) error {
-		return netlink.AddrSubscribeWithOptions(c, done, netlink.AddrSubscribeOptions{})
-	})
+	addresses, routes, err := subscribeRoutes()
 	if err != nil {
 		return err
 	}
 	defer addresses.end()
-	routes, err := subscribe(func(c chan<- netlink.RouteUpdate, done <-chan struct{}) error {
-		return netlink.RouteSubscribeWithOptions(c, done, netlink.RouteSubscribeOptions{})
-	})
-	if err != nil {
-		return err
-	}
 	defer routes.end()
 	n.SetReady()
 	for {

@@ -72,7 +72,7 @@ func (m *Manager) Measure(ctx context.Context, p *corev1.Pod) (*eviction.Usage, 
 			if err != nil && !gone(err) {
 				return nil, err
 			}
-			use.Memory, use.PIDs = use.Memory+int64(s.MemoryWorkingSet), use.PIDs+int64(s.Pids)
+			use.Memory, use.PIDs = use.Memory+int64(s.WorkingSet), use.PIDs+int64(s.Pids)
 		}
 		u.Containers[name] = use
 	}

@@ -106,7 +106,7 @@ func TestResizeBelowWhatIsUsed(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
 		id := strings.TrimPrefix(r.status("web", "b").ContainerID, "containerd://")
-		r.runtime.Use(id, func(s *fake.Used) { s.MemoryUsage = 40 << 20 })
+		r.runtime.Use(id, func(s *fake.Used) { s.Memory = 40 << 20 })
 		p := r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "32Mi") })
 		c := conditionOf(p, corev1.PodResizeInProgress)
 		require.Equal(t, corev1.PodReasonError, c.Reason)
@@ -118,12 +118,12 @@ func TestResizeBelowWhatIsUsed(t *testing.T) {
 			"nothing has changed")
 		requireAmounts(t, amountOf("1", "32Mi"), p.Status.AllocatedResources)
 		requireAmounts(t, amountOf("500m", "64Mi"), p.Status.Resources.Limits)
-		r.runtime.Use(id, func(s *fake.Used) { s.MemoryUsage = 10 << 20 })
+		r.runtime.Use(id, func(s *fake.Used) { s.Memory = 10 << 20 })
 		r.pass(3 * time.Minute)
 		require.Equal(t, runtime.PodLimits{CPUShares: 1024, CPUQuota: 100_000, MemoryBytes: 32 << 20}, r.limits("web"))
 		require.Nil(t, conditionIn(r.pod("web").Status.Conditions, corev1.PodResizeInProgress))
 
-		r.runtime.Use(id, func(s *fake.Used) { s.MemoryUsage = 30 << 20 })
+		r.runtime.Use(id, func(s *fake.Used) { s.Memory = 30 << 20 })
 		r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "16Mi") })
 		r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "48Mi") })
 		require.EqualValues(t, 48<<20, r.limits("web").MemoryBytes)

@@ -193,14 +193,35 @@ type Exec struct {
 	Streams Streams
 }
 
-// Stats is a container's resource usage.
+// Stats is a container's resource usage. Running shims of other releases return it as JSON: fields keep their names.
 type Stats struct {
-	At               time.Time
-	CPU              time.Duration
-	MemoryUsage      uint64 // bytes, with page cache
-	MemoryWorkingSet uint64 // bytes, without inactive file cache
-	MemoryRSS        uint64 // bytes
-	Pids             uint64
+	At         time.Time
+	CPU        time.Duration
+	Memory     uint64 // bytes, with page cache
+	WorkingSet uint64 // bytes, without inactive file cache
+	RSS        uint64 // bytes
+	Cache      uint64 // bytes of page cache
+	Swap       uint64 // bytes
+	Pids       uint64
+	// SwapLimit is in bytes; nil if swap is not limited, and on cgroup v1.
+	SwapLimit *uint64
+	// Periods counts the CPU limit's periods in which the container ran, ThrottledPeriods how many reached the limit.
+	Periods, ThrottledPeriods uint64
+	Throttled                 time.Duration
+	// Pressure is nil if the kernel does not measure it: on cgroup v1, or without PSI.
+	Pressure *Pressure
+}
+
+// Pressure is how long a container's tasks waited for resources (pressure stall information, PSI).
+type Pressure struct{ CPU, Memory, IO Stalls }
+
+// Stalls is the time in which some, or all, of the tasks waited for one resource.
+type Stalls struct{ Some, Full Stall }
+
+// Stall has the shares of the last 10, 60 and 300 seconds, in percent.
+type Stall struct {
+	Avg10, Avg60, Avg300 float64
+	Total                time.Duration
 }
 
 // Runtime runs containers. All methods are safe for concurrent use, and may be repeated after a crash at any point:

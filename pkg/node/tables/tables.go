@@ -1,6 +1,7 @@
 // Package tables notices when another process removes one of the node's nftables tables, as `nft flush ruleset` or the
 // restart of a firewall's service does, and has it written again. Without that, services and DNS would be dead and
-// network policies open until the agent restarts.
+// network policies open until the agent restarts. It also reports other changes, such as the
+// rules that Docker writes at its start.
 //
 // Its invariant: it sleeps while only this process changes nftables.
 package tables
@@ -41,6 +42,8 @@ type Watcher struct {
 	Logger *slog.Logger
 	// Removed, if not nil, is called when another program has removed a table.
 	Removed func(table, program string)
+	// Changed, if not nil, is called at the start and after transactions of other programs, and again later if it fails.
+	Changed func() error
 	run.Readiness
 }
 
@@ -79,8 +82,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 	who := ""
 	retry := backoff.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}
 	for {
-		if err := w.restore(ctx, who); err != nil {
-			w.Logger.Error("could not write removed nftables tables again, retrying", "error", err)
+		err := w.restore(ctx, who)
+		if w.Changed != nil {
+			err = errors.Join(err, w.Changed())
+		}
+		if err != nil {
+			w.Logger.Error("could not write nftables rules again, retrying", "error", err)
 			who = "" // reported already
 			if !retry.Wait(ctx) {
 				return nil

@@ -35,7 +35,7 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 	restored, failed := make(chan string, 100), false
 	table := func(name string) Table {
 		return Table{Name: name, Restore: func(context.Context) error {
-			defer func() { restored <- name }() // after the write, so that whoever receives it finds the table
+			defer func() { restored <- name }() // after the write: the receiver lists the tables
 			if name == "a" && !failed {
 				failed = true
 				return errors.New("not now")
@@ -49,9 +49,10 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 		Name: "none", Written: func() bool { return false }, Restore: func(context.Context) error { return nil },
 	}
 	var log bytes.Buffer
-	removed := make(chan string, 100)
+	removed, changes := make(chan string, 100), 0
 	w := &Watcher{Tables: []Table{table("a"), none, table("b")}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		Removed: func(table, program string) { removed <- program + " removed " + table }}
+		Removed: func(table, program string) { removed <- program + " removed " + table },
+		Changed: func() error { changes++; return nil }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -86,4 +87,5 @@ func TestRemovedTablesAreWrittenAgain(t *testing.T) {
 		reported = append(reported, r)
 	}
 	require.Equal(t, []string{"nft removed a", "nft removed b", "nft removed b"}, reported)
+	require.GreaterOrEqual(t, changes, 4, "start, flush, its retry, deletion")
 }

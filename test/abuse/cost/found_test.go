@@ -38,6 +38,19 @@ var found = []struct {
 		`"a%d":{"type":"string","maxLength":10,"x-kubernetes-validations":[{"rule":"self != 'a'"}]}`, `}}}}]}}`, rising)}, 413},
 	{"a long rule of a policy, 2.2 s", call{"POST", policies, jsons,
 		celPolicy(strings.Repeat("object.metadata.name=='a'&&", 2400) + "true")}, 413},
+	{"keys of a default in a definition, 2.9 s", call{"POST", crds + dryRun, jsons, many(largest,
+		crd(`"properties":{"a":{"type":"object","additionalProperties":{"type":"string"},"default":{`), `"a%d":""`,
+		`}}}}}}]}}`, rising)}, 413},
+	{"selectors of a claim, 1.0 s", call{"POST", in("resource.k8s.io", "v1", "resourceclaims") + dryRun, jsons,
+		many(232<<10, `{"metadata":{"name":"new"},"spec":{"devices":{"requests":[`, `{"name":"a%[1]d","exactly":`+
+			`{"deviceClassName":"b","selectors":[{"cel":{"expression":"`+strings.Repeat("device.driver=='a%[1]d'&&", 300)+
+			`true"}}]}}`, `]}}}`, rising)}, 413},
+	{"resources of a container, 0.9 s", call{"POST", pods + dryRun, jsons,
+		many(768<<10, container+`,"resources":{"limits":{`, `"a/b%d":"1"`, `}}}]}}`, rising)}, 422},
+	{"labels of the pods of a set, 3.0 s in its reconciler for two pods", call{"POST",
+		in("apps", "v1", "replicasets") + dryRun, jsons, many(100<<10, `{"metadata":{"name":"new"},"spec":{"replicas":2,`+
+			`"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{"containers":[{"name":"c","image":"i"}]},"metadata":`+
+			`{"labels":{"a":"b",`, `"a%d":"b"`, `}}}}}`, rising)}, 422},
 	{"patterns of a definition, 2.4 s", call{"POST", crds + dryRun, jsons, many(384<<10, crd(`"properties":{`),
 		`"a%d":{"type":"string","pattern":"^((a{100}){9}){1}$"}`, `}}}}]}}`, rising)}, 413},
 	{"a custom resource with values that are not allowed, 6.1 s", call{"POST", widgets + dryRun, jsons,

@@ -275,15 +275,9 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 	if err != nil {
 		return runtime.Stats{}, err
 	}
-	u := res.Usage
-	return runtime.Stats{
-		At:               time.Now(),
-		CPU:              u.CPU,
-		MemoryUsage:      u.Memory,
-		MemoryWorkingSet: u.WorkingSet,
-		MemoryRSS:        u.RSS,
-		Pids:             u.Pids,
-	}, nil
+	stats := *res.Usage
+	stats.At = time.Now()
+	return stats, nil
 }
 
 func (r *Runtime) DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error) {

@@ -114,6 +114,16 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	require.Contains(t, []string{"512", "59"}, read("cpu", "cpu.shares", "cpu.weight"))
 	require.Equal(t, 137, allocate(b), "killed by the pod's limit")
 
+	burn := runtime.Exec{Command: []string{"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"}}
+	_, err := r.Exec(ctx, a.ID, burn)
+	require.NoError(t, err)
+	stats, err := r.Stats(ctx, a.ID)
+	require.NoError(t, err)
+	require.Positive(t, stats.ThrottledPeriods)
+	require.GreaterOrEqual(t, stats.Periods, stats.ThrottledPeriods)
+	require.Positive(t, stats.Throttled)
+	require.Less(t, stats.Swap, uint64(64<<20))
+
 	whole, err := r.MemoryUsage(ctx, cgroup, "")
 	require.NoError(t, err)
 	part, err := r.MemoryUsage(ctx, cgroup, a.ID)

@@ -133,7 +133,7 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 			LogPath: s.LogPath, State: runtime.Created, CreatedAt: time.Now(), StopSignal: stop,
 		},
 		used: Used{Stats: runtime.Stats{
-			MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1,
+			Memory: 2 << 20, WorkingSet: 1 << 20, RSS: 1 << 20, Pids: 1,
 		}},
 		out: &fan{}, errs: &fan{}, done: make(chan struct{}),
 	}
@@ -360,7 +360,7 @@ func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (sum uint64,
 	defer r.mu.Unlock()
 	for _, c := range r.containers {
 		if c.spec.CgroupParent == cgroup && (id == "" || id == c.spec.ID) && c.status.State == runtime.Running {
-			sum += c.used.MemoryUsage
+			sum += c.used.Memory
 		}
 	}
 	return sum, nil

@@ -375,7 +375,7 @@ func statsAndUpdate(t *testing.T, p *pod) {
 	require.Eventually(t, func() bool { // until the command has replaced the process that prepared it
 		stats, err := p.Stats(p.ctx, id)
 		require.NoError(t, err)
-		return stats.MemoryUsage > 0 && stats.Pids == 1
+		return stats.Memory > 0 && stats.Pids == 1
 	}, patience, 5*time.Millisecond)
 	require.NoError(t, p.Update(p.ctx, id, runtime.Resources{CPUShares: 200, MemoryBytes: 96 << 20}))
 	require.NoError(t,

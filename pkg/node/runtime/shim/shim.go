@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
 // Operations of a Request.
@@ -54,10 +56,10 @@ type Request struct {
 // Response answers a Request.
 type Response struct {
 	// Error is empty on success. Code is CodeNotFound, CodeNotRunning or empty.
-	Error, Code string  `json:",omitempty"`
-	Status      *Status `json:",omitempty"`
-	Usage       *Usage  `json:",omitempty"`
-	PID         int     `json:",omitempty"`
+	Error, Code string         `json:",omitempty"`
+	Status      *Status        `json:",omitempty"`
+	Usage       *runtime.Stats `json:",omitempty"`
+	PID         int            `json:",omitempty"`
 }
 
 // Codes of errors.
@@ -82,12 +84,6 @@ type Status struct {
 	ExitCode, Signal      int    `json:",omitempty"`
 	OOMKilled             bool   `json:",omitempty"`
 	Message               string `json:",omitempty"`
-}
-
-// Usage is a container's resource usage.
-type Usage struct {
-	CPU                                   time.Duration
-	Memory, WorkingSet, RSS, Pids, Limits uint64
 }
 
 // Bundle is the content of a container's bundle.json.

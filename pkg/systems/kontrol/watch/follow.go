@@ -46,6 +46,7 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 		if err != nil {
 			return "", err
 		}
+		before := len(found)
 		for i := range l.Items {
 			o := &l.Items[i]
 			at := client.ObjectKeyFromObject(o)
@@ -61,8 +62,8 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 		if len(found) > maxObjects {
 			return "", errTooMany
 		}
-		if len(l.Items) == 0 { // could continue forever
-			return "", errors.New("the cluster answered a list with an empty page that is not the last one")
+		if len(found) == before { // could continue forever
+			return "", errors.New("the cluster answered a list with a page without new objects that is not the last one")
 		}
 	}
 	// Known objects that are not listed were deleted, or only lost their label: get each to find out.

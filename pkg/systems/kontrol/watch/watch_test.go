@@ -144,7 +144,7 @@ func (l labelSet) Lookup(k string) (value string, ok bool) { value, ok = l[k]; r
 
 // hub returns a hub with the server as cluster c, and a function that waits until a condition on the pair's state
 // holds.
-func hub(t *testing.T, s *server) (*Hub, func(func(Seen) bool)) {
+func hub(t *testing.T, s client.WithWatch) (*Hub, func(func(Seen) bool)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	begin := func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
@@ -265,6 +265,27 @@ func TestExpiredWatchesAreListedAgain(t *testing.T) {
 		until(func(s Seen) bool { return s.Reason == "WatchFailed" })
 		until(func(s Seen) bool { return s.Reason == "" })
 	})
+}
+
+// endless is a server whose lists never end.
+type endless struct{ *server }
+
+func (e endless) List(ctx context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	l.SetContinue("more")
+	return e.server.List(ctx, l, opts...)
+}
+
+// TestListsWithoutEnd checks that lists end whose pages are empty, or are always the same.
+func TestListsWithoutEnd(t *testing.T) {
+	for _, labelled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("objects=%t", labelled), func(t *testing.T) {
+			s := newServer()
+			s.put("m", "1", labelled)
+			h, until := hub(t, endless{s})
+			h.Want(pair, at)
+			until(func(s Seen) bool { return strings.Contains(s.Error, "a page without new objects") })
+		})
+	}
 }
 
 // TestAKindThatIsMissingIsWaitedFor checks that a missing kind is reported, and followed once it exists.

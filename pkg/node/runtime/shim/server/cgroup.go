@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
@@ -75,7 +77,7 @@ func unlimit(c *libcontainer.Container) {
 	}
 }
 
-func (c *container) usage() (*shim.Usage, error) {
+func (c *container) usage() (*runtime.Stats, error) {
 	all, err := c.c.Stats()
 	if err != nil {
 		return nil, err
@@ -84,16 +86,39 @@ func (c *container) usage() (*shim.Usage, error) {
 	if s == nil {
 		return nil, shim.ErrNotRunning
 	}
-	u := &shim.Usage{
-		CPU: time.Duration(s.CpuStats.CpuUsage.TotalUsage), Memory: s.MemoryStats.Usage.Usage, Pids: s.PidsStats.Current,
+	memory, throttling := s.MemoryStats, s.CpuStats.ThrottlingData
+	u := &runtime.Stats{
+		CPU:    time.Duration(s.CpuStats.CpuUsage.TotalUsage),
+		Memory: memory.Usage.Usage,
+		// Without swap accounting, cgroup v1 has no sum of memory and swap.
+		Swap:             memory.SwapUsage.Usage - min(memory.SwapUsage.Usage, memory.Usage.Usage),
+		Pids:             s.PidsStats.Current,
+		Periods:          throttling.Periods,
+		ThrottledPeriods: throttling.ThrottledPeriods,
+		Throttled:        time.Duration(throttling.ThrottledTime),
 	}
-	inactive, rss := "total_inactive_file", "total_rss"
+	inactive, rss, cache := "total_inactive_file", "total_rss", "total_cache"
 	if cgroups.IsCgroup2UnifiedMode() {
-		inactive, rss = "inactive_file", "anon"
+		inactive, rss, cache = "inactive_file", "anon", "file"
+		if limit := memory.SwapOnlyUsage.Limit; limit != math.MaxUint64 {
+			u.SwapLimit = &limit
+		}
 	}
-	u.RSS = s.MemoryStats.Stats[rss]
-	u.WorkingSet = u.Memory - min(u.Memory, s.MemoryStats.Stats[inactive])
+	u.RSS, u.Cache = memory.Stats[rss], memory.Stats[cache]
+	u.WorkingSet = u.Memory - min(u.Memory, memory.Stats[inactive])
+	if cpu, io := s.CpuStats.PSI, s.BlkioStats.PSI; cpu != nil && memory.PSI != nil && io != nil {
+		u.Pressure = &runtime.Pressure{CPU: stalls(cpu), Memory: stalls(memory.PSI), IO: stalls(io)}
+	}
 	return u, nil
+}
+
+func stalls(p *cgroups.PSIStats) runtime.Stalls {
+	stall := func(d cgroups.PSIData) runtime.Stall {
+		return runtime.Stall{
+			Avg10: d.Avg10, Avg60: d.Avg60, Avg300: d.Avg300, Total: time.Duration(d.Total) * time.Microsecond,
+		}
+	}
+	return runtime.Stalls{Some: stall(p.Some), Full: stall(p.Full)}
 }
 
 func (c *container) update(r *specs.LinuxResources) error {
