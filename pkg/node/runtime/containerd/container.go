@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type record struct {
 	Spec       runtime.Spec
 	ImageID    string
 	Chain      string // chain ID of the image's layers
+	Foreign    string `json:",omitempty"` // the image's platform, if it is not this machine's
 	StopSignal syscall.Signal
 	CreatedAt  time.Time
 }
@@ -58,6 +60,9 @@ func (c *container) public() runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
+	if s.State == string(runtime.Exited) {
+		s.Message = cmp.Or(s.Message, c.explainExit(s.ExitCode))
+	}
 	return runtime.Container{
 		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID,
 		LogPath: c.Spec.LogPath,
@@ -110,8 +115,10 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		return err
 	}
 	c := &container{
-		record: record{Spec: s, ImageID: img.ID, Chain: img.chain, StopSignal: syscall.SIGTERM, CreatedAt: time.Now()},
-		dir:    r.dir(s.ID),
+		record: record{
+			Spec: s, ImageID: img.ID, Chain: img.chain, Foreign: img.foreign, StopSignal: syscall.SIGTERM, CreatedAt: time.Now(),
+		},
+		dir: r.dir(s.ID),
 	}
 	c.status = shim.Status{ID: s.ID, State: string(runtime.Created)}
 	for _, name := range []string{img.config.StopSignal, s.StopSignal} {
