@@ -1,10 +1,16 @@
 # `make start` and `make test` are all that most people need.
 
 SHELL := /bin/bash
-BIN   := bin/coracle
-SHIM  := pkg/node/runtime/containerd/assets/coracle-shim.zst
-CHECK := pkg/systems/buildbarn/check/packed/assets/coracle-buildbarn-check.zst
-IMAGES := dist/images
+# make build, images and sbom take ARCH=arm64 or amd64: the other one is cross-compiled (hack/deps.sh cross).
+HOST  := $(shell go env GOHOSTARCH)
+ARCH  := $(HOST)
+CROSS := $(if $(filter-out $(HOST),$(ARCH)),$(ARCH))
+BIN   := bin/$(if $(CROSS),$(CROSS)/)coracle
+SHIM  := pkg/node/runtime/containerd/assets/$(ARCH)/coracle-shim.zst
+CHECK := pkg/systems/buildbarn/check/packed/assets/$(ARCH)/coracle-buildbarn-check.zst
+PARTS := dist/$(if $(CROSS),$(CROSS)/)
+SBOM  := dist/coracle$(if $(filter-out amd64,$(ARCH)),-$(ARCH)).cdx.json
+IMAGES := dist/images$(if $(CROSS),-$(CROSS))
 EXAMPLES := dist/images-examples
 DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
@@ -25,32 +31,30 @@ SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
 
-build: deps $(BIN) ## bin/coracle
+build: deps $(BIN) ## bin/coracle, or bin/ARCH/coracle for another architecture
 
 $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@echo "building $@"
-	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
+	@CGO_ENABLED=0 GOARCH=$(ARCH) hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
 # The shim is a separate small static program, embedded in the binary.
 $(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/runtime.go pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
-	@mkdir -p dist
-	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
-	@$(TOOL) ./hack/pack dist/coracle-shim $@
+	@CGO_ENABLED=1 GOARCH=$(ARCH) hack/build.sh $(GOFLAGS_SHIM) -o $(PARTS)coracle-shim ./cmd/coracle-shim
+	@$(TOOL) ./hack/pack $(PARTS)coracle-shim $@
 
 # The checker of Buildbarn's configurations, likewise. Only its process loads the Jsonnet evaluator, and only while
 # it checks.
 $(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/systems/buildbarn/check/program pkg/systems/buildbarn/check/protocol pkg/systems/buildbarn/schema pkg/base/bounded -type f -not -name '*_test.go') go.mod go.sum
 	@echo "building $@"
-	@mkdir -p dist
-	@CGO_ENABLED=0 hack/build.sh -trimpath -ldflags "-s -w" -o dist/coracle-buildbarn-check ./cmd/coracle-buildbarn-check
-	@$(TOOL) ./hack/pack dist/coracle-buildbarn-check $@
+	@CGO_ENABLED=0 GOARCH=$(ARCH) hack/build.sh -trimpath -ldflags "-s -w" -o $(PARTS)coracle-buildbarn-check ./cmd/coracle-buildbarn-check
+	@$(TOOL) ./hack/pack $(PARTS)coracle-buildbarn-check $@
 
 images: deps $(IMAGES)/.done ## container images for the tour and most tests, built without internet access
 
 $(IMAGES)/.done: $(shell find hack/images pkg/systems/workers/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building images"
-	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
+	@$(TOOL) ./hack/images -arch $(ARCH) -out $(IMAGES) && touch $@
 
 example-images: deps $(EXAMPLES)/.done ## container images of the example applications
 
@@ -80,7 +84,7 @@ $(CSI)/.done: $(shell find hack/csi hack/images/csi hack/images/archive test/csi
 	@$(TOOL) ./hack/images/csi -out $(CSI) && touch $@
 
 deps: ## packages that a new machine needs
-	@hack/deps.sh
+	@hack/deps.sh $(if $(CROSS),cross)
 
 test: build images example-images ## the whole test suite, including real containers
 	@hack/test.sh
@@ -107,9 +111,14 @@ csi: build images csi-images ## tests a CSI driver with upstream's sidecars, inc
 	CORACLE_TEST_CSI=1 $(TEST) -v -timeout 20m -run TestSidecars ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules in the binary (CycloneDX)
-	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)
+	@$(TOOL) ./hack/sbom -out $(SBOM) -version "$$(bin/coracle version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)
 
-release: sbom ## archive, .deb, install script, SBOM and checksums of a release in dist
+# The binaries are linked again, so that both have this commit's stamp. This machine's is first: it runs.
+release: ## archives, .debs, install script, image, SBOMs and checksums of a release for amd64 and arm64 in dist
+	@hack/deps.sh cross
+	@for arch in $(HOST) $(filter-out $(HOST),amd64 arm64); do \
+	  $(MAKE) --no-print-directory -W pkg/base/version/version.go sbom ARCH=$$arch || exit; \
+	done
 	@hack/release/release.sh
 	@hack/release/test.sh
 
@@ -155,4 +164,4 @@ nightly: build images ## takes hours: conformance, robustness, clients, attacks,
 	@hack/nightly.sh
 
 clean:
-	rm -rf bin dist $(SHIM) $(CHECK)
+	rm -rf bin dist $(subst /$(ARCH)/,/*/,$(SHIM) $(CHECK))

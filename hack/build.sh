@@ -3,6 +3,15 @@
 # FILE PACKAGE. It counts the compiled packages in the output of -v and prints the compiler's messages.
 set -euo pipefail
 . "$(dirname "$0")/memory.sh"
+host=$(go env GOHOSTARCH)
+if [ "${GOARCH:=$host}" != "$host" ]; then # for programs with cgo; hack/deps.sh cross installs Debian's cross compiler
+  case $GOARCH in
+  amd64) target=x86_64-linux-gnu ;;
+  arm64) target=aarch64-linux-gnu ;;
+  *) echo "there is no build for $GOARCH: amd64 or arm64" >&2; exit 1 ;;
+  esac
+  export GOARCH CC=$target-gcc PKG_CONFIG_LIBDIR=/usr/lib/$target/pkgconfig
+fi
 every=10 # seconds between two lines
 count=0 next=$every linking=
 main=$(go list "${@: -1}")

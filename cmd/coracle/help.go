@@ -131,7 +131,7 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 	if len(like) == 0 {
 		like = m.About(args...)
 	}
-	for _, name := range cmd.Root().SuggestionsFor(args[0]) {
+	for _, name := range similar(cmd.Root(), args[0]) {
 		if len(args) == 1 && !slices.Contains(like, name) {
 			like = append(like, name)
 		}
@@ -149,7 +149,11 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 func show(cmd *cobra.Command, markdown string) error {
 	width, height, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
-		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: plainWidth})
+		width := plainWidth
+		if w, _, err := term.GetSize(int(os.Stderr.Fd())); err == nil { // `coracle help expose | less`
+			width = min(w, pageWidth)
+		}
+		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: width})
 	}
 	var text strings.Builder
 	style := manual.Style{Width: min(width, pageWidth), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}

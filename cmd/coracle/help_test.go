@@ -36,6 +36,7 @@ func TestHelpNamesPagesByTheirWords(t *testing.T) {
 	require.ErrorContains(t, err, "did you mean limits?")
 	require.ErrorContains(t, unknownCommand(root(), "limits"), "see `coracle help limits`")
 	require.ErrorContains(t, unknownCommand(root(), "kubectl"), "did you mean ctl?")
+	require.ErrorContains(t, unknownCommand(root(), "strat"), "did you mean start?")
 	require.ErrorContains(t, unknownCommand(root(), "restore"), "did you mean snapshot?")
 }
 

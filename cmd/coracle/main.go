@@ -83,9 +83,8 @@ func run(ctx context.Context, root *cobra.Command, args []string) error {
 var cobraCommands = []string{"help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
 func unknownCommand(c *cobra.Command, name string) error {
-	c.SuggestionsMinimumDistance = max(len(name)/3, 1)
 	hint := fmt.Sprintf("see `%s --help`", c.CommandPath())
-	if like := c.SuggestionsFor(name); len(like) > 0 {
+	if like := similar(c, name); len(like) > 0 {
 		hint = "did you mean " + strings.Join(like, " or ") + "?"
 	} else if m, err := loadManual(c.Root(), systems.All().Pages()); err == nil && !c.HasParent() {
 		if pages := m.Titled(name); len(pages) > 0 {
@@ -93,6 +92,21 @@ func unknownCommand(c *cobra.Command, name string) error {
 		}
 	}
 	return fmt.Errorf("%s has no command %q: %s", c.CommandPath(), name, hint)
+}
+
+// similar returns the subcommands whose names differ from name by few letters, or by two that are swapped.
+func similar(c *cobra.Command, name string) []string {
+	c.SuggestionsMinimumDistance = max(len(name)/3, 1)
+	like := c.SuggestionsFor(name)
+	for i := 1; i < len(name); i++ {
+		swapped := name[:i-1] + name[i:i+1] + name[i-1:i] + name[i+1:]
+		for _, sub := range c.Commands() {
+			if sub.Name() == swapped && sub.IsAvailableCommand() && !slices.Contains(like, swapped) {
+				like = append(like, swapped)
+			}
+		}
+	}
+	return like
 }
 
 func root() *cobra.Command {

@@ -1,15 +1,18 @@
 // Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from Debian's
 // package busybox-static and the Go package tools, and hello and worker from the Go packages below this folder. With
-// -examples it builds guestbook and etcd. Builds are reproducible.
+// -examples it builds guestbook and etcd. For another architecture it downloads busybox with apt-get, which needs "dpkg
+// --add-architecture". Builds are reproducible.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -21,54 +24,86 @@ import (
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", "", "folder for the archives")
+	arch := flag.String("arch", runtime.GOARCH, "architecture of the images: amd64 or arm64")
 	busybox := flag.String("busybox", "", "the static busybox (default: the one of package busybox-static)")
 	hello := flag.String("hello", "./hack/images/hello", "Go package of the hello server")
 	worker := flag.String("worker", "./hack/images/worker", "Go package of the built-in functions of workers")
 	examples := flag.Bool("examples", false, "build the images that only example applications need, and no others")
 	flag.Parse()
 	if *out == "" || flag.NArg() > 0 {
-		log.Fatal("usage: go run ./hack/images [-examples] -out DIR")
+		log.Fatal("usage: go run ./hack/images [-examples] [-arch ARCH] -out DIR")
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		log.Fatal(err)
 	}
 	if *examples {
 		for _, name := range []string{"guestbook", "etcd"} {
-			if err := buildExample(filepath.Join(*out, name+".tar"), name); err != nil {
+			if err := buildExample(filepath.Join(*out, name+".tar"), *arch, name); err != nil {
 				log.Fatal(name, ": ", err)
 			}
 		}
 		return
 	}
-	if err := buildBusybox(filepath.Join(*out, "busybox.tar"), *busybox); err != nil {
+	if err := buildBusybox(filepath.Join(*out, "busybox.tar"), *arch, *busybox); err != nil {
 		log.Fatal("busybox: ", err)
 	}
-	if err := buildHello(filepath.Join(*out, "hello.tar"), *hello); err != nil {
+	if err := buildHello(filepath.Join(*out, "hello.tar"), *arch, *hello); err != nil {
 		log.Fatal("hello: ", err)
 	}
-	if err := buildWorker(filepath.Join(*out, "worker.tar"), *worker); err != nil {
+	if err := buildWorker(filepath.Join(*out, "worker.tar"), *arch, *worker); err != nil {
 		log.Fatal("worker: ", err)
 	}
 }
 
-func buildBusybox(out, binary string) error {
-	for _, path := range []string{"/usr/bin/busybox", "/bin/busybox"} {
-		if _, err := os.Stat(path); err == nil && binary == "" {
-			binary = path
+// installed returns the path of busybox below a root directory.
+func installed(root string) (string, error) {
+	for _, path := range []string{"usr/bin/busybox", "bin/busybox"} {
+		if _, err := os.Stat(filepath.Join(root, path)); err == nil {
+			return filepath.Join(root, path), nil
 		}
 	}
-	if binary == "" {
-		return fmt.Errorf("no busybox on this machine: apt-get install busybox-static")
+	return "", errors.New("no busybox on this machine: apt-get install busybox-static")
+}
+
+// download returns the busybox of this machine's release of Debian for another architecture.
+func download(arch string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "coracle-busybox-")
+	if err != nil {
+		return nil, err
 	}
-	program, err := os.ReadFile(binary)
+	defer os.RemoveAll(dir)
+	get := exec.Command("sh", "-c", `apt-get download -q "busybox-static:$1" && dpkg-deb -x *.deb root`, "sh", arch)
+	get.Dir = dir
+	if text, err := get.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("busybox-static:%s: %w: %s: hack/deps.sh cross adds the architecture", arch, err, text)
+	}
+	path, err := installed(filepath.Join(dir, "root"))
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+func buildBusybox(out, arch, binary string) error {
+	native, err := installed("/")
+	if binary == "" && err != nil {
+		return err
+	}
+	if binary != "" {
+		native = binary
+	}
+	program, err := os.ReadFile(native)
+	if err == nil && binary == "" && arch != runtime.GOARCH {
+		program, err = download(arch)
+	}
 	if err != nil {
 		return err
 	}
-	list, err := exec.Command(binary, "--list").Output()
+	list, err := exec.Command(native, "--list").Output() // one release's busybox has the same applets everywhere
 	if err != nil {
 		return err
 	}
-	tools, err := archive.Compile("", "./hack/images/tools")
+	tools, err := archive.Compile("", arch, "./hack/images/tools")
 	if err != nil {
 		return err
 	}
@@ -95,11 +130,12 @@ func buildBusybox(out, binary string) error {
 	config := v1.Config{
 		Cmd: []string{"sh"}, Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 	}
-	return archive.Write(out, config, files, "docker.io/library/busybox:latest", "docker.io/library/busybox:1.36")
+	return archive.Write(out, archive.Image{Arch: arch, Config: config, Files: files},
+		"docker.io/library/busybox:latest", "docker.io/library/busybox:1.36")
 }
 
-func buildHello(out, pkg string) error {
-	program, err := archive.Compile("", pkg)
+func buildHello(out, arch, pkg string) error {
+	program, err := archive.Compile("", arch, pkg)
 	if err != nil {
 		return err
 	}
@@ -107,28 +143,29 @@ func buildHello(out, pkg string) error {
 		{Name: "hello", Mode: 0o755, Data: program}, {Name: "etc/hello/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777},
 	}
 	config := v1.Config{Entrypoint: []string{"/hello"}, User: "65534", ExposedPorts: map[string]struct{}{"8080/tcp": {}}}
-	return archive.Write(out, config, files, "docker.io/coracle/hello:latest")
+	return archive.Write(out, archive.Image{Arch: arch, Config: config, Files: files}, "docker.io/coracle/hello:latest")
 }
 
-func buildWorker(out, pkg string) error {
-	program, err := archive.Compile("", pkg)
+func buildWorker(out, arch, pkg string) error {
+	program, err := archive.Compile("", arch, pkg)
 	if err != nil {
 		return err
 	}
 	config := v1.Config{Entrypoint: []string{"/worker"}, User: "65534"}
-	return archive.Write(out, config,
-		[]archive.File{{Name: "worker", Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}},
-		"docker.io/coracle/worker:latest")
+	files := []archive.File{{Name: "worker", Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
+	return archive.Write(out, archive.Image{Arch: arch, Config: config, Files: files}, "docker.io/coracle/worker:latest")
 }
 
 // buildExample builds the image of an example application. Its only program has the image's name.
-func buildExample(out, name string) error {
-	program, err := archive.Compile("", "./hack/images/"+name)
+func buildExample(out, arch, name string) error {
+	program, err := archive.Compile("", arch, "./hack/images/"+name)
 	if err != nil {
 		return err
 	}
 	config := v1.Config{Entrypoint: []string{"/" + name}, User: "65534"}
-	return archive.Write(out, config,
-		[]archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "data/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}},
+	files := []archive.File{
+		{Name: name, Mode: 0o755, Data: program}, {Name: "data/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777},
+	}
+	return archive.Write(out, archive.Image{Arch: arch, Config: config, Files: files},
 		"docker.io/coracle/"+name+":latest")
 }

@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -20,7 +21,15 @@ func main() {
 	if err != nil {
 		fail(err)
 	}
-	if err := os.WriteFile(os.Args[2], w.EncodeAll(raw, nil), 0o644); err != nil {
+	if err := os.MkdirAll(filepath.Dir(os.Args[2]), 0o755); err != nil {
+		fail(err)
+	}
+	// A half-written file of a killed build would be newer than its sources. Beside TO it would be embedded too.
+	temp := os.Args[1] + ".zst"
+	if err := os.WriteFile(temp, w.EncodeAll(raw, nil), 0o644); err != nil {
+		fail(err)
+	}
+	if err := os.Rename(temp, os.Args[2]); err != nil {
 		fail(err)
 	}
 }

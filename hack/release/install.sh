@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs Coracle from an archive of a release, or removes it. It has no default host: give the archive.
+# Installs Coracle from an archive of a release, or removes it. It has no default host: give the archive or the release.
 #
 #   install.sh ARCHIVE           a file or an https:// URL of coracle-VERSION-linux-ARCH.tar.gz
+#   install.sh RELEASE/          a folder or an https:// URL with SHA256SUMS and the archives: it chooses this machine's
 #   install.sh --uninstall       removes the installed files; with a cluster in /var/lib/coracle it needs one of:
 #   --delete-data                deletes the cluster
 #   --keep-data                  stops the cluster and leaves its data
@@ -76,12 +77,32 @@ fetch() { # URL or file, to
   *) [ -f "$1" ] || fail "$1: no such file"; cp "$1" "$2" ;;
   esac
 }
+case $(uname -m) in
+x86_64) arch=amd64 ;;
+aarch64) arch=arm64 ;;
+*) fail "there is no release for $(uname -m), only for x86_64 (amd64) and aarch64 (arm64)" ;;
+esac
+sums() { # of the release, as SUM NAME
+  sed -n 's/^\([0-9a-f]\{64\}\) [ *]\(.*\)$/\1 \2/p' "$work/sums"
+}
+if [ -d "$archive" ]; then archive=${archive%/}/; fi
+case $archive in */*) beside=${archive%/*}/SHA256SUMS ;; *) beside=SHA256SUMS ;; esac
+if [ "${archive%/}" != "$archive" ]; then
+  fetch "$beside" "$work/sums"
+  # shellcheck disable=SC2046
+  set -- $(sums | while read -r _ f; do case $f in coracle-*-linux-$arch.tar.gz) echo "$f" ;; esac; done)
+  [ $# = 1 ] || fail "$beside lists $# archives for linux-$arch, not one: give the archive"
+  archive=$archive$1
+fi
 name=${archive##*/}
+case $name in
+*-linux-$arch.tar.gz) ;;
+*-linux-a??64.tar.gz) fail "$name is not for this machine ($(uname -m)): take the archive for linux-$arch" ;;
+esac
 fetch "$archive" "$work/archive"
 if [ -z "$sum" ]; then
-  case $archive in */*) beside=${archive%/*}/SHA256SUMS ;; *) beside=SHA256SUMS ;; esac
   fetch "$beside" "$work/sums"
-  sum=$(sed -n 's/^\([0-9a-f]\{64\}\) [ *]\(.*\)$/\1 \2/p' "$work/sums" | while read -r s f; do [ "$f" != "$name" ] || echo "$s"; done)
+  sum=$(sums | while read -r s f; do [ "$f" != "$name" ] || echo "$s"; done)
   [ -n "$sum" ] || fail "$beside does not have the checksum of $name"
 fi
 echo "$sum  $work/archive" | sha256sum -c --status - || fail "the checksum of $name is wrong: it is damaged, or not what was released"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Tests the files that `make release` left in dist: checksums, the archive, the install script (repeated, upgrade,
-# damaged archive, uninstall), the package and the units, and that packing is reproducible. It installs everything
-# below a temporary directory.
+# damaged archive, uninstall), the package and the units, the other architecture's program and control plane under
+# QEMU, the image, and that packing is reproducible. It installs everything below a temporary directory.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "FAIL: $*" >&2; exit 1; }
-archive=$(echo dist/coracle-v*-linux-*.tar.gz) deb=$(echo dist/coracle_*.deb)
+arch=$(go env GOHOSTARCH)
+archive=$(echo dist/coracle-v*-linux-"$arch".tar.gz) deb=$(echo dist/coracle_*_"$arch".deb)
 want=$(bin/coracle version)
 
 (cd dist && sha256sum -c --quiet SHA256SUMS)
@@ -31,6 +32,7 @@ run "$archive" | grep -q 'already installed' || fail "not idempotent"
 echo old >"$root/usr/local/bin/coracle"
 run "$archive" >/dev/null
 [ "$("$root/usr/local/bin/coracle" version)" = "$want" ] || fail "an old program is not replaced"
+run dist | grep -q 'already installed' || fail "the folder leads to another program"
 run --prefix /opt "$archive" >/dev/null
 grep -q '^ExecStart=/opt/bin/coracle server' "$root/etc/systemd/system/coracle-server.service" || fail "the unit does not follow --prefix"
 run --prefix /opt --uninstall >/dev/null
@@ -56,8 +58,25 @@ refused --sha256 "$(printf '0%.0s' $(seq 64))" "$archive"
 refused "$dir/bad/$(basename "$archive")"
 refused "http://127.0.0.1/$(basename "$archive")"
 
+# It knows the machine: the other architecture's archive is refused, and chosen there.
+machine() { # NAME of the machine, arguments of the install script
+  printf '#!/bin/sh\necho %s\n' "$1" >"$dir/uname" && chmod 0755 "$dir/uname"
+  shift
+  PATH=$dir:$PATH refused "$@"
+}
+if [ "$arch" = amd64 ]; then other=arm64 there=aarch64; else other=amd64 there=x86_64; fi
+refused dist/coracle-v*-linux-$other.tar.gz
+grep -q "not for this machine.*linux-$arch" "$dir/out" || fail "it does not say what to take: $(cat "$dir/out")"
+machine riscv64 dist
+grep -q 'no release for riscv64' "$dir/out" || fail "it does not know the machine: $(cat "$dir/out")"
+machine $there "$archive"
+grep -q "not for this machine.*linux-$other" "$dir/out" || fail "it does not say what to take: $(cat "$dir/out")"
+mkdir "$dir/release"
+echo "$(printf '0%.0s' $(seq 64))  coracle-v9-linux-$other.tar.gz" >"$dir/release/SHA256SUMS"
+machine $there "$dir/release"
+grep -q "coracle-v9-linux-$other.tar.gz: no such file" "$dir/out" || fail "it chooses another archive: $(cat "$dir/out")"
+
 # The Debian package, installed by dpkg into another root directory.
-dpkg-deb -I "$deb" >"$dir/info"
 dpkg-deb -c "$deb" | awk '{print $6}' >"$dir/contents"
 for file in ./usr/bin/coracle ./usr/lib/systemd/system/coracle-server.service ./usr/lib/systemd/system/coracle-agent.service ./usr/share/doc/coracle/copyright \
   ./usr/share/man/man1/coracle.1.gz ./usr/share/bash-completion/completions/coracle; do
@@ -95,7 +114,29 @@ rereads 3
 dpkg --root="$dir/deb" --log=/dev/null --purge coracle >"$dir/out" 2>&1 || fail "purge: $(cat "$dir/out")"
 [ ! -e "$dir/deb/usr/bin/coracle" ] || fail "purging leaves the program"
 
+# The other architecture: the same files with another program, static, which runs and is the same version.
+aside=$(echo dist/coracle_*_$other.deb)
+[ "$(dpkg-deb -f "$deb" Architecture) $(dpkg-deb -f "$aside" Architecture)" = "$arch $other" ] || fail "the packages' architectures are wrong"
+dpkg-deb -c "$aside" | awk '{print $6}' | diff "$dir/contents" - || fail "the packages have other files"
+mkdir "$dir/other"
+tar -xzf dist/coracle-v*-linux-$other.tar.gz -C "$dir/other" --strip-components=1
+dpkg-deb --fsys-tarfile "$aside" | tar -xOf - ./usr/bin/coracle | cmp - "$dir/other/coracle" || fail "archive and package have different programs"
+LC_ALL=C readelf -hl "$dir/other/coracle" >"$dir/elf"
+if [ $other = arm64 ]; then grep -q 'Machine:.*AArch64' "$dir/elf"; else grep -q 'Machine:.*X86-64' "$dir/elf"; fi || fail "the program is not for $other: $(cat "$dir/elf")"
+! grep -q INTERP "$dir/elf" || fail "the program for $other is not static"
+[ "$("qemu-$there-static" "$dir/other/coracle" version)" = "${want/$arch/$other}" ] || fail "the program for $other is another one"
+hack/release/emulated.sh $other "qemu-$there-static" >"$dir/out" 2>&1 || fail "the program for $other does not serve: $(cat "$dir/out")"
+for sbom in coracle.cdx.json:amd64 coracle-arm64.cdx.json:arm64; do # the program, the shim and the checker
+  [ "$(grep -A1 '"go:GOARCH"' "dist/${sbom%:*}" | grep -c "\"${sbom#*:}\"")" = 3 ] || fail "$sbom: a program in it is for another architecture"
+done
+
+# The image is for both.
+blob() { tar -xOf dist/coracle-image.tar "$1"; }
+index=$(blob index.json | sed -n 's/.*"digest": *"sha256:\([0-9a-f]*\)".*/\1/p' | head -n 1)
+[ "$(blob "blobs/sha256/$index" | tr '{,' '\n\n' | sed -n 's/.*"architecture": *"\([a-z0-9]*\)".*/\1/p' | tr '\n' ' ')" = "amd64 arm64 " ] ||
+  fail "the image lacks an architecture: $(blob "blobs/sha256/$index")"
+
 # Packing again gives the same bytes.
 SOURCE_DATE_EPOCH=$(stat -c %Y "$dir/archive/LICENSE") hack/release/release.sh >/dev/null
 [ "$sums" = "$(cat dist/SHA256SUMS)" ] || fail "packing again gives other bytes"
-echo "the release is good: $want"
+echo "the release is good: $want, and for $other"

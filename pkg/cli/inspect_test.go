@@ -71,9 +71,9 @@ Members    1
 }
 
 func TestInspectTables(t *testing.T) {
-	require.Equal(t, `KIND               OBJECTS   BYTES     ENCODED   REVISION   WATCHERS   RING   CHANGES   EXPIRED
-pods               2         4.0 KiB   0 B       7          3          5/64   11        3
-deployments.apps   1         1.0 KiB   512 B     6          0          0/0    1         0
+	require.Equal(t, `KIND              OBJECTS  BYTES    ENCODED  REVISION  WATCHERS  RING  CHANGES  EXPIRED
+pods              2        4.0 KiB  0 B      7         3         5/64  11       3
+deployments.apps  1        1.0 KiB  512 B    6         0         0/0   1        0
 
 3 objects of 2 kinds, 5.0 KiB as stored and 512 B of encodings, at revision 9.
 `, commandtest.Output(t, func(out io.Writer) error {
@@ -90,8 +90,8 @@ deployments.apps   1         1.0 KiB   512 B     6          0          0/0    1 
 	for i := range 14 {
 		watches = append(watches, fmt.Sprintf("k%d", i))
 	}
-	require.Equal(t, `RECONCILER   SYNCED   QUEUED   DELAYED   RUNNING   BACK-OFF   CRASHES
-deployment   no       4        1         2/8       3          1
+	require.Equal(t, `RECONCILER  SYNCED  QUEUED  DELAYED  RUNNING  BACK-OFF  CRASHES
+deployment  no      4       1        2/8      3         1
 
 deployment
   watches   k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11 and 2 more (-o json)
@@ -118,11 +118,11 @@ deployment
 	text := commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) })
 	require.Contains(t, text, "No flow has requests now.")
 	report.Levels[1].Flows = []socket.FairnessFlow{{Schema: "service-accounts", Flow: "ns", Executing: 2, BodyBytes: 2048}}
-	require.Equal(t, `PRIORITY LEVEL   SEATS    EXECUTING   WAITING   DISPATCHED   REJECTED   FLOWS
-exempt           exempt   -           -         -            -          -
-workload-low     20       2           1         30           0          0
+	require.Equal(t, `PRIORITY LEVEL  SEATS   EXECUTING  WAITING  DISPATCHED  REJECTED  FLOWS
+exempt          exempt  -          -        -           -         -
+workload-low    20      2          1        30          0         0
 
-FLOW SCHEMA        FLOW   PRIORITY LEVEL   EXECUTING   WAITING   STREAMS   BODIES
-service-accounts   ns     workload-low     2           0         0         2.0 KiB
+FLOW SCHEMA       FLOW  PRIORITY LEVEL  EXECUTING  WAITING  STREAMS  BODIES
+service-accounts  ns    workload-low    2          0        0        2.0 KiB
 `, commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) }))
 }

@@ -32,12 +32,12 @@ func TestInspectScheduleTable(t *testing.T) {
 	require.Equal(t, `Pod shop/web is not on a node yet: 1/2 nodes fit.
 Filters that do not apply to it: NodePorts.
 
-NODE   FITS   TaintToleration   NodeResourcesFit   REASONS
-a      yes    ok                ok                 -
-b      no     ok                refuses            Insufficient cpu, Too many pods
+NODE  FITS  TaintToleration  NodeResourcesFit  REASONS
+a     yes   ok               ok                -
+b     no    ok               refuses           Insufficient cpu, Too many pods
 
-NODE   TOTAL   ImageLocality   NodeAffinity (x2)
-a      203     3               200
+NODE  TOTAL  ImageLocality  NodeAffinity (x2)
+a     203    3              200
 `, out.String())
 
 	r.Ours, r.SchedulerName, r.Node = false, "other", "b"

@@ -153,12 +153,12 @@ store         ok          2 MiB
 dns           unhealthy   does not serve
                           - port 53 is taken by pid 9
 
-COMPONENT   READY                 STARTED IN
-dns         no port 53 is taken   0s
+COMPONENT  READY                STARTED IN
+dns        no port 53 is taken  0s
 `, regexp.MustCompile(`for 1m[34][0-9]s`).ReplaceAllString(out.String(), "for 1m30s"))
 	out.Reset()
 	require.ErrorAs(t, Status(t.Context(), dir, "/data", "wide", &out), &unhealthy)
-	require.Contains(t, out.String(), "store       yes                   41.2ms\n")
+	require.Contains(t, out.String(), "store      yes                  41.2ms\n")
 	require.EqualError(t, Status(t.Context(), dir, "/data", "yaml", &out),
 		`output "yaml" is not known: leave it out, or use wide or json`)
 }
@@ -169,10 +169,10 @@ func TestImageCommands(t *testing.T) {
 		{ID: "sha256:aaaa", Size: 999},
 	}}
 	dir := m.serve(t)
-	require.Equal(t, `IMAGE                       ID             SIZE
-<none>                      aaaa           999 B
-registry.example/b:1        bbbbbbbbbbbb   5.0 MiB
-registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
+	require.Equal(t, `IMAGE                      ID            SIZE
+<none>                     aaaa          999 B
+registry.example/b:1       bbbbbbbbbbbb  5.0 MiB
+registry.example/b:latest  bbbbbbbbbbbb  5.0 MiB
 `, commandtest.Output(t, func(out io.Writer) error { return Images(t.Context(), dir, out) }))
 
 	file := filepath.Join(t.TempDir(), "a.tar")
@@ -270,12 +270,12 @@ func TestEncryptionCommands(t *testing.T) {
 		}}
 	require.Equal(t, `Configuration: /data/encryption.yaml
 
-RESOURCE   NEW OBJECTS ARE WRITTEN WITH   KEY
-secrets    secretbox                      key2
+RESOURCE  NEW OBJECTS ARE WRITTEN WITH  KEY
+secrets   secretbox                     key2
 
-RESOURCE   STORED WITH     KEY    OBJECTS   NOTE
-secrets    secretbox       key2   3         -
-secrets    no encryption   -      5         1 cannot be read
+RESOURCE  STORED WITH    KEY   OBJECTS  NOTE
+secrets   secretbox      key2  3        -
+secrets   no encryption  -     5        1 cannot be read
 
 Not stored as new objects are: 4 objects. `+"`coracle secrets-encrypt reencrypt`"+` rewrites old ones.
 `, status())

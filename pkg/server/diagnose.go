@@ -318,7 +318,7 @@ func localAddr(network, server string) net.Addr {
 }
 
 func (n *node) agentHealth() socket.Health {
-	h := newHealth("node", "%s", count.Of(len(n.agent.Pods()), "pod"))
+	h := podsHealth(n.agent.Pods())
 	select {
 	case <-n.agent.Ready():
 	default:
@@ -328,6 +328,33 @@ func (n *node) agentHealth() socket.Health {
 		h.add(socket.Warning, "%s", p)
 	}
 	return h.Health
+}
+
+// mostFailing is the maximum number of failing pods that are listed.
+const mostFailing = 10
+
+// podsHealth counts the node's pods, and lists the containers that fail to start or to run.
+func podsHealth(pods []*corev1.Pod) *health {
+	h := newHealth("node", "%s", count.Of(len(pods), "pod"))
+	failing := 0
+	for _, p := range pods {
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			w := c.State.Waiting
+			if w == nil || w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing" ||
+				p.DeletionTimestamp != nil {
+				continue
+			}
+			if failing++; failing <= mostFailing {
+				h.add(socket.Warning, "%s/%s: container %s: %s: %s", p.Namespace, p.Name, c.Name, w.Reason,
+					firstLine(w.Message))
+			}
+			break
+		}
+	}
+	if failing > 0 {
+		h.Summary += fmt.Sprintf(", %d failing: `coracle help debug-a-pod`", failing)
+	}
+	return h
 }
 
 // mostLine is the maximum length of a detail line, in bytes.

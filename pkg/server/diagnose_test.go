@@ -32,6 +32,12 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 		Status:             corev1.ConditionTrue,
 		LastTransitionTime: metav1.NewTime(ago(time.Hour)),
 	}
+	waits := func(reason string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+		state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "no such image"}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: state}}
+		return p
+	}
 	room := store.Stats{
 		UsedBytes:        1 << 20,
 		QuotaBytes:       512 << 20,
@@ -78,6 +84,11 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 			reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now),
 		},
 
+		{"pods that run or start", socket.OK, "3 pods", podsHealth([]*corev1.Pod{
+			waits(""), waits("ContainerCreating"), waits("PodInitializing")}).Health},
+		{"a pod that fails", socket.Warning, "2 pods, 1 failing: `coracle help debug-a-pod`\n" +
+			"ns/web: container main: ImagePullBackOff: no such image", podsHealth([]*corev1.Pod{
+			waits(""), waits("ImagePullBackOff")}).Health},
 		{"no pods wait", socket.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
 		{"a pod that has just come", socket.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
 		{

@@ -6,11 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -122,10 +124,22 @@ func cgroups() error {
 		return errors.New("/sys/fs/cgroup does not exist: mount cgroup2 on it")
 	}
 	if s.Type == unix.CGROUP2_SUPER_MAGIC {
-		return nil
+		return memoryController("/sys/fs/cgroup")
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
 		return errors.New("/sys/fs/cgroup has neither cgroup v2 nor the v1 memory controller: mount cgroup2 on it")
 	}
 	return nil
+}
+
+// memoryController returns an error if a cgroup v2 lacks the memory controller, which kernels of boards disable by
+// default.
+func memoryController(cgroup string) error {
+	list, err := bounded.File(filepath.Join(cgroup, "cgroup.controllers"), 4096)
+	if err != nil || slices.Contains(strings.Fields(string(list)), "memory") {
+		return err
+	}
+	return fmt.Errorf("%s has no memory controller: add \"cgroup_enable=memory\" to the kernel's command line (on a "+
+		"Raspberry Pi in /boot/firmware/cmdline.txt) and reboot; a container that hosts Coracle needs the controller too",
+		cgroup)
 }

@@ -128,7 +128,7 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 		if err := ownedBy(c, status.DataDir, status.PID); err != nil {
 			return m, "", err
 		}
-		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
+		return m, "", errors.New("a cluster runs here: `coracle stop` it first, then restore with --replace")
 	} else if !errors.Is(err, socket.ErrNotRunning) {
 		return m, "", err
 	}

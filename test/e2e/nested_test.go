@@ -32,8 +32,8 @@ spec:
 // it is left when the pod is deleted.
 func TestNested(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "coracle.tar")
-	build := exec.Command("go", "run", "-trimpath", "./hack/images/coracle", "bin/coracle", archive,
-		"docker.io/library/coracle:nested")
+	build := exec.Command("go", "run", "-trimpath", "./hack/images/coracle",
+		"-name", "docker.io/library/coracle:nested", archive, "bin/coracle")
 	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -13,6 +13,8 @@ const (
 type BatchResult struct {
 	ID  string `json:"id"`
 	Pod string `json:"pod,omitempty"`
+	// Duplicate means that ID is an earlier message with the same sender's ID.
+	Duplicate bool `json:"duplicate,omitempty"`
 	// Code is the HTTP status code as for a single message: 202 or, with a reply, 200, or a failure's code.
 	Code int `json:"code"`
 	// Reply is a text reply, Binary any other reply.

@@ -33,6 +33,10 @@ const (
 
 	// MaxPayload is the maximum size of a message and of a reply, in bytes.
 	MaxPayload = 1 << 20
+	// MaxDedupID is the maximum length of a sender's ID of a message, in bytes.
+	MaxDedupID = 256
+	// MaxOrderKey is the maximum length of a message's key, in bytes.
+	MaxOrderKey = 256
 )
 
 // HTTP headers of messages between sender, API server, agent and program.
@@ -43,6 +47,18 @@ const (
 	HeaderTimeout = "Coracle-Timeout"
 	// HeaderID is the ID of a message.
 	HeaderID = "Coracle-Message-Id"
+	// HeaderDedupID is the sender's ID of a message. Another message with it is not queued for five minutes.
+	HeaderDedupID = "Coracle-Deduplication-Id"
+	// HeaderOrderKey is the key of a message. Programs get the messages with a key one at a time, in order.
+	HeaderOrderKey = "Coracle-Message-Key"
+	// HeaderEventKey is the same for a CloudEvent (Partitioning Extension).
+	HeaderEventKey = "Ce-Partitionkey"
+	// HeaderEventID and HeaderEventSource are headers of a CloudEvent in HTTP's binary content mode. Events with the same
+	// source and ID are the same event.
+	HeaderEventID     = "Ce-Id"
+	HeaderEventSource = "Ce-Source"
+	// HeaderDuplicate is "true" if HeaderID is an earlier message with the same sender's ID.
+	HeaderDuplicate = "Coracle-Message-Duplicate"
 	// HeaderPod is the pod that handled a message.
 	HeaderPod = "Coracle-Message-Pod"
 	// HeaderAttempt is the number of the attempt to have a program handle the message, from 1.
@@ -65,6 +81,8 @@ type Failure string
 const (
 	// NoReceiver (503) means that no ready pod receives messages, or that another server keeps the queue.
 	NoReceiver Failure = "NoReceiver"
+	// QueueUnavailable (503) means that the queue takes no messages now: NATS cannot be written, or the server stops.
+	QueueUnavailable Failure = "QueueUnavailable"
 	// QueueFull (429) means that the queue or the server's space for messages is full.
 	QueueFull Failure = "QueueFull"
 	// ReceiverLost (502) means that the pod, its program or its node was lost after accepting the message. The
@@ -82,7 +100,7 @@ func (f Failure) Code() int {
 	switch f {
 	case QueueFull:
 		return http.StatusTooManyRequests
-	case NoReceiver:
+	case NoReceiver, QueueUnavailable:
 		return http.StatusServiceUnavailable
 	case ReceiverLost:
 		return http.StatusBadGateway

@@ -16,7 +16,11 @@ type QueuedMessages struct {
 // +kubebuilder:object:generate=false
 type QueuedMessage struct {
 	ID string `json:"id"`
-	// State is waiting, delayed, in flight or dead.
+	// DedupID is the sender's ID of the message.
+	DedupID string `json:"dedupID,omitempty"`
+	// Key is the key whose messages are delivered one at a time, in order.
+	Key string `json:"key,omitempty"`
+	// State is waiting, delayed, blocked, in flight or dead. A blocked message waits for earlier ones with its key.
 	State string `json:"state"`
 	// Pod is the only pod that may get the message; empty means any pod of the worker.
 	Pod         string      `json:"pod,omitempty"`

@@ -177,9 +177,9 @@ type WorkerStatus struct {
 	ReadyReplicas int32 `json:"readyReplicas"`
 	// DesiredReplicas is the current target number of pods.
 	DesiredReplicas int32 `json:"desiredReplicas"`
-	// Depth is the number of waiting messages, Delayed the number of messages that wait for the end of a delay, InFlight
-	// the number of messages being handled, and Dead the number of failed messages that are kept. They are at most half
-	// a second old.
+	// Depth is the number of waiting messages, Delayed the number of messages that wait for the end of a delay or for
+	// earlier messages with their key, InFlight the number of messages being handled, and Dead the number of failed
+	// messages that are kept. They are at most half a second old.
 	Depth    int32 `json:"depth"`
 	Delayed  int32 `json:"delayed,omitempty"`
 	InFlight int32 `json:"inFlight"`

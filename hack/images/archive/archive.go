@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +24,9 @@ import (
 
 var when = time.Unix(0, 0).UTC()
 
-// Compile compiles a Go package to a static program, in the module of folder dir and with more flags for go build.
-func Compile(dir, pkg string, flags ...string) ([]byte, error) {
+// Compile compiles a Go package to a static program for an architecture, in the module of folder dir and with more
+// flags for go build.
+func Compile(dir, arch, pkg string, flags ...string) ([]byte, error) {
 	out, err := os.MkdirTemp("", "coracle-image-")
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 		flags...)
 	build := exec.Command("go", append(args, pkg)...)
 	build.Dir = dir
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
 	if text, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}
@@ -94,26 +94,58 @@ func layer(files []File) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// Write writes an archive of an image with one layer. The layer is not compressed, because loading it from the same
-// disk is faster that way.
-func Write(out string, config v1.Config, files []File, names ...string) error {
-	data, err := layer(files)
+// Image is an image for one architecture (a GOARCH), with one layer.
+type Image struct {
+	Arch   string
+	Config v1.Config
+	Files  []File
+}
+
+// build does not compress the layer, because loading it from the same disk is faster that way.
+func (i Image) build() (v1.Image, error) {
+	data, err := layer(i.Files)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.AppendLayers(base, static.NewLayer(data, types.OCIUncompressedLayer))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	whole, err := image.ConfigFile()
 	if err != nil {
+		return nil, err
+	}
+	whole.Architecture, whole.OS, whole.Config, whole.Created = i.Arch, "linux", i.Config, v1.Time{Time: when}
+	return mutate.ConfigFile(image, whole)
+}
+
+// Write writes an archive of an image.
+func Write(out string, i Image, names ...string) error {
+	image, err := i.build()
+	if err != nil {
 		return err
 	}
-	whole.Architecture, whole.OS, whole.Config, whole.Created = runtime.GOARCH, "linux", config, v1.Time{Time: when}
-	if image, err = mutate.ConfigFile(image, whole); err != nil {
-		return err
+	return write(out, names, func(dir layout.Path, option layout.Option) error { return dir.AppendImage(image, option) })
+}
+
+// WriteIndex writes an archive of an image for several architectures: an index.
+func WriteIndex(out string, images []Image, names ...string) error {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, i := range images {
+		image, err := i.build()
+		if err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: i.Arch}},
+		})
 	}
+	return write(out, names, func(dir layout.Path, option layout.Option) error { return dir.AppendIndex(index, option) })
+}
+
+// write writes an archive of what add appends to its index, once for each name.
+func write(out string, names []string, add func(layout.Path, layout.Option) error) error {
 	dir, err := os.MkdirTemp("", "coracle-image-")
 	if err != nil {
 		return err
@@ -124,7 +156,7 @@ func Write(out string, config v1.Config, files []File, names ...string) error {
 		return err
 	}
 	for _, name := range names {
-		err := index.AppendImage(image, layout.WithAnnotations(map[string]string{
+		err := add(index, layout.WithAnnotations(map[string]string{
 			"io.containerd.image.name":          name,
 			"org.opencontainers.image.ref.name": name[strings.LastIndexByte(name, ':')+1:],
 		}))

@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1"
@@ -136,7 +137,7 @@ func edit(file, old, new string) error {
 }
 
 func (b *builder) program(pkg string) ([]byte, error) {
-	data, err := archive.Compile(module, pkg, "-mod=readonly", "-modfile", b.modfile())
+	data, err := archive.Compile(module, runtime.GOARCH, pkg, "-mod=readonly", "-modfile", b.modfile())
 	if err != nil {
 		return nil, fmt.Errorf("building %s: %w", pkg, err)
 	}
@@ -167,7 +168,8 @@ func image(out, ref, from, binary string, program []byte) error {
 	files := []archive.File{{Name: binary, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
 	config := v1.Config{Entrypoint: []string{"/" + binary}}
 	// The second name is the default of Coracle's kinds, so that manifests find the image without a registry.
-	return archive.Write(filepath.Join(out, name+".tar"), config, files, "ghcr.io/buildbarn/"+name+":"+tag, ref)
+	return archive.Write(filepath.Join(out, name+".tar"),
+		archive.Image{Arch: runtime.GOARCH, Config: config, Files: files}, "ghcr.io/buildbarn/"+name+":"+tag, ref)
 }
 
 type pinned struct{ Version, Dir string }

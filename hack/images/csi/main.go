@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1"
@@ -112,11 +113,13 @@ func prepare() (modfile string, err error) {
 
 // build writes the image of a program: a package of the module in folder dir, compiled with more flags for go build.
 func build(out, dir, pkg, image string, flags ...string) error {
-	program, err := archive.Compile(dir, pkg, flags...)
+	program, err := archive.Compile(dir, runtime.GOARCH, pkg, flags...)
 	if err != nil {
 		return err
 	}
 	name := path.Base(pkg)
 	files := []archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
-	return archive.Write(filepath.Join(out, name+".tar"), v1.Config{Entrypoint: []string{"/" + name}}, files, image)
+	config := v1.Config{Entrypoint: []string{"/" + name}}
+	return archive.Write(filepath.Join(out, name+".tar"),
+		archive.Image{Arch: runtime.GOARCH, Config: config, Files: files}, image)
 }

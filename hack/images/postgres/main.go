@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -105,7 +106,8 @@ func build(out string) error {
 			"LD_LIBRARY_PATH=" + strings.Join(libraries(root), ":"),
 		},
 	}
-	return archive.Write(out, config, files, "docker.io/coracle/postgres:latest", "docker.io/coracle/postgres:"+version)
+	return archive.Write(out, archive.Image{Arch: runtime.GOARCH, Config: config, Files: files},
+		"docker.io/coracle/postgres:latest", "docker.io/coracle/postgres:"+version)
 }
 
 var library = regexp.MustCompile(`^(lib|zlib)([^l]|l[^l])`)

@@ -112,7 +112,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := h.table.Load().route(r.Host, r.URL.Path)
 	switch {
 	case to == nil:
-		http.Error(w, "404 page not found", http.StatusNotFound)
+		http.Error(w, "no Ingress has a rule for this host and path", http.StatusNotFound)
 		return
 	case to.redirect && r.TLS == nil && h.https:
 		name := hostname(r.Host)

@@ -170,7 +170,7 @@ type Container struct {
 	ExitCode   int
 	Signal     int  // the signal that ended it, 0 if none
 	OOMKilled  bool // the OOM killer killed one of its processes
-	// Message says why a start failed.
+	// Message says why a start failed, or that the image is for another architecture.
 	Message    string
 	StopSignal syscall.Signal
 	// User is what the first process began as; nil before, and if the shim of an older version started it.

@@ -49,7 +49,7 @@ func (o objectVolume) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, err
 	if err != nil {
 		return out, err
 	}
-	if *p.memory -= memoryOf(files); *p.memory < 0 {
+	if *p.memory -= memoryOf(files, os.Getpagesize()); *p.memory < 0 {
 		return out, errObjects
 	}
 	if err := os.MkdirAll(filepath.Dir(v.MemoryDir), 0o750); err != nil {

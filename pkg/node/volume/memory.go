@@ -21,11 +21,11 @@ const (
 var errObjects = fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the "+
 	"node's memory", maxPodObjects>>20)
 
-// memoryOf returns the memory that files take in a tmpfs, in bytes.
-func memoryOf(files map[string]File) int64 {
+// memoryOf returns the memory that files take in a tmpfs with pages of this size, in bytes.
+func memoryOf(files map[string]File, page int) int64 {
 	sum := int64(0)
 	for _, f := range files {
-		sum += fileCost + (int64(len(f.Data))+4095)&^4095
+		sum += fileCost + int64((len(f.Data)+page-1)/page*page)
 	}
 	return sum
 }

@@ -145,3 +145,10 @@ func TestWatchesOfAPodAreBounded(t *testing.T) {
 		require.Contains(t, m.objects.entries, Reference{Namespace: "default", Name: "first"})
 	}
 }
+
+// Each file takes whole pages, which are larger than 4 KiB on some machines.
+func TestMemoryOfFiles(t *testing.T) {
+	files := map[string]File{"a": {Data: make([]byte, 1)}, "b": {Data: make([]byte, 4097)}, "empty": {}}
+	require.EqualValues(t, 3*fileCost+4096+8192, memoryOf(files, 4096))
+	require.EqualValues(t, 3*fileCost+2*65536, memoryOf(files, 65536))
+}

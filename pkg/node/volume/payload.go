@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"time"
 
@@ -98,7 +99,7 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 					"serviceAccountToken, clusterTrustBundle or podCertificate"))
 		}
 		// Checked with each source: an object that thousands of sources name is read, and kept, once for each.
-		if spent += memoryOf(part); spent > *p.memory {
+		if spent += memoryOf(part, os.Getpagesize()); spent > *p.memory {
 			return nil, refresh, errObjects
 		}
 		maps.Copy(files, part)

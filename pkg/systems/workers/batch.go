@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"mime"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,24 +17,48 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
-// sendBatch sends each non-empty line of the payload as a message, and responds with one line each, in the same order.
-func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispatch.Message) error {
-	var msgs []dispatch.Message
+// lines returns the non-empty lines of the payload as messages.
+func lines(all dispatch.Message) (msgs []dispatch.Message, err error) {
 	for line := range bytes.SplitSeq(all.Payload, []byte("\n")) {
 		if len(line) == 0 {
 			continue
 		}
 		if len(msgs) == workers.MaxBatch {
-			return apierrors.NewRequestEntityTooLargeError("a batch has at most " + strconv.Itoa(workers.MaxBatch) + " messages")
+			return nil, errLargeBatch()
 		}
 		m := all
 		m.ID, m.Payload = uuid.NewString(), bytes.Clone(line) // a message must not keep the whole batch in memory
+		if all.DedupID != "" {
+			m.DedupID = all.DedupID + "-" + strconv.Itoa(len(msgs)+1)
+			if err := checkText("id", m.DedupID, workers.MaxDedupID); err != nil {
+				return nil, err
+			}
+		}
 		msgs = append(msgs, m)
 	}
+	return msgs, nil
+}
+
+func errLargeBatch() error {
+	return apierrors.NewRequestEntityTooLargeError("a batch has at most " + strconv.Itoa(workers.MaxBatch) + " messages")
+}
+
+// sendBatch sends the messages in the payload, and responds with one line each, in the same order.
+func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispatch.Message) error {
+	split := lines
+	if t, _, err := mime.ParseMediaType(all.ContentType); err == nil && t == typeEvents {
+		split = cloudEvents
+	}
+	msgs, err := split(all)
+	if err != nil {
+		return err
+	}
 	if len(msgs) == 0 {
-		return apierrors.NewBadRequest("the batch has no messages: each line of the body is one")
+		return apierrors.NewBadRequest("the batch has no messages: each line of the body is one, or each CloudEvent of an " +
+			"array with the type " + typeEvents)
 	}
 	a, err := s.find(ctx)
 	if err != nil {
@@ -53,7 +78,10 @@ func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispat
 		}
 	}
 	for i, err := range s.dispatch.Send(a.key, a.config, msgs)() {
+		var repeated *queue.DuplicateError
 		switch {
+		case errors.As(err, &repeated):
+			out[i].ID, out[i].Duplicate, out[i].Code = repeated.ID, true, http.StatusAccepted
 		case err != nil:
 			var status *apierrors.StatusError
 			if errors.As(refused(a, err), &status) {
@@ -77,10 +105,10 @@ func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispat
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(http.StatusOK)
-	lines := json.NewEncoder(w)
-	lines.SetEscapeHTML(false)
+	results := json.NewEncoder(w)
+	results.SetEscapeHTML(false)
 	for i := range out {
-		if err := lines.Encode(&out[i]); err != nil {
+		if err := results.Encode(&out[i]); err != nil {
 			return nil //nolint:nilerr // the sender is gone
 		}
 	}

@@ -3,6 +3,7 @@ package workers
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,6 +39,8 @@ func (m *messaging) manage(_ *http.Request, on kind.Connection) (http.Handler, e
 	}), nil
 }
 
+var states = []queue.State{queue.Waiting, queue.Delayed, queue.Blocked, queue.InFlight, queue.Dead}
+
 func (s sender) managed(req *http.Request) (any, error) {
 	r, namespace, name := s.on.Target()
 	worker, ok := s.on.Read(workerKind, namespace, name).(*workers.Worker)
@@ -59,8 +62,8 @@ func (s sender) managed(req *http.Request) (any, error) {
 	switch {
 	case len(path) > 1 || id != "" && req.Method == http.MethodDelete:
 		return nil, apierrors.NewNotFound(r.GR(), name+"/queue/"+id)
-	case state != "" && state != queue.Waiting && state != queue.Delayed && state != queue.InFlight && state != queue.Dead:
-		return nil, apierrors.NewBadRequest("state must be waiting, delayed, in flight or dead")
+	case state != "" && !slices.Contains(states, state):
+		return nil, apierrors.NewBadRequest("state must be waiting, delayed, blocked, in flight or dead")
 	case req.Method == http.MethodDelete && state != "" && state != queue.Dead:
 		return nil, apierrors.NewBadRequest("only messages of the state dead, or of all states, can be purged")
 	case req.Method == http.MethodDelete:
@@ -120,7 +123,8 @@ func queued(m queue.Message) workers.QueuedMessage {
 		due = &metav1.Time{Time: m.Due}
 	}
 	return workers.QueuedMessage{
-		ID: m.ID, State: string(m.State), Pod: m.Target, Attempts: m.Attempts, Size: m.Size, ContentType: m.ContentType,
+		ID: m.ID, DedupID: m.DedupID, Key: m.OrderKey, State: string(m.State), Pod: m.Target, Attempts: m.Attempts,
+		Size: m.Size, ContentType: m.ContentType,
 		Arrived: metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Due: due, Error: m.Error,
 		DeadLetter: m.DeadLetter, Payload: m.Payload,
 	}

@@ -60,7 +60,7 @@ func refused(a address, err error) error {
 	case errors.Is(err, queue.ErrFull):
 		text = fmt.Sprintf("queue %s is full: it has at most %d messages and 64 MiB", a.key, a.config.Limit)
 	case errors.Is(err, queue.ErrClosed), errors.Is(err, queue.ErrUnavailable):
-		f = workers.NoReceiver
+		f = workers.QueueUnavailable
 	case errors.Is(err, queue.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(text)
 	}
@@ -121,6 +121,15 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if err := schedule(&m.Message, req.URL.Query(), time.Now()); err != nil {
 		return err
 	}
+	if m.DedupID, err = dedupIDOf(req, wait); err != nil {
+		return err
+	}
+	if m.OrderKey, err = orderKeyOf(req); err != nil {
+		return err
+	}
+	if m.OrderKey != "" && !m.Due.IsZero() {
+		return apierrors.NewBadRequest("a delayed message would hold up the later ones with its key: leave out key or delay")
+	}
 	if batch {
 		return s.sendBatch(req.Context(), w, m)
 	}
@@ -145,7 +154,15 @@ func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.M
 		got = make(chan dispatch.Outcome, 1)
 		m.Done = func(o dispatch.Outcome) { got <- o }
 	}
-	if err := s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]; err != nil {
+	err = s.dispatch.Send(a.key, a.config, []dispatch.Message{m})()[0]
+	var repeated *queue.DuplicateError
+	if errors.As(err, &repeated) {
+		h.Set(workers.HeaderID, repeated.ID)
+		h.Set(workers.HeaderDuplicate, "true")
+		w.WriteHeader(http.StatusAccepted)
+		return nil
+	}
+	if err != nil {
 		return refused(a, err)
 	}
 	if got == nil {

@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
@@ -214,7 +215,8 @@ func (c *messageStream) message(h *frame.Head, size int) bool {
 		}
 	}
 	c.open.Add(1)
-	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, wait: h.Kind == frame.Request}
+	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, dedupID: h.DedupID,
+		orderKey: h.OrderKey, wait: h.Kind == frame.Request}
 	c.mu.Lock()
 	c.pending[m.id] = m
 	c.mu.Unlock()
@@ -255,6 +257,16 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 		return apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
 	case wait == 0:
 		wait = defaultWait
+	}
+	if m.dedupID != "" {
+		if err := checkDedupID(m.dedupID, m.wait); err != nil {
+			return err
+		}
+	}
+	if m.orderKey != "" {
+		if err := checkText("key", m.orderKey, workers.MaxOrderKey); err != nil {
+			return err
+		}
 	}
 	if m.contentType == "" {
 		m.contentType = "application/octet-stream"

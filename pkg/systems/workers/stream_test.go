@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -143,6 +144,7 @@ func (c *streaming) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	var status *apierrors.StatusError
 	if errors.As(err, &status) {
 		w.WriteHeader(int(status.ErrStatus.Code))
+		_, _ = io.WriteString(w, status.ErrStatus.Message)
 	}
 }
 

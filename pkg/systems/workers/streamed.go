@@ -2,6 +2,7 @@ package workers
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,10 +20,10 @@ const receiversFor = 100 * time.Millisecond
 type streamMessage struct {
 	of *messageStream
 	// The sender has chosen id, messageID identifies the message in its queue.
-	id, messageID, contentType, trace string
-	wait                              bool // the sender waits for the reply
-	deadline                          time.Time
-	payload                           []byte
+	id, messageID, contentType, trace, dedupID, orderKey string
+	wait                                                 bool // the sender waits for the reply
+	deadline                                             time.Time
+	payload                                              []byte
 
 	// The stream's lock guards the following fields.
 	held   int       // bytes that count against the sender's flow
@@ -53,7 +54,8 @@ func (c *messageStream) deliver() {
 	for i, m := range list {
 		m.messageID, m.key, m.queued = uuid.NewString(), c.to.key, true
 		msgs[i].Message = queue.Message{
-			ID: m.messageID, ContentType: m.contentType, Trace: m.trace, Payload: m.payload, Target: c.to.pod,
+			ID: m.messageID, DedupID: m.dedupID, OrderKey: m.orderKey, ContentType: m.contentType, Trace: m.trace,
+			Payload: m.payload, Target: c.to.pod,
 		}
 		if m.wait {
 			msgs[i].Deadline, msgs[i].Done = m.deadline, m.done
@@ -71,7 +73,10 @@ func (c *messageStream) deliver() {
 // accepted answers messages that were not accepted, or whose senders wait for no more.
 func (c *messageStream) accepted(list []*streamMessage, to address, errs []error) {
 	for i, err := range errs {
+		var repeated *queue.DuplicateError
 		switch m := list[i]; {
+		case errors.As(err, &repeated):
+			m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Repeated}, payload: []byte(repeated.ID)})
 		case err != nil:
 			m.fail(refused(to, err))
 		case m.wait:

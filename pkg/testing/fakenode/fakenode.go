@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/base/count"
 )
 
 // Label is a label of fake nodes and their leases. Its value is the prefix of their names followed by "0".
@@ -141,7 +143,8 @@ func (n *Nodes) Run(ctx context.Context) error {
 	began := time.Now()
 	err := n.register(ctx)
 	if err == nil {
-		n.Progress(fmt.Sprintf("%d nodes registered after %s.", n.Count, time.Since(began).Round(10*time.Millisecond)))
+		n.Progress(fmt.Sprintf("%s registered after %s. An interrupt (Ctrl-C) deletes them.",
+			count.Of(n.Count, "node"), time.Since(began).Round(10*time.Millisecond)))
 		n.play(ctx)
 	}
 	if ctx.Err() != nil {

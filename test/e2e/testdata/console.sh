@@ -109,6 +109,12 @@ coracle secrets-encrypt status
 coracle secrets-encrypt rotate-keys
 [ "$(coracle ctl get secret old -o 'jsonpath={.data.a}')" = Yg== ]
 
+step messages in order
+sed 's/name: reverse/name: orders/' "$root/manifests/examples/workers/shell.yaml" | coracle ctl apply -f -
+coracle send service/orders '{"order": 17, "status": "paid"}' --key order-17
+coracle send service/orders '{"order": 17, "status": "shipped"}' --key order-17
+coracle ctl delete worker orders
+
 step REST
 coracle stop
 mkdir -p /etc/coracle

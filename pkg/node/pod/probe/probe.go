@@ -38,6 +38,12 @@ type Target struct {
 	Event func(kind, reason, message string)
 }
 
+func (t *Target) warn(reason, message string) {
+	if t.Event != nil {
+		t.Event(corev1.EventTypeWarning, reason, message)
+	}
+}
+
 // Result is the result of a container's probes.
 type Result struct {
 	Started, Ready bool
@@ -244,10 +250,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 			continue
 		}
 		if errors.As(err, new(errored)) {
-			if w.target.Event != nil {
-				w.target.Event(corev1.EventTypeWarning, "Unhealthy",
-					kind+" probe errored and resulted in unknown state: "+err.Error())
-			}
+			w.target.warn("Unhealthy", kind+" probe errored and resulted in unknown state: "+err.Error())
 			timer.Reset(max(period-time.Since(began), 0))
 			continue
 		}
@@ -264,8 +267,8 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 		}
 		if first = nil; err == nil {
 			good, bad = good+1, 0
-			if warning != "" && w.target.Event != nil {
-				w.target.Event(corev1.EventTypeWarning, "ProbeWarning", kind+" probe warning: "+warning)
+			if warning != "" {
+				w.target.warn("ProbeWarning", kind+" probe warning: "+warning)
 			}
 			if good >= int(max(p.SuccessThreshold, 1)) {
 				report(true)
@@ -275,9 +278,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 			}
 		} else {
 			good, bad = 0, bad+1
-			if w.target.Event != nil {
-				w.target.Event(corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+err.Error())
-			}
+			w.target.warn("Unhealthy", kind+" probe failed: "+err.Error())
 			if bad >= int(max(p.FailureThreshold, 1)) {
 				report(false)
 				if kind != "Readiness" {

@@ -149,8 +149,11 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 			})
 		}
 		children, err := h.Handle(ctx, desc)
-		if err != nil || !manifest {
-			return children, err
+		if err != nil {
+			return nil, otherPlatforms(ctx, g.store, desc, err)
+		}
+		if !manifest {
+			return children, nil
 		}
 		data, err := content.ReadBlob(ctx, g.store, desc)
 		if err != nil {

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type record struct {
 	Spec       runtime.Spec
 	ImageID    string
 	Chain      string // chain ID of the image's layers
+	Foreign    string `json:",omitempty"` // the image's platform, if it is not this machine's
 	StopSignal syscall.Signal
 	CreatedAt  time.Time
 }
@@ -58,20 +60,27 @@ func (c *container) public() runtime.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
-	var user *runtime.User
-	if u := s.User; u != nil {
-		user = &runtime.User{UID: int64(u.UID), GID: int64(u.GID)}
-		for _, g := range u.Groups {
-			user.Groups = append(user.Groups, int64(g))
-		}
+	if s.State == string(runtime.Exited) {
+		s.Message = cmp.Or(s.Message, c.explainExit(s.ExitCode))
 	}
 	return runtime.Container{
 		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID,
 		LogPath: c.Spec.LogPath,
 		State:   runtime.State(s.State), PID: s.PID, CreatedAt: c.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
 		ExitCode: s.ExitCode, Signal: s.Signal, OOMKilled: s.OOMKilled, Message: s.Message, StopSignal: c.StopSignal,
-		User: user,
+		User: userOf(s.User),
 	}
+}
+
+func userOf(u *shim.User) *runtime.User {
+	if u == nil {
+		return nil
+	}
+	out := &runtime.User{UID: int64(u.UID), GID: int64(u.GID)}
+	for _, g := range u.Groups {
+		out.Groups = append(out.Groups, int64(g))
+	}
+	return out
 }
 
 func rank(state string) int {
@@ -118,8 +127,10 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		return err
 	}
 	c := &container{
-		record: record{Spec: s, ImageID: img.ID, Chain: img.chain, StopSignal: syscall.SIGTERM, CreatedAt: time.Now()},
-		dir:    r.dir(s.ID),
+		record: record{
+			Spec: s, ImageID: img.ID, Chain: img.chain, Foreign: img.foreign, StopSignal: syscall.SIGTERM, CreatedAt: time.Now(),
+		},
+		dir: r.dir(s.ID),
 	}
 	c.status = shim.Status{ID: s.ID, State: string(runtime.Created)}
 	for _, name := range []string{img.config.StopSignal, s.StopSignal} {

@@ -12,13 +12,13 @@ package containerd
 import (
 	"context"
 	"crypto/sha256"
-	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"sync"
 	"time"
 
@@ -34,11 +34,6 @@ import (
 
 // Namespace is Coracle's default namespace in containerd.
 const Namespace = "coracle"
-
-// assets contains the compressed coracle-shim (zstd, RFC 8878), if it was built.
-//
-//go:embed all:assets
-var assets embed.FS
 
 // Config of a Runtime.
 type Config struct {
@@ -157,7 +152,7 @@ func New(c Config) (*Runtime, error) {
 
 // installShim unpacks the embedded shim to a file named after its digest, which keeps binaries of running shims.
 func installShim(dir string) (string, error) {
-	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
+	packed, err := fs.ReadFile(assets, "assets/"+goruntime.GOARCH+"/coracle-shim.zst")
 	if err != nil {
 		return "", errors.New("coracle was built without the shim: run make build")
 	}

@@ -22,8 +22,9 @@ import (
 
 type image struct {
 	runtime.Image
-	config v1.ImageConfig
-	chain  string // chain ID of its layers; empty if it has none
+	config  v1.ImageConfig
+	chain   string // chain ID of its layers; empty if it has none
+	foreign string // its platform, if it is not this machine's
 }
 
 // reload rebuilds the index from containerd's image store. It skips images with missing content.
@@ -87,7 +88,7 @@ func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, erro
 	store := blobs{Store: i.runtime.engine.ContentStore(), strict: true}
 	manifest, err := imagestore.Manifest(ctx, store, entry.Target, platforms.Default())
 	if err != nil {
-		return nil, err
+		return nil, otherPlatforms(ctx, store, entry.Target, err)
 	}
 	if err := checkManifest(&manifest, math.MaxInt64); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, erro
 	if config.Config, err = kept(config.Config); err != nil {
 		return nil, err
 	}
-	img := &image{config: config.Config}
+	img := &image{config: config.Config, foreign: foreign(config.Platform)}
 	img.ID, img.Size = manifest.Config.Digest.String(), manifest.Config.Size
 	for _, layer := range manifest.Layers {
 		img.Size += layer.Size

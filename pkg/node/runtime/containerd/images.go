@@ -173,6 +173,13 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 	if err := i.reload(ctx); err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(loaded, func(entry imagestore.Image) bool {
+		return imagestore.IsIndexType(entry.Target.MediaType)
+	}) {
+		if err := i.collect(ctx); err != nil { // the images for other platforms
+			return nil, err
+		}
+	}
 	found := map[string]runtime.Image{}
 	for _, entry := range loaded {
 		img, err := i.Get(ctx, entry.Name)

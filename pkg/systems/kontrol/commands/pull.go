@@ -63,7 +63,8 @@ func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "in the cluster, run: coracle agent kontrol --hub %s --token-file %s   (until %s)\n",
+	_, err := fmt.Fprintf(out, "Copy %[2]s to the cluster, and run this there (the token is valid until %[3]s):\n\n"+
+		"  coracle agent kontrol --hub %[1]s --token-file %[2]s\n\n",
 		hub.Host, file, request.Status.ExpirationTimestamp.Format(time.DateOnly))
 	return err
 }

@@ -136,10 +136,35 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions, t command.
 		b.Spec.ClusterName, b.Spec.ClusterSelector = "", s
 	}
 	if now := clustersOf(b); b.ResourceVersion != "" && now != was {
+		if err := c.someCluster(ctx, b); err != nil {
+			return nil, fmt.Errorf("%w: the objects of bundle %s would be deleted from %s; `coracle kontrol clusters` lists "+
+				"the clusters and their labels", err, b.Name, was)
+		}
 		fmt.Fprintf(t.Err, "bundle %s changes its clusters from %s to %s: its objects are deleted from clusters that it "+
 			"leaves\n", b.Name, was, now)
 	}
 	return b, nil
+}
+
+// someCluster returns an error if a Bundle is for no cluster that exists, as after a mistyped name.
+func (c *cluster) someCluster(ctx context.Context, b *kontrol.Bundle) error {
+	if name := b.Spec.ClusterName; name != "" {
+		err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, &kontrol.Cluster{})
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("there is no cluster %s", name)
+		}
+		return err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.ClusterSelector)
+	if err != nil {
+		return err
+	}
+	var list kontrol.ClusterList
+	err = c.Client.List(ctx, &list, ctrl.MatchingLabelsSelector{Selector: selector}, ctrl.Limit(1))
+	if err == nil && len(list.Items) == 0 {
+		err = fmt.Errorf("no cluster has the labels %s", selector)
+	}
+	return err
 }
 
 // pushArtifact pushes the files to the registry, and sets their digest as the Bundle's source.

@@ -28,7 +28,7 @@ const shopConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, na
 // TestKontrolPush makes a Bundle from a directory, inline or through a registry. A dry run prints the changes
 // without applying them.
 func TestKontrolPush(t *testing.T) {
-	c := kontrolCluster(t, nil)
+	c := kontrolCluster(t, nil, edge())
 	dir := filepath.Join(t.TempDir(), "Shop")
 	writeFile(t, dir, "a/prices.yaml", shopConfig)
 	push := func(o PushOptions) (string, string, int) {
@@ -52,9 +52,18 @@ func TestKontrolPush(t *testing.T) {
 	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels)
 	require.Contains(t, b.Spec.Source.Inline, "# a/prices.yaml\n")
 
-	_, text, _ = push(PushOptions{Cluster: "typo", DryRun: true})
+	for o, want := range map[PushOptions]string{
+		{Cluster: "typo"}: "there is no cluster typo: the objects of bundle shop would be deleted from those with labels " +
+			"env=prod; `coracle kontrol clusters` lists",
+		{Selector: "enf=prod"}: "no cluster has the labels enf=prod: the objects of bundle shop would be deleted",
+	} {
+		_, text, code = push(o)
+		require.NotZero(t, code)
+		require.Contains(t, text, want)
+	}
+	_, text, _ = push(PushOptions{Cluster: "edge", DryRun: true})
 	require.Contains(t, text,
-		"from those with labels env=prod to typo: its objects are deleted from clusters that it leaves")
+		"from those with labels env=prod to edge: its objects are deleted from clusters that it leaves")
 	_, text, _ = push(PushOptions{Selector: "env=prod", DryRun: true})
 	require.NotContains(t, text, "are deleted")
 

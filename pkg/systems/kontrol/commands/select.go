@@ -180,6 +180,10 @@ func (c *cluster) Resources(ctx context.Context, o KontrolOptions, t command.Ter
 		out.APIVersion, out.Kind = kontrol.GroupVersion.String(), "ResourceList"
 		return command.PrintAs(t.Out, o.Output, out)
 	}
+	if len(list) == 0 && o.Cluster != "" {
+		_, err := fmt.Fprintf(t.Err, "No resources on cluster %s; `coracle kontrol clusters` lists clusters.\n", o.Cluster)
+		return err
+	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(t.Err,
 			"No resources. Make one with kubectl apply, or take over an object: coracle kontrol adopt configmap/NAME "+

@@ -118,7 +118,7 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 		return nil, errors.New("--parallelism is for arrays: add --array SIZE")
 	}
 	if o.TimeZone != "" && o.Schedule == "" {
-		return nil, errors.New("--time-zone is for schedules: add --schedule")
+		return nil, errors.New("--time-zone is for schedules: leave it out, or add --schedule")
 	}
 	if o.Template && o.Schedule != "" {
 		return nil, errors.New("a schedule is a template as well: leave out --template")

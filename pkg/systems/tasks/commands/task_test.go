@@ -84,7 +84,7 @@ func TestRunOptionsSayWhatIsWrong(t *testing.T) {
 		`--memory "much" is not a quantity`:                                 {Memory: "much"},
 		`--timeout 1ms is shorter than a second`:                            {Timeout: time.Millisecond},
 		`--stop-timeout 1ms is shorter than a second`:                       {StopTimeout: time.Millisecond},
-		`--time-zone is for schedules: add --schedule`:                      {TimeZone: "UTC"},
+		`--time-zone is for schedules: leave it out, or add`:                {TimeZone: "UTC"},
 		`--parallelism is for arrays: add --array SIZE`:                     {Parallelism: 3},
 		`the name of a task with --idempotency-key is derived from the key`: {Name: "a", Key: "k"},
 	} {

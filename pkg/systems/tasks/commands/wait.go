@@ -281,8 +281,8 @@ func took(s tasks.TaskStatus) time.Duration {
 
 // interrupted asks whether to cancel the task, if t is a terminal.
 func (c cluster) interrupted(name string, t command.Terminal) error {
-	left := failed(name, "interrupted; the task continues: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
-		interruptedCode)
+	left := &command.Exit{Code: interruptedCode, Err: fmt.Errorf("interrupted; task %[1]s continues: see `coracle logs "+
+		"-f %[1]s` and `coracle cancel %[1]s`", name)}
 	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
 		return left
 	}

@@ -5,6 +5,7 @@ package commands
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -41,9 +42,16 @@ func (k commands) send() *cobra.Command {
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().DurationVar(&o.Delay, "delay", 0, "how long the message waits at least, up to 24h")
 	cmd.Flags().DurationVar(&o.Expire, "expire", 0, "how long the message waits at most, up to 24h (default queueSeconds)")
+	cmd.Flags().StringVar(&o.ID, "id", "", "your ID of the message: a repetition within five minutes is not queued again")
+	cmd.Flags().StringVar(&o.Key, "key", "", "key whose messages are handled one at a time, in order")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "",
 		"media type of the message (default application/json if it is JSON, else text/plain)")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
+		for _, name := range []string{"id", "key"} {
+			if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+				return fmt.Errorf("--%s is empty: leave it out, or give one", name)
+			}
+		}
 		o.Target = args[0]
 		if len(args) == 2 {
 			o.Payload = args[1]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -20,7 +21,9 @@ const linesAhead = 1024
 
 type line struct {
 	outcome chan error // has a buffer of one
-	reply   []byte
+	// The outcome.
+	reply     []byte
+	duplicate bool
 }
 
 // sendLines sends each non-empty line as a message on one connection, as it is read, and prints the replies or IDs in
@@ -80,12 +83,15 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 		if o.Timeout > 0 {
 			of, end = context.WithTimeout(ctx, o.Timeout)
 		}
-		_, err := s.Start(of, sender.Message{Payload: lines.Bytes(), ContentType: contentType}, o.Wait,
-			func(r sender.Reply, err error) {
-				end()
-				l.reply = r.Payload
-				l.outcome <- err
-			})
+		m := sender.Message{Payload: lines.Bytes(), ContentType: contentType, Key: o.Key}
+		if o.ID != "" {
+			m.ID = o.ID + "-" + strconv.Itoa(n)
+		}
+		_, err := s.Start(of, m, o.Wait, func(r sender.Reply, err error) {
+			end()
+			l.reply, l.duplicate = r.Payload, r.Duplicate
+			l.outcome <- err
+		})
 		if err != nil {
 			end()
 			return fmt.Errorf("line %d was not sent: %w", n, err)
@@ -106,7 +112,7 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 // fails.
 func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 	w := bufio.NewWriter(out)
-	all, good := 0, 0
+	all, good, duplicates := 0, 0, 0
 	var failed error
 	for l := range sent {
 		all++
@@ -119,6 +125,9 @@ func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 		case err != nil:
 			_, _ = fmt.Fprintf(progress, "line %d: %v\n", all, err)
 			continue
+		}
+		if l.duplicate {
+			duplicates++
 		}
 		if good++; failed == nil {
 			if _, failed = fmt.Fprintf(w, "%s\n", strings.TrimSuffix(string(l.reply), "\n")); failed != nil {
@@ -135,7 +144,11 @@ func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 	if good < all {
 		return fmt.Errorf("%d of %d messages failed", all-good, all)
 	}
-	_, err := fmt.Fprintf(progress, "%d messages accepted\n", good)
+	before := ""
+	if duplicates > 0 {
+		before = fmt.Sprintf(", %d of them before", duplicates)
+	}
+	_, err := fmt.Fprintf(progress, "%d messages accepted%s\n", good, before)
 	return err
 }
 

@@ -46,7 +46,7 @@ func (k commands) queue() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, 'in flight' or dead; purge: only dead messages")
+	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, blocked, 'in flight' or dead; purge: only dead")
 	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "json or yaml instead of a table")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
 		names, err := k.Names(args[:1], "worker")
@@ -137,9 +137,12 @@ func printMessage(out io.Writer, m *workers.QueuedMessage) error {
 		"Arrived:      " + command.Stamp(&m.Arrived), "Expires:      " + command.Stamp(&m.Expires),
 		"Content type: " + printable(m.ContentType),
 	}
-	for i, text := range []string{m.Pod, m.Error, m.DeadLetter} {
-		if text != "" {
-			lines = append(lines, []string{"Pod:          ", "Error:        ", "Dead letter:  "}[i]+printable(text))
+	for _, l := range []struct{ name, text string }{
+		{"Sender's ID:  ", m.DedupID}, {"Key:          ", m.Key}, {"Pod:          ", m.Pod}, {"Error:        ", m.Error},
+		{"Dead letter:  ", m.DeadLetter},
+	} {
+		if l.text != "" {
+			lines = append(lines, l.name+printable(l.text))
 		}
 	}
 	_, err := fmt.Fprintf(out, "%s\n\n%s\n", strings.Join(lines, "\n"), m.Payload)

@@ -30,6 +30,10 @@ type SendOptions struct {
 	Timeout time.Duration
 	// Delay is how long the message waits at least, Expire how long at most. They do not go with Batch.
 	Delay, Expire time.Duration
+	// ID is the sender's ID of the message. With Batch the messages get it with their number, from 1, after a hyphen.
+	ID string
+	// Key is the key whose messages are handled one at a time, in order.
+	Key string
 	// Batch sends each line as a message, all on one connection.
 	Batch bool
 }
@@ -103,7 +107,9 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		}
 		return err
 	case http.StatusAccepted:
-		_, err = fmt.Fprintf(progress, "message %s accepted\n", res.Header.Get(workers.HeaderID))
+		how := map[bool]string{false: "accepted", true: "was accepted before with this id"}
+		repeated := res.Header.Get(workers.HeaderDuplicate) != ""
+		_, err = fmt.Fprintf(progress, "message %s %s\n", res.Header.Get(workers.HeaderID), how[repeated])
 		return err
 	}
 	var s metav1.Status
@@ -117,6 +123,11 @@ func (o SendOptions) query() url.Values {
 	q := url.Values{}
 	if o.Wait {
 		q.Set("wait", "true")
+	}
+	for name, text := range map[string]string{"id": o.ID, "key": o.Key} {
+		if text != "" {
+			q.Set(name, text)
+		}
 	}
 	for name, d := range map[string]time.Duration{"timeout": o.Timeout, "delay": o.Delay, "expire": o.Expire} {
 		if d != 0 {

@@ -9,6 +9,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -166,7 +167,7 @@ func (d *Dispatcher) forget(s *state) {
 }
 
 // Send queues messages in order. The returned function blocks until messages are on disk that must be there, and
-// returns an error for each message, nil if the queue has accepted it. It must be called once. config is for a queue
+// returns an error for each message, as Queues.Append does. It must be called once. config is for a queue
 // that this server has not seen yet. Messages with Done are not kept on disk: their senders wait.
 func (d *Dispatcher) Send(k queue.Key, config *workers.Queue, list []Message) (accepted func() []error) {
 	s := d.state(k)
@@ -206,11 +207,16 @@ func (s *state) accepted(list []Message, errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, err := range errs {
-		if err == nil {
+		var duplicate *queue.DuplicateError
+		switch {
+		case err == nil:
 			s.counts.accepted++
 			continue
+		case errors.As(err, &duplicate):
+			s.counts.duplicate++
+		default:
+			s.counts.refused++
 		}
-		s.counts.refused++
 		if w := s.waits[list[i].ID]; w != nil {
 			if w.gone { // its deadline passed meanwhile, and the sender has an outcome
 				errs[i] = nil

@@ -223,6 +223,118 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// TestKeys checks that the messages with a key are handled one at a time and in order by several pods, that later ones
+// wait for another attempt and for a sender that waits, and that a dead message releases its key.
+func TestKeys(t *testing.T) {
+	run(t, func(c *cluster) {
+		w := c.worker("w", atLeastOnce)
+		for _, pod := range []string{"a", "b", "c"} {
+			c.ready(pod)
+		}
+		send := func(ids ...string) {
+			list := make([]Message, len(ids))
+			for i, id := range ids {
+				list[i].Message = queue.Message{ID: id, OrderKey: id[:1]}
+			}
+			for _, err := range c.Send(key, workers.QueueOf(w), list)() {
+				require.NoError(t, err)
+			}
+		}
+		next := func(ids ...string) map[string]*workers.Delivery {
+			list, _ := c.take()
+			got := map[string]*workers.Delivery{}
+			for _, d := range list {
+				got[d.ID] = d
+			}
+			require.Len(t, got, len(ids))
+			for _, id := range ids {
+				require.Contains(t, got, id)
+			}
+			return got
+		}
+		send("x1", "x2", "y1", "x3", "y2")
+		time.Sleep(time.Second)
+		require.Contains(t, c.patched(), `{"status":{"delayed":3,"inFlight":2}}`, "blocked messages start no pods")
+		got := next("x1", "y1")
+		got["y1"].Done(handled)
+		x := got["x1"]
+		got = next("y2")
+		for range 2 {
+			x.Done(bad)
+			next()
+			time.Sleep(time.Second)
+			x = next("x1")["x1"]
+		}
+		x.Done(bad)
+		x = next("x2")["x2"] // x1 is dead
+		require.Equal(t, 1, c.queues.Depth(key).Dead)
+		x.Done(handled)
+		x = next("x3")["x3"]
+
+		out := make(chan Outcome, 1)
+		require.NoError(t, c.Send(key, workers.QueueOf(w), []Message{{
+			Message:  queue.Message{ID: "x4", OrderKey: "x"},
+			Deadline: time.Now().Add(time.Minute), Done: func(o Outcome) { out <- o },
+		}})()[0])
+		send("x5")
+		next()
+		x.Done(handled)
+		x = next("x4")["x4"]
+		next()
+		x.Done(handled)
+		require.Empty(t, (<-out).Failure)
+		x = next("x5")["x5"]
+		x.Done(handled)
+		got["y2"].Done(handled)
+		next()
+	})
+}
+
+// TestRememberedDeadLetters checks that remembered DedupIDs do not hold up dead letters: each gets to its worker, also
+// when it returns to the queue that remembers it.
+func TestRememberedDeadLetters(t *testing.T) {
+	run(t, func(c *cluster) {
+		to := func(name, next string) {
+			c.worker(name, func(s *workers.WorkerSpec) {
+				s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, MaxAttempts: 1, DeadLetter: next}
+			})
+		}
+		to("w", "failed")
+		to("failed", "w")
+		c.ready("a")
+		send := func(k queue.Key, id string) error {
+			w := c.workers[types.NamespacedName{Namespace: k.Namespace, Name: k.Worker}]
+			m := Message{Message: queue.Message{ID: id, DedupID: "order", Payload: []byte("text")}}
+			return c.Send(k, workers.QueueOf(w), []Message{m})()[0]
+		}
+		failed := queue.Key{Namespace: "ns", Worker: "failed"}
+		require.NoError(t, send(failed, "0"))
+		require.NoError(t, send(key, "1"))
+		c.takes("1@a#1")[0].Done(bad)
+		c.takes()
+		require.Zero(t, c.queues.Depth(key))
+		require.Equal(t, 2, c.queues.Depth(failed).Waiting)
+		require.Equal(t, &queue.DuplicateError{ID: "1"}, send(key, "2"))
+		require.EqualValues(t, 1, c.state(key).counts.duplicate)
+
+		m, ok := c.queues.Claim(failed, "b")
+		require.True(t, ok)
+		require.Equal(t, "0", m.ID)
+		c.queues.Acknowledge(failed, "0")
+		m, ok = c.queues.Claim(failed, "b")
+		require.True(t, ok)
+		c.queues.Return(failed, m.ID, queue.Result{Dead: true, Error: "bad"})
+		c.state(failed).forward()
+		c.takes("1@a#1")[0].Done(handled)
+		c.takes()
+		require.Equal(t, &queue.DuplicateError{ID: "1"}, send(key, "3"))
+		time.Sleep(queue.Window)
+		require.NoError(t, send(key, "4"))
+		c.takes("4@a#1")[0].Done(handled)
+		c.takes()
+	})
+}
+
 func TestDeadLetters(t *testing.T) {
 	run(t, func(c *cluster) {
 		c.worker("w", func(s *workers.WorkerSpec) {

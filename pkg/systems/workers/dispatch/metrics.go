@@ -66,6 +66,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		count(desc("succeeded_total", "Messages that programs have handled."), n.succeeded)
 		count(desc("failed_total", "Messages that ended without success, dead ones included."), n.failed)
 		count(desc("refused_total", "Messages that queues refused."), n.refused)
+		count(desc("duplicate_total", "Messages that queues took for a repetition of an earlier one."), n.duplicate)
 		count(desc("dead_lettered_total", "Messages sent to dead-letter workers."), n.deadLettered)
 		count(desc("dropped_total", "Messages without a waiting sender that were dropped."), n.dropped)
 	}
@@ -80,4 +81,5 @@ func (c *counts) add(o counts) {
 	c.refused += o.refused
 	c.deadLettered += o.deadLettered
 	c.dropped += o.dropped
+	c.duplicate += o.duplicate
 }

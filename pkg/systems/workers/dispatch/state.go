@@ -70,7 +70,7 @@ type wait struct {
 }
 
 type counts struct {
-	accepted, delivered, redelivered, succeeded, failed, refused, deadLettered, dropped uint64
+	accepted, delivered, redelivered, succeeded, failed, refused, deadLettered, dropped, duplicate uint64
 }
 
 func newState(d *Dispatcher, k queue.Key) *state {
@@ -121,6 +121,7 @@ func (s *state) abandon(id string, o Outcome) {
 		o.Pod, o.Attempts = f.pod.name, f.m.Attempts
 	} else if s.d.c.Queues.Withdraw(s.key, id) {
 		delete(s.waits, id)
+		s.kickLocked() // the next message with its key need not wait for it any more
 	} else {
 		w.gone = true // it is being queued or claimed
 	}

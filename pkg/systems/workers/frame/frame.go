@@ -3,8 +3,8 @@
 //	length of head (4 bytes) length of payload (4) head payload
 //
 // A head has a kind (1 byte); ID, content type, trace, dead letter and error type (each a uvarint length and the
-// text); attempt (uvarint); and deadline (uvarint, in milliseconds). Its invariant: Read allocates no memory for a
-// length over the limit.
+// text); attempt (uvarint); deadline (uvarint, in milliseconds); and, unless both are empty, the sender's ID and the
+// key, which former versions ignore. Its invariant: Read allocates no memory for a length over the limit.
 //
 // A program that handles messages connects to the node's agent, see Protocol. A sender connects to the API server, see
 // SendProtocol.
@@ -60,6 +60,8 @@ const (
 	// there.
 	Note     Kind = 'n'
 	Accepted Kind = 'a'
+	// Repeated answers a Note with a DedupID that an earlier message had, whose ID is the payload.
+	Repeated Kind = 'd'
 	// Cancel means that the sender no longer waits for the reply to a Request, which is answered nevertheless.
 	Cancel Kind = 'c'
 )
@@ -71,6 +73,10 @@ type Head struct {
 	Attempt                                       int32
 	// Deadline is in milliseconds: since 1970 in a Message, from now on in a Request.
 	Deadline int64
+	// DedupID is the sender's ID of a Note.
+	DedupID string
+	// OrderKey is the key of a Request or Note.
+	OrderKey string
 }
 
 // ErrMalformed means that the input is not a frame.
@@ -78,7 +84,7 @@ var ErrMalformed = errors.New("malformed frame")
 
 // Write writes a frame. It does not flush w.
 func Write(w *bufio.Writer, h *Head, payload []byte) error {
-	size := 1 + 7*binary.MaxVarintLen64
+	size := 1 + 9*binary.MaxVarintLen64 + len(h.DedupID) + len(h.OrderKey)
 	for _, s := range h.texts() {
 		size += len(*s)
 	}
@@ -92,6 +98,10 @@ func Write(w *bufio.Writer, h *Head, payload []byte) error {
 	}
 	b = binary.AppendUvarint(b, uint64(h.Attempt))
 	b = binary.AppendUvarint(b, uint64(h.Deadline))
+	if h.DedupID != "" || h.OrderKey != "" {
+		b = append(binary.AppendUvarint(b, uint64(len(h.DedupID))), h.DedupID...)
+		b = append(binary.AppendUvarint(b, uint64(len(h.OrderKey))), h.OrderKey...)
+	}
 	binary.BigEndian.PutUint32(b, uint32(len(b)-8))
 	binary.BigEndian.PutUint32(b[4:], uint32(len(payload)))
 	if _, err := w.Write(b); err != nil {
@@ -132,14 +142,21 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 		b = b[used:]
 		return v
 	}
-	for _, s := range h.texts() {
+	text := func(s *string) {
 		n := number()
 		if n > uint64(len(b)) {
-			return h, 0, ErrMalformed
+			n, err = 0, ErrMalformed
 		}
 		*s, b = string(b[:n]), b[n:]
 	}
+	for _, s := range h.texts() {
+		text(s)
+	}
 	h.Attempt, h.Deadline = int32(number()), int64(number())
+	if len(b) > 0 {
+		text(&h.DedupID)
+		text(&h.OrderKey)
+	}
 	return h, size, err
 }
 

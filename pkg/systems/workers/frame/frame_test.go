@@ -18,7 +18,8 @@ func TestRoundTrip(t *testing.T) {
 			Kind: Kind(rapid.Byte().Draw(t, "kind")), ID: text.Draw(t, "id"), ContentType: text.Draw(t, "type"),
 			Trace:      text.Draw(t, "trace"),
 			DeadLetter: text.Draw(t, "dead"), ErrorType: text.Draw(t, "error"), Attempt: rapid.Int32Min(0).Draw(t, "attempt"),
-			Deadline: rapid.Int64Min(0).Draw(t, "deadline"),
+			Deadline: rapid.Int64Min(0).Draw(t, "deadline"), DedupID: text.Draw(t, "dedup"),
+			OrderKey: text.Draw(t, "key"),
 		}
 		payload := rapid.SliceOf(rapid.Byte()).Draw(t, "payload")
 		var b bytes.Buffer
@@ -43,6 +44,7 @@ func TestLimits(t *testing.T) {
 	for _, text := range []string{
 		"\xff\xff\xff\xff\x00\x00\x00\x00", "\x00\x00\x00\x01\xff\xff\xff\xffm", "\x00\x00\x00\x00\x00\x00\x00\x00",
 		"\x00\x00\x00\x02\x00\x00\x00\x00m\x05",
+		"\x00\x00\x00\x09\x00\x00\x00\x00m\x00\x00\x00\x00\x00\x00\x00\x05",
 	} {
 		_, _, err := Read(bufio.NewReader(strings.NewReader(text)))
 		require.ErrorIs(t, err, ErrMalformed, "%q", text)

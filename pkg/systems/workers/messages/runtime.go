@@ -244,9 +244,13 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 
 // sendHeaders are the request headers that a program may set, replyHeaders the response headers that it gets.
 var (
-	sendHeaders  = []string{"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout}
+	sendHeaders = []string{
+		"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout, workers.HeaderDedupID,
+		workers.HeaderEventID, workers.HeaderEventSource, workers.HeaderOrderKey, workers.HeaderEventKey,
+	}
 	replyHeaders = []string{
-		"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderPod, workers.HeaderFailure, workers.HeaderErrorType,
+		"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderDuplicate,
+		workers.HeaderPod, workers.HeaderFailure, workers.HeaderErrorType,
 	}
 )
 

@@ -124,7 +124,7 @@ func (f *file) commit(changes []change) (err error) {
 				c := &changes[i]
 				key := binary.BigEndian.AppendUint64(nil, c.Seq)
 				switch {
-				case c.value == nil:
+				case c.value == nil, !c.until.IsZero() && &name[0] == &payloads[0]:
 					err = b.Delete(key)
 				case &name[0] == &records[0]:
 					err = b.Put(key, c.value)

@@ -98,6 +98,7 @@ func (l *Local) Return(k Key, id string, r Result) (removed []Message) {
 	switch {
 	case r.Dead:
 		e.State = Dead
+		q.release(e)
 		q.dead.add(e)
 		q.deadBytes += int64(e.Size)
 		for q.dead.Len() > maxDead || q.deadBytes > maxDeadBytes {
@@ -125,7 +126,7 @@ func (l *Local) Withdraw(k Key, id string) bool {
 		return false
 	}
 	e := q.all[id]
-	if e.writing || e.State == InFlight {
+	if e.writing != nil || e.State == InFlight {
 		return false
 	}
 	q.leave(e)
@@ -148,6 +149,13 @@ func (l *Local) Retarget(k Key, pod string) (returned []Message) {
 	for _, e := range q.delayed.list {
 		if e.Target == pod {
 			list = append(list, e)
+		}
+	}
+	for _, g := range q.groups {
+		for _, e := range g.blocked.list {
+			if e.Target == pod {
+				list = append(list, e)
+			}
 		}
 	}
 	for _, e := range list {

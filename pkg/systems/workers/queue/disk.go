@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,6 +110,7 @@ func (d *disk) load() error {
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
 	d.loaded = true
+	slices.SortFunc(list, func(a, b *record) int { return cmp.Compare(a.Message.Seq, b.Message.Seq) })
 	for _, r := range list {
 		d.of.seq = max(d.of.seq, r.Message.Seq)
 		d.restore(r)
@@ -132,6 +134,11 @@ func (d *disk) restore(r *record) {
 	u.memory, u.disk = u.memory+memory, u.disk+disk
 	l.all.memory, l.all.disk = l.all.memory+memory, l.all.disk+disk
 	q := l.queue(r.Key)
+	q.identify(e)
+	if e.State == ended {
+		l.keep(q, e)
+		return
+	}
 	q.all[e.ID] = e
 	q.bytes += int64(e.Size)
 	switch e.State {
@@ -157,6 +164,8 @@ type change struct {
 	*entry
 	value   []byte // its record; nil if it is gone
 	payload []byte // nil if it is written already
+	// until is when an ended message goes; zero for others.
+	until time.Time
 }
 
 // write writes the changes until the end, and once more then.
@@ -225,12 +234,12 @@ func (d *disk) write() {
 // written ends a commit for an entry. The caller holds the lock.
 func (d *disk) written(e *entry, err error, last bool) {
 	switch {
-	case e.writing && err == nil:
-		e.writing = false
+	case e.writing != nil && err == nil:
+		e.writing = nil
 		d.of.queues[e.key].wait(e)
-	case e.writing:
-		e.writing = false
+	case e.writing != nil:
 		d.of.drop(e)
+		e.writing = nil
 	case err != nil && !last && (e.stored || !e.gone):
 		d.dirty[e.Seq] = e
 	}
@@ -247,6 +256,9 @@ func (d *disk) changes(dirty map[uint64]*entry) ([]change, error) {
 		if !c.gone {
 			r := record{Key: c.entry.key, Message: c.Message}
 			r.Message.Payload = nil
+			if c.State == ended {
+				c.until = c.Arrived.Add(Window)
+			}
 			var err error
 			if c.value, err = json.Marshal(&r); err != nil {
 				return nil, err

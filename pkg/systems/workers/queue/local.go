@@ -54,6 +54,7 @@ type Local struct {
 	// streams are the disks of queues that are not in File.
 	streams map[Key]*disk
 	running sync.WaitGroup // of streams
+	sweeper *time.Timer    // nil unless DedupIDs of ended messages are remembered
 	closed  bool
 }
 
@@ -67,6 +68,12 @@ type list struct {
 	expires ordered             // waiting and delayed entries
 	dead    ordered
 	flight  int
+	// groups has the messages with each OrderKey that are not dead, and blocked counts those that are blocked.
+	groups  map[string]*group
+	blocked int
+	// ids has the last message with each DedupID, and ended the ended ones of them.
+	ids   map[string]*entry
+	ended ordered
 	// bytes counts all payloads, deadBytes the payloads of dead messages.
 	bytes, deadBytes int64
 }
@@ -77,9 +84,9 @@ type entry struct {
 	key           Key
 	index, expiry int // its places in the heaps
 
-	disk    *disk // nil unless the message is durable
-	stored  bool  // the disk's store may have it
-	writing bool  // Append waits for it
+	disk    *disk  // nil unless the message is durable
+	stored  bool   // the disk's store may have it
+	writing *round // Append waits for it
 	gone    bool
 }
 
@@ -118,6 +125,7 @@ func (l *Local) queue(k Key) *list {
 		q = &list{
 			all: map[string]*entry{}, waiting: map[string]*ordered{}, delayed: ordered{less: byDue, place: inOrder},
 			expires: ordered{less: byExpiry, place: inExpiry}, dead: ordered{less: bySeq, place: inOrder},
+			ended: ordered{less: bySeq, place: inOrder},
 		}
 		l.queues[k] = q
 	}
@@ -158,8 +166,7 @@ func (e *entry) cost() (memory, disk int64) {
 // Append implements Queues.
 func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []error) {
 	errs := make([]error, len(msgs))
-	entries := make([]*entry, len(msgs))
-	var now *round
+	rounds := make([]*round, len(msgs)) // in which the messages are written
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if d := l.streams[k]; d != nil && !d.loaded && slices.ContainsFunc(msgs, func(m Message) bool { return m.Durable }) {
@@ -176,19 +183,14 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 	}
 	q := l.queue(k)
 	for i := range msgs {
-		if entries[i], errs[i] = l.admit(q, k, limits, msgs[i]); errs[i] == nil && msgs[i].Durable {
-			now = entries[i].disk.flush()
-		}
+		rounds[i], errs[i] = l.admit(q, k, limits, msgs[i])
 	}
-	if len(q.all) == 0 {
-		delete(l.queues, k)
-	}
+	l.tidy(k, q)
 	return func() []error {
-		if now != nil {
-			<-now.done
-			for i, e := range entries {
-				if e != nil && msgs[i].Durable {
-					errs[i] = now.err
+		for i, r := range rounds {
+			if r != nil {
+				if <-r.done; r.err != nil {
+					errs[i] = r.err
 				}
 			}
 		}
@@ -196,7 +198,11 @@ func (l *Local) Append(k Key, limits Limits, msgs []Message) (accepted func() []
 	}
 }
 
-func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) {
+// admit adds a message, and returns the round that writes it, or nil if it is not durable.
+func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*round, error) {
+	if first := q.repeated(&m); first != nil && !l.closed {
+		return first.writing, &DuplicateError{ID: first.ID}
+	}
 	switch {
 	case l.closed:
 		return nil, ErrClosed
@@ -216,25 +222,35 @@ func (l *Local) admit(q *list, k Key, limits Limits, m Message) (*entry, error) 
 		}
 	}
 	memory, disk := e.cost()
-	if err := l.take(k.Namespace, memory, disk); err != nil {
+	err := l.take(k.Namespace, memory, disk)
+	for err != nil && q.ended.Len() > 0 { // messages are worth more than DedupIDs
+		l.forget(q, q.ended.first())
+		err = l.take(k.Namespace, memory, disk)
+	}
+	if err != nil {
 		return nil, err
 	}
 	l.seq++
 	e.Seq = l.seq
+	l.queues[k] = q // forget may have removed it
 	q.all[m.ID] = e
 	q.bytes += int64(m.Size)
-	if m.Durable {
-		e.writing = true
-		e.disk.dirty[e.Seq] = e
-	} else {
+	q.identify(e)
+	if !m.Durable {
 		q.wait(e)
+		return nil, nil
 	}
-	return e, nil
+	e.disk.dirty[e.Seq] = e
+	e.writing = e.disk.flush()
+	return e.writing, nil
 }
 
-// wait makes an entry wait until it is due, and then for a pod.
+// wait makes an entry wait for earlier ones with its OrderKey, until it is due, and then for a pod.
 func (q *list) wait(e *entry) {
 	q.expires.add(e)
+	if e.OrderKey != "" && q.block(e) {
+		return
+	}
 	if e.Due.After(time.Now()) {
 		e.State = Delayed
 		q.delayed.add(e)
@@ -261,6 +277,10 @@ func (q *list) leave(e *entry) {
 	case Delayed:
 		q.delayed.remove(e)
 		q.expires.remove(e)
+	case Blocked:
+		q.blocked--
+		q.groups[e.OrderKey].blocked.remove(e)
+		q.expires.remove(e)
 	case Dead:
 		q.dead.remove(e)
 		q.deadBytes -= int64(e.Size)
@@ -269,17 +289,20 @@ func (q *list) leave(e *entry) {
 	}
 }
 
-// drop forgets an entry, which is in no heap.
+// drop removes an entry, which is in no heap. Its DedupID may be remembered.
 func (l *Local) drop(e *entry) {
 	q := l.queues[e.key]
-	delete(q.all, e.ID)
-	q.bytes -= int64(e.Size)
-	if len(q.all) == 0 {
-		delete(l.queues, e.key)
+	if q.all[e.ID] == e {
+		delete(q.all, e.ID)
 	}
-	e.gone = true
-	memory, disk := e.cost()
-	l.give(e.key.Namespace, memory, disk)
+	q.bytes -= int64(e.Size)
+	q.release(e)
+	if !l.remember(q, e) {
+		e.gone = true
+		memory, disk := e.cost()
+		l.give(e.key.Namespace, memory, disk)
+		l.tidy(e.key, q)
+	}
 	l.changed(e)
 }
 
@@ -320,7 +343,7 @@ func (l *Local) Purge(k Key, dead bool, removed func(id string)) (n int) {
 		return 0
 	}
 	for _, e := range q.all {
-		if e.writing || e.State == InFlight || dead && e.State != Dead {
+		if e.writing != nil || e.State == InFlight || dead && e.State != Dead {
 			continue
 		}
 		q.leave(e)
@@ -339,7 +362,7 @@ func (l *Local) List(k Key, state State, after uint64, limit int) []Message {
 		all = slices.Clone(q.dead.list)
 	} else if q != nil {
 		for _, e := range q.all {
-			if e.Seq > after && !e.writing {
+			if e.Seq > after && e.writing == nil {
 				all = append(all, e)
 			}
 		}
@@ -368,7 +391,7 @@ func (l *Local) Find(k Key, id string) (Message, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.queues[k]
-	if q == nil || q.all[id] == nil || q.all[id].writing {
+	if q == nil || q.all[id] == nil || q.all[id].writing != nil {
 		return Message{}, false
 	}
 	return q.all[id].filled(), true
@@ -385,7 +408,7 @@ func (l *Local) Depth(k Key) (d Depth) {
 	if q == nil {
 		return d
 	}
-	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len(), q.flight, q.dead.Len()
+	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len()+q.blocked, q.flight, q.dead.Len()
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}
@@ -414,8 +437,10 @@ func (l *Local) Keys() []Key {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keys := make([]Key, 0, len(l.queues))
-	for k := range l.queues {
-		keys = append(keys, k)
+	for k, q := range l.queues {
+		if len(q.all) > 0 {
+			keys = append(keys, k)
+		}
 	}
 	return keys
 }

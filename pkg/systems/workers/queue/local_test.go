@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -103,7 +104,7 @@ func TestSendersShareASync(t *testing.T) {
 }
 
 // TestKilled kills a process at each step of its work with a queue, and checks that the next process has each message
-// that was accepted and not acknowledged, once and in order.
+// that was accepted and not acknowledged, once and in order, and all their DedupIDs.
 func TestKilled(t *testing.T) {
 	if at := os.Getenv("CORACLE_QUEUE_KILL"); at != "" {
 		killed(t, os.Getenv("CORACLE_QUEUE_DIR"), os.Getenv("CORACLE_QUEUE_NATS"), at)
@@ -175,6 +176,7 @@ func killAtEach(t *testing.T, stream func() string, next func(t *testing.T, dir 
 					} else {
 						require.True(t, ended[id], "message %s was accepted and is lost", id)
 					}
+					repeats(t, l, named("other", "dedup "+id, true), id)
 				}
 			})
 		}
@@ -210,7 +212,8 @@ func killed(t *testing.T, dir, stream, at string) {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 	for n := 0; ; n++ {
 		id := fmt.Sprint(n)
-		if l.Append(k, many, []Message{message(id, true), message(id+"b", true)})()[0] != nil {
+		list := []Message{named(id, "dedup "+id, true), named(id+"b", "dedup "+id+"b", true)}
+		if l.Append(k, many, list)()[0] != nil {
 			continue
 		}
 		say("accepted %s", id)
@@ -225,6 +228,55 @@ func killed(t *testing.T, dir, stream, at string) {
 		l.Return(k, m.ID, Result{Dead: n%2 == 0})
 		reach("returned")
 	}
+}
+
+// TestRememberedIDsAreBounded checks the bounds of remembered DedupIDs by number, time and the server's space.
+func TestRememberedIDsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, t.TempDir(), func(c *Config) { c.Memory = 4 * maxEnded * overhead })
+		end := func(from, to int, durable bool) {
+			for i := from; i < to; i++ {
+				m := named(fmt.Sprint(i), fmt.Sprint("dedup ", i), durable)
+				m.Arrived = time.Now()
+				add(t, l, m)
+				claim(t, l, m.ID, "p")
+				l.Acknowledge(k, m.ID)
+			}
+		}
+		end(0, maxEnded+1, false)
+		end(maxEnded+1, maxEnded+10, true)
+		require.Equal(t, maxEnded, l.queues[k].ended.Len())
+		add(t, l, named("0", "dedup 0", false))
+		repeats(t, l, named("x", "dedup 10", false), "10")
+		big := message("big", false)
+		big.Payload = make([]byte, maxEnded*overhead*5/2)
+		add(t, l, big)
+		require.True(t, l.Withdraw(k, "big"))
+		add(t, l, named("10", "dedup 10", false))
+		time.Sleep(Window + 2*sweepEvery)
+		synctest.Wait()
+		l.mu.Lock()
+		require.Zero(t, l.queues[k].ended.Len())
+		l.mu.Unlock()
+		add(t, l, named("y", "dedup 0", false))
+		l.Purge(k, false, func(string) {})
+		require.NoError(t, l.Close())
+		require.NoFileExists(t, l.c.File)
+	})
+}
+
+// TestRepetitionOfARefusedMessage checks that a repetition fails with the message whose write it waited for.
+func TestRepetitionOfARefusedMessage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "missing")
+	l := open(t, "", func(c *Config) { c.File = filepath.Join(dir, "queues.db") })
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // a file in place of the directory
+	errs := l.Append(k, many, []Message{named("1", "a", true), named("2", "a", true)})()
+	require.Error(t, errs[0])
+	require.Equal(t, errs[0], errs[1])
+	require.NoError(t, os.Remove(dir))
+	add(t, l, named("2", "a", true))
+	repeats(t, l, named("3", "a", true), "2")
+	require.NoError(t, l.Close())
 }
 
 // BenchmarkAppend measures durable messages of many senders, synced in a file, and acknowledged by one NATS server.

@@ -110,7 +110,12 @@ func (d *disk) rest(dirty map[uint64]*entry) ([]change, error) {
 	d.of.mu.Lock()
 	if q := d.of.queues[d.key]; q != nil {
 		for _, e := range q.all {
-			if e.disk == d && !e.writing {
+			if e.disk == d && e.writing == nil {
+				dirty[e.Seq] = e
+			}
+		}
+		for _, e := range q.ended.list {
+			if e.disk == d {
 				dirty[e.Seq] = e
 			}
 		}
@@ -131,11 +136,12 @@ func (d *disk) abandon() {
 		delete(l.streams, d.key)
 	}
 	if q := l.queues[d.key]; q != nil {
+		l.forgetAll(q)
 		for _, e := range q.all {
 			if e.disk != d {
 				continue
 			}
-			if !e.writing {
+			if e.writing == nil {
 				q.leave(e)
 			}
 			l.drop(e)
@@ -157,6 +163,9 @@ func (d *disk) abandon() {
 func (l *Local) Discard(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if q := l.queues[k]; q != nil {
+		l.forgetAll(q)
+	}
 	if d := l.streams[k]; d != nil {
 		d.discarded = true
 		d.end()
@@ -168,6 +177,9 @@ func (l *Local) Close() error {
 	l.mu.Lock()
 	again := l.closed
 	l.closed = true
+	if l.sweeper != nil {
+		l.sweeper.Stop()
+	}
 	for _, d := range l.streams {
 		d.end()
 	}

@@ -1,8 +1,8 @@
 // Package queue holds the messages that wait for a worker's pods. Queues is the interface, Local keeps them in the
 // server's process and, if they are durable, in a database in its data directory or in a stream of NATS servers.
 //
-// Its invariants: a message has one state at a time (waiting, delayed, in flight, dead). Append returns no error for a
-// durable message only after the database is synced or NATS has answered, and the message stays there until
+// Its invariants: a message has one state at a time (waiting, delayed, blocked, in flight, dead). Append returns no
+// error for a durable message only after the database is synced or NATS has answered, and the message stays there until
 // Acknowledge, Purge or a bound on dead messages removes it. The bounds are checked before a message takes memory or
 // disk.
 //
@@ -30,17 +30,25 @@ func (k Key) String() string {
 // State is the state of a message.
 type State string
 
-// States. A delayed message waits for the end of its back-off.
+// States. A delayed message waits for the end of its back-off, a blocked one for earlier messages with its OrderKey.
 const (
 	Waiting  State = "waiting"
 	Delayed  State = "delayed"
+	Blocked  State = "blocked"
 	InFlight State = "in flight"
 	Dead     State = "dead"
+	// ended is the state of a message that is gone while its DedupID is remembered.
+	ended State = "ended"
 )
 
 // Message is a message in a queue.
 type Message struct {
 	ID string
+	// DedupID is the sender's ID of the message, or empty. Append refuses another message with it for a Window.
+	DedupID string `json:",omitempty"`
+	// OrderKey, unless empty, has the messages with it claimed one at a time, in the order of their arrival: the next one
+	// when the one before it is acknowledged, removed or dead.
+	OrderKey string `json:",omitempty"`
 	// Target is the only pod that may get the message; "" means any pod of the queue.
 	Target                         string
 	ContentType, Trace, DeadLetter string
@@ -77,6 +85,14 @@ var (
 	ErrTooLarge    = errors.New("the message is too large for the NATS servers, which take at most")
 )
 
+// DuplicateError means that the queue accepted a message with the same DedupID before, and took this one for the same.
+type DuplicateError struct {
+	// ID is the ID of the message that was accepted.
+	ID string
+}
+
+func (e *DuplicateError) Error() string { return "a repetition of message " + e.ID }
+
 // Result says what happens to a claimed message.
 type Result struct {
 	// Untouched means that no program got the message: the attempt does not count.
@@ -86,7 +102,7 @@ type Result struct {
 	Dead      bool
 }
 
-// Depth counts the messages of a queue by their state. Waiting includes delayed messages.
+// Depth counts the messages of a queue by their state. Waiting includes Delayed, and Delayed includes blocked messages.
 type Depth struct {
 	Waiting, Delayed, InFlight, Dead int
 	// Oldest is when the first waiting message arrived; zero if none waits.
@@ -98,7 +114,8 @@ type Depth struct {
 // Queues holds the messages of all queues. It is safe for concurrent use.
 type Queues interface {
 	// Append adds messages in order. The returned function blocks until durable messages are on disk, and returns an
-	// error for each message, nil if the queue has accepted it. Append takes over the payloads.
+	// error for each message, nil if the queue has accepted it. For a DuplicateError, the message that was accepted
+	// before is on disk too. Append takes over the payloads.
 	Append(k Key, l Limits, list []Message) (accepted func() []error)
 	// Claim returns the message that has waited longest among those that the pod may get, and counts an attempt.
 	Claim(k Key, pod string) (Message, bool)
@@ -129,7 +146,7 @@ type Queues interface {
 	// until another one does the same. The returned function waits until its messages are in the queue, and returns why
 	// they are not. Repeating it is safe.
 	Place(k Key, stream string) (ready func() error)
-	// Discard removes the queue's messages and its stream, if Place named one.
+	// Discard forgets the DedupIDs and removes the stream with its messages, if Place named one.
 	Discard(k Key)
 	// Next returns when a delayed message becomes due or a waiting one expires; zero means never.
 	Next(k Key) time.Time

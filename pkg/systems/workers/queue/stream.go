@@ -168,9 +168,13 @@ func (s *stream) read(ctx context.Context, st jetstream.Stream) (list []*record,
 		if count > maxStreamCount || bytes > maxStreamBytes {
 			return nil, errors.New("it has more messages than a queue can have")
 		}
-		if r := s.record(m.Subject(), m.Headers().Get(headerRecord), m.Data()); r != nil && !ids[r.Message.ID] {
+		r := s.record(m.Subject(), m.Headers().Get(headerRecord), m.Data())
+		if r == nil || r.Message.State != ended && ids[r.Message.ID] {
+			continue
+		}
+		list = append(list, r)
+		if r.Message.State != ended { // a dead letter may be back where an ended message has its ID
 			ids[r.Message.ID] = true
-			list = append(list, r)
 		}
 	}
 }
@@ -185,7 +189,7 @@ func (s *stream) record(subject, header string, payload []byte) *record {
 	}
 	r.Key = s.key
 	m := &r.Message
-	if m.ID == "" || len(m.ID) > maxID || m.Attempts < 0 {
+	if m.ID == "" || len(m.ID) > maxID || m.Attempts < 0 || m.State == ended && m.DedupID == "" {
 		return nil
 	}
 	m.Seq, m.Payload, m.Size, m.Durable = seq, payload, len(payload), true
@@ -274,6 +278,9 @@ func (s *stream) publish(changes []change) (last uint64, err error) {
 		} else {
 			m.Header.Set(headerRecord, string(c.value))
 			m.Data = c.payload
+			if !c.until.IsZero() { // NATS removes it then
+				m.Header.Set(headerTTL, fmt.Sprint(1+int(max(0, time.Until(c.until)).Seconds()), "s"))
+			}
 		}
 		if i == len(changes)-1 {
 			m.Header.Set(headerLastSubject, strconv.FormatUint(s.home, 10))

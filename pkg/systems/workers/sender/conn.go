@@ -82,7 +82,7 @@ func (c *conn) takes() bool {
 // send sends a message, for which the caller holds a slot. If sent is false, the connection accepts no more messages,
 // and done is not called.
 func (c *conn) send(ctx context.Context, m Message, wait bool, done func(Reply, error)) (cancel func(), sent bool) {
-	h := frame.Head{Kind: frame.Note, ContentType: m.ContentType, Trace: m.Trace}
+	h := frame.Head{Kind: frame.Note, ContentType: m.ContentType, Trace: m.Trace, DedupID: m.ID, OrderKey: m.Key}
 	if at, ok := ctx.Deadline(); wait {
 		h.Kind = frame.Request
 		if ok {
@@ -178,8 +178,8 @@ func (c *conn) outcomes() error {
 			return frame.ErrMalformed
 		}
 		switch h.Kind {
-		case frame.Accepted:
-			done(Reply{Payload: payload}, nil)
+		case frame.Accepted, frame.Repeated:
+			done(Reply{Payload: payload, Duplicate: h.Kind == frame.Repeated}, nil)
 		case frame.Reply:
 			done(Reply{Payload: payload, ContentType: h.ContentType, Attempt: int(h.Attempt)}, nil)
 		case frame.Failure:

@@ -21,8 +21,11 @@ import (
 // MaxPayload bounds messages and replies, in bytes.
 const MaxPayload = 1 << 20
 
-// maxTimeout bounds the wait for a reply.
-const maxTimeout = time.Hour
+// maxTimeout bounds the wait for a reply, maxID the ID and the key of a message, in bytes.
+const (
+	maxTimeout = time.Hour
+	maxID      = 256
+)
 
 // Message is a message to send.
 type Message struct {
@@ -31,6 +34,11 @@ type Message struct {
 	ContentType string
 	// Trace is the traceparent (W3C Trace Context), at most 128 bytes.
 	Trace string
+	// ID, if set, has the receiver's queue refuse a repetition of the message: for five minutes it takes another one with
+	// this ID for the same. It is at most 256 bytes, and only for messages without a reply.
+	ID string
+	// Key, if set, has the messages with it handled one at a time, in order. It is at most 256 bytes.
+	Key string
 }
 
 // Reply is the reply to a message.
@@ -39,6 +47,8 @@ type Reply struct {
 	ContentType string
 	// Attempt counts from 1 how often a program got the message.
 	Attempt int
+	// Duplicate means that an earlier message had the same ID.
+	Duplicate bool
 }
 
 // Error is the error of a message that was not accepted, or got no reply.
@@ -135,6 +145,13 @@ func (s *Sender) Start(ctx context.Context, m Message, wait bool, done func(Repl
 			Code:    http.StatusRequestEntityTooLarge,
 			Reason:  "TooLarge",
 			Message: fmt.Sprintf("the message has %d bytes, more than %d", len(m.Payload), MaxPayload),
+		}
+	}
+	if n := max(len(m.ID), len(m.Key)); n > maxID {
+		return nil, &Error{
+			Code:    http.StatusBadRequest,
+			Reason:  "BadRequest",
+			Message: fmt.Sprintf("the ID or key has %d bytes, at most %d are possible: send a hash of it", n, maxID),
 		}
 	}
 	for {

@@ -95,7 +95,7 @@ func TestAnswers(t *testing.T) {
 	second := call(s, "b")
 	b, _ := p.read()
 	p.write(frame.Reply, b.ID, "to b")
-	require.Equal(t, Reply{[]byte("to b"), "text/plain", 2}, (<-second).Reply)
+	require.Equal(t, Reply{Payload: []byte("to b"), ContentType: "text/plain", Attempt: 2}, (<-second).Reply)
 	p.write(frame.Failure, a.ID, `{"kind":"Status","code":429,"reason":"QueueFull","message":"2 messages wait"}`)
 	require.Equal(t, &Error{429, "QueueFull", "2 messages wait"}, (<-first).err)
 	sent := make(chan error, 1)

@@ -3,25 +3,20 @@
 package packed
 
 import (
-	"embed"
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 )
 
-// assets contains coracle-buildbarn-check, compressed with zstd (RFC 8878), if it was built.
-//
-//go:embed all:assets
-var assets embed.FS
-
 const maxBytes = 64 << 20
 
 // Open returns the program as an anonymous executable file in memory. The caller closes it.
 func Open() (*os.File, error) {
-	packed, err := assets.ReadFile("assets/coracle-buildbarn-check.zst")
+	packed, err := assets.ReadFile("assets/" + runtime.GOARCH + "/coracle-buildbarn-check.zst")
 	if err != nil {
 		return nil, errors.New("coracle was built without coracle-buildbarn-check: run make build")
 	}
