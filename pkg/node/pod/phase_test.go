@@ -21,8 +21,8 @@ import (
 // by which exit 42 restarts all containers, z is a sidecar with that rule.
 //
 // STATE: - was never created; c is created; R runs; r runs and has not passed its startup probe; S has failed it; L has
-// failed its liveness probe; C runs another image than specified; l and d have ended with code 0 after L and C. A number
-// is an exit code; after w, the back-off lasts. A ~ at the end means that it was in an earlier boot.
+// failed its liveness probe; C runs another image than specified; l and d have ended with code 0 after L and C. A
+// number is an exit code; after w, the back-off lasts. A ~ at the end means that it was in an earlier boot.
 func scenario(policy corev1.RestartPolicy, init, main string) (*corev1.Pod, Observed) {
 	p, o := spec(policy, nil, nil), up()
 	o.Boot = "now"

@@ -245,12 +245,10 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 		if ctx.Err() != nil {
 			return
 		}
-		if panicked != nil { // says nothing about the container
-			timer.Reset(period)
-			continue
-		}
-		if errors.As(err, new(errored)) {
-			w.target.warn("Unhealthy", kind+" probe errored and resulted in unknown state: "+err.Error())
+		if panicked != nil || errors.As(err, new(errored)) { // says nothing about the container
+			if panicked == nil {
+				w.target.warn("Unhealthy", kind+" probe errored and resulted in unknown state: "+err.Error())
+			}
 			timer.Reset(max(period-time.Since(began), 0))
 			continue
 		}
