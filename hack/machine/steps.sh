@@ -6,7 +6,7 @@ cd /root/coracle
 export HOME=/root
 ctl() { coracle ctl "$@"; }
 
-# until_true tries a command until it succeeds, for at most three minutes. Each try waits for an answer, so nothing spins.
+# until_true tries a command until it succeeds, for at most three minutes. Each try waits for an answer: nothing spins.
 until_true() {
   local end=$((SECONDS + 180))
   until "$@" >/tmp/try 2>&1; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the programs for amd64 and arm64, bin/coracle and bin/ARCH/coracle, as a release: hack/release/release.sh. It
-# writes into dist for each a static archive and a Debian package with systemd units, and for both the install script, an
-# image, and SHA256SUMS, which covers the bills of materials too. The same sources give the same bytes.
+# writes into dist a static archive and a Debian package with systemd units for each, and for both the install script,
+# an image, and SHA256SUMS, which covers the bills of materials too. The same sources give the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=hack/release

@@ -2,8 +2,8 @@ package queue
 
 import "time"
 
-// Window is how long a DedupID is remembered after its message was accepted. maxEnded bounds the remembered messages of
-// a queue that have ended; beyond it the oldest are forgotten, as they are when there is no space for a new message.
+// A queue remembers a DedupID for Window after it accepted the message, and at most maxEnded DedupIDs of ended
+// messages. It forgets the oldest first: beyond maxEnded, and when a new message needs their space.
 const (
 	Window   = 5 * time.Minute
 	maxEnded = 20_000

@@ -7,8 +7,8 @@ type group struct {
 	blocked ordered // by seq
 }
 
-// block has an entry wait for the first one with its OrderKey. It returns false if it is the first one itself. An
-// earlier entry, a dead one that is delivered again, goes before it unless a pod has it.
+// block has an entry wait for the first entry with its OrderKey. It returns false if the entry itself is the first. A
+// redriven dead message is earlier than the first entry, and replaces it unless a pod handles the first entry.
 func (q *list) block(e *entry) bool {
 	g := q.groups[e.OrderKey]
 	if g == nil {
