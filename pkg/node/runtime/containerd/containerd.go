@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
@@ -37,7 +38,7 @@ const Namespace = "coracle"
 
 // Config of a Runtime.
 type Config struct {
-	// DataDir contains images and containers. It must not be on overlayfs.
+	// DataDir contains images and containers. Its file system can hold overlays (mount.TryDirectory).
 	DataDir string
 	// RunDir contains the shims' sockets. It need not survive a reboot.
 	RunDir string
@@ -94,7 +95,8 @@ func (c *Config) Validate() error {
 // Runtime implements runtime.Runtime and run.Component.
 type Runtime struct {
 	config Config
-	shim   string // path of the shim's binary
+	shim   string   // path of the shim's binary
+	sealed *os.File // the shim's binary in memory, or nil
 	limits limits
 	// Ready is closed after the containers of earlier processes were recovered.
 	run.Readiness
@@ -133,11 +135,6 @@ func New(c Config) (*Runtime, error) {
 	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
 		return nil, err
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a "+
-			"volume", c.DataDir)
-	}
 	path, err := installShim(filepath.Join(c.DataDir, "shim"))
 	if err != nil {
 		return nil, err
@@ -145,6 +142,14 @@ func New(c Config) (*Runtime, error) {
 	r := &Runtime{
 		config: c, shim: path, limits: probeLimits(),
 		containers: map[string]*container{}, pods: map[string]*pod{},
+	}
+	if errors.Is(unix.Access(path, unix.X_OK), unix.EACCES) {
+		c.Log.Warn("the data directory is mounted with noexec: pods cannot execute programs in their volumes",
+			"directory", c.DataDir)
+		if r.sealed, err = inMemory(path); err != nil {
+			return nil, fmt.Errorf("%s is mounted with noexec: %w", c.DataDir, err)
+		}
+		r.shim = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.sealed.Fd())
 	}
 	r.images = &images{runtime: r, patience: usual}
 	return r, nil
@@ -181,6 +186,21 @@ func installShim(dir string) (string, error) {
 		return "", err
 	}
 	return path, os.Rename(temp, path)
+}
+
+// inMemory returns a copy of a program that is a file in memory and cannot be changed. It can be executed while the
+// file is open.
+func inMemory(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return exeseal.CloneBinary(f, info.Size(), filepath.Base(path), "/run")
 }
 
 // Shim returns the path of the coracle-shim binary.
