@@ -117,7 +117,7 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
   mount /untyped.img /disk/untyped
   refused /disk/untyped 'types of files'
   mount -t overlay -o lowerdir=/var/empty,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
-  refused /disk/overlay overlay
+  refused /disk/overlay '(overlay: '
   umount /disk/*
   rm -r /disk /overlay /*.img
   systemctl start coracle-server

@@ -18,8 +18,9 @@ func TryDirectory(dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(at)) }()
-	o := Overlay{Lower: []string{filepath.Join(at, "lower")}, Upper: filepath.Join(at, "upper"), Work: filepath.Join(at, "work")}
-	for _, d := range []string{o.Upper, o.Work, filepath.Join(o.Lower[0], "d", "in")} {
+	lower := filepath.Join(at, "lower")
+	o := Overlay{Lower: []string{lower}, Upper: filepath.Join(at, "upper"), Work: filepath.Join(at, "work")}
+	for _, d := range []string{o.Upper, o.Work, filepath.Join(lower, "d", "in")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}

@@ -23,10 +23,10 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
@@ -191,16 +191,28 @@ func installShim(dir string) (string, error) {
 // inMemory returns a copy of a program that is a file in memory and cannot be changed. It can be executed while the
 // file is open.
 func inMemory(path string) (*os.File, error) {
-	f, err := os.Open(path)
+	program, err := bounded.File(path, 64<<20)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(filepath.Base(path), flags|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 all such files are executable
+		fd, err = unix.MemfdCreate(filepath.Base(path), flags)
 	}
-	return exeseal.CloneBinary(f, info.Size(), filepath.Base(path), "/run")
+	if err != nil {
+		return nil, fmt.Errorf("a file in memory for the shim: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	_, err = f.Write(program)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
+			unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("a file in memory for the shim: %w", err), f.Close())
+	}
+	return f, nil
 }
 
 // Shim returns the path of the coracle-shim binary.
