@@ -84,18 +84,8 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 			return s.do(ctx, http.MethodPost, base+"echo/message"+query, lines)
 		}
 	}
-	// Each sender to the shared queue has a connection of its own.
-	shared := make(chan *sender.Sender, sharedSenders)
-	for range sharedSenders {
-		s := sender.New(one.Client, strings.TrimSuffix(base, "pods/")+"services/shared/message")
-		defer s.Close()
-		shared <- s
-	}
-	pooled := func(ctx context.Context) (int, error) {
-		s := <-shared
-		defer func() { shared <- s }()
-		return http.StatusOK, s.Send(ctx, sender.Message{Payload: []byte("hello")})
-	}
+	pooled, end := manySenders(one.Client, strings.TrimSuffix(base, "pods/")+"services/shared/message")
+	defer end()
 	if err := until(ctx, pooled); err != nil {
 		return nil, err
 	}
@@ -116,6 +106,25 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		figures = append(figures, m.measure(ctx, c))
 	}
 	return figures, nil
+}
+
+// manySenders returns a function that sends with the next of sharedSenders senders, each with a connection of its own.
+func manySenders(client *http.Client, url string) (send func(context.Context) (int, error), end func()) {
+	idle := make(chan *sender.Sender, sharedSenders)
+	for range sharedSenders {
+		idle <- sender.New(client, url)
+	}
+	send = func(ctx context.Context) (int, error) {
+		s := <-idle
+		defer func() { idle <- s }()
+		return http.StatusOK, s.Send(ctx, sender.Message{Payload: []byte("hello")})
+	}
+	return send, func() {
+		for range sharedSenders {
+			s := <-idle
+			s.Close()
+		}
+	}
 }
 
 // messageLoad is one way to send: the number of concurrent senders, and the number of messages in each call of f.

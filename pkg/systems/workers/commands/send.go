@@ -90,17 +90,7 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", o.ContentType)
-	if o.ContentType == "" {
-		req.Header.Set("Content-Type", "text/plain; charset=utf-8")
-		if json.Valid(payload) {
-			req.Header.Set("Content-Type", "application/json")
-		}
-	}
-	if o.Trace != "" {
-		req.Header.Set("Traceparent", o.Trace)
-	}
-	req.Header.Set("Te", "trailers")
+	req.Header = o.headers(payload)
 	res, err := client.Do(req)
 	if err != nil {
 		return err
@@ -126,6 +116,22 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	return fmt.Errorf("%s: %.1024s", res.Status, body)
 }
 
+func (o SendOptions) headers(payload []byte) http.Header {
+	h := http.Header{}
+	h.Set("Content-Type", o.ContentType)
+	if o.ContentType == "" {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		if json.Valid(payload) {
+			h.Set("Content-Type", "application/json")
+		}
+	}
+	if o.Trace != "" {
+		h.Set("Traceparent", o.Trace)
+	}
+	h.Set("Te", "trailers")
+	return h
+}
+
 // printReply prints a reply as its parts come, and a newline if it does not end with one.
 func printReply(res *http.Response, out io.Writer) error {
 	last := &lastByte{Writer: out, b: '\n'}
@@ -134,7 +140,7 @@ func printReply(res *http.Response, out io.Writer) error {
 		_, _ = io.WriteString(out, "\n")
 	}
 	if err != nil {
-		return fmt.Errorf("the reply broke off: %w", err)
+		return fmt.Errorf("the connection broke in the reply (%w); the message may have been handled", err)
 	}
 	if f := res.Trailer.Get(workers.HeaderFailure); f != "" {
 		return fmt.Errorf("the reply broke off: %s: %s", f, res.Trailer.Get(workers.HeaderErrorText))

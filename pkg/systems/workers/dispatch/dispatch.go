@@ -62,8 +62,8 @@ type Outcome struct {
 	workers.Outcome
 	Pod      string
 	Attempts int32
-	// Parts, if set, is the reply, whose parts can be read as they come. The sender closes it. If the program fails in the
-	// middle, or the deadline passes, Read returns a *BrokenError.
+	// Parts, if set, is the reply, whose parts can be read as they come. The sender closes it. If the program fails in
+	// the middle, or the deadline passes, Read returns a *BrokenError.
 	Parts *io.PipeReader
 }
 

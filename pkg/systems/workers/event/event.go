@@ -1,5 +1,5 @@
-// Package event decodes CloudEvents in JSON (JSON Event Format for CloudEvents 1.0), and the shorter objects of `coracle
-// send --objects`.
+// Package event decodes CloudEvents in JSON (JSON Event Format for CloudEvents 1.0), and the shorter objects of
+// `coracle send --objects`.
 package event
 
 import (

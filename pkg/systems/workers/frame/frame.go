@@ -42,8 +42,8 @@ const (
 // Kind is the type of a frame.
 type Kind byte
 
-// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure, Sent and Last. A sender sends
-// Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
+// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure, Sent and Last. A sender
+// sends Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
 const (
 	Message Kind = 'm'
 	// Reply and Failure answer the message with their ID. The payload of a Failure is its text or, for a sender, a

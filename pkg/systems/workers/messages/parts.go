@@ -20,8 +20,8 @@ const (
 	headerErrorBody = "Lambda-Runtime-Function-Error-Body"
 )
 
-// streams reports whether a program sends its reply in parts. aws-lambda-go announces trailers with every reply and sets
-// no mode; only its replies from an io.Reader are not JSON.
+// streams reports whether a program sends its reply in parts. aws-lambda-go announces trailers with every reply and
+// sets no mode; only its replies from an io.Reader are not JSON.
 func streams(req *http.Request) bool {
 	if strings.EqualFold(req.Header.Get(headerMode), "streaming") {
 		return true

@@ -1,7 +1,6 @@
 package messages
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -168,8 +167,8 @@ func TestSlowSenderHoldsUpTheProgram(t *testing.T) {
 	require.Zero(t, b.used())
 }
 
-// TestWholeReplies checks replies in parts that are not passed on: to a sender that takes only a whole one, to none, and
-// a reply in one part.
+// TestWholeReplies checks replies in parts that are not passed on: to a sender that takes only a whole one, to none,
+// and a reply in one part.
 func TestWholeReplies(t *testing.T) {
 	b := newBench(t, workers.Queue{Worker: "w"}).setup()
 	whole := make(chan Outcome, 1)
@@ -244,8 +243,8 @@ func TestPushInParts(t *testing.T) {
 	require.Zero(t, b.used())
 }
 
-// TestStreamOfTheLibrary checks a program that uses the Go library, over frames: it takes the next message after a reply
-// in parts.
+// TestStreamOfTheLibrary checks a program that uses the Go library, over frames: it takes the next message after a
+// reply in parts.
 func TestStreamOfTheLibrary(t *testing.T) {
 	b := newBench(t, workers.Queue{Worker: "w"}).setup()
 	next := make(chan struct{})
@@ -293,7 +292,7 @@ func TestPartsOverHTTP(t *testing.T) {
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	post := func(ctx context.Context, asks string) *http.Response {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+"/messages/ns/p/uid", bytes.NewReader([]byte("x")))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+"/messages/ns/p/uid", strings.NewReader("x"))
 		require.NoError(t, err)
 		req.Header.Set(workers.HeaderID, "id")
 		req.Header.Set(workers.HeaderTimeout, "1h")

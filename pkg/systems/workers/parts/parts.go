@@ -17,8 +17,8 @@ const Size = 32 << 10
 // maxTrailer bounds the text of an error in a trailer, in bytes: net/http reads 4 KiB of trailers.
 const maxTrailer = 2 << 10
 
-// Copy writes each part of a reply to w as it comes, and returns r's error; nil at its end. When w fails, the sender has
-// gone: the rest is read and dropped, so that the program can finish. A nil w drops everything.
+// Copy writes each part of a reply to w as it comes, and returns r's error; nil at its end. When w fails, the sender
+// has gone: the rest is read and dropped, so that the program can finish. A nil w drops everything.
 func Copy(w io.Writer, r io.Reader, buf []byte) error {
 	for {
 		n, err := r.Read(buf)

@@ -20,10 +20,10 @@ type parts struct {
 	err    error
 }
 
-// Stream begins a reply in parts, of up to 256 MiB. Each Write passes on a part, and blocks while the sender is slow. If
-// no sender waits, the parts are dropped. What the handler returns is the last part; with its error the sender learns
-// that the reply is incomplete, and the message is delivered again only if the sender has got nothing yet. The type of
-// the content is application/octet-stream if it is empty. A second call continues the same reply.
+// Stream begins a reply in parts, of up to 256 MiB. Each Write passes on a part, and blocks while the sender is slow.
+// If no sender waits, the parts are dropped. What the handler returns is the last part; with its error the sender
+// learns that the reply is incomplete, and the message is delivered again only if the sender has got nothing yet. The
+// type of the content is application/octet-stream if it is empty. A second call continues the same reply.
 func (m *Message) Stream(contentType string) io.Writer {
 	p := m.parts
 	switch {
