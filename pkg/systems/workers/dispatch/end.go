@@ -26,7 +26,7 @@ func (s *state) end(m queue.Message, pod string, o workers.Outcome) func() {
 		} else {
 			s.counts.failed++
 		}
-		return func() { w.done(Outcome{Outcome: o, Pod: pod, Attempts: m.Attempts}) }
+		return func() { w.end(Outcome{Outcome: o, Pod: pod, Attempts: m.Attempts}) }
 	}
 	if o.Failure == "" {
 		s.counts.succeeded++
