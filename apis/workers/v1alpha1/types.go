@@ -81,6 +81,24 @@ type WorkerSpec struct {
 
 	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
+
+	// Triggers send messages to the worker by schedules. At most 16, with at most 64 KiB of data together.
+	//
+	// +listType=atomic
+	Triggers []WorkerTrigger `json:"triggers,omitempty"`
+}
+
+// WorkerTrigger sends a message to the worker at the times of a schedule.
+type WorkerTrigger struct {
+	// Schedule is a cron expression with five fields, or @hourly, @daily, @weekly, @monthly or @yearly.
+	Schedule string `json:"schedule"`
+	// TimeZone is the name of the schedule's time zone, such as Europe/Paris. Defaults to the server's time zone.
+	TimeZone string `json:"timeZone,omitempty"`
+	// Data is the message. Defaults to a JSON object with the schedule and the scheduled time.
+	Data string `json:"data,omitempty"`
+	// StartingDeadlineSeconds is how late the message may be sent, 1 to 86400. Of several missed times only the latest
+	// counts. Defaults to 3600.
+	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
 
 // Function is a built-in function.
@@ -190,6 +208,10 @@ type WorkerStatus struct {
 	QueueServer string `json:"queueServer,omitempty"`
 	// QueueFailure is why the queue takes no messages now that must be kept.
 	QueueFailure string `json:"queueFailure,omitempty"`
+	// Triggers are the states of spec.triggers, in the same order.
+	//
+	// +listType=atomic
+	Triggers []TriggerStatus `json:"triggers,omitempty"`
 	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
 	// Conditions has the condition Ready: a pod is ready, or none is needed; DeadLetter, if one is set: the worker
@@ -198,6 +220,21 @@ type WorkerStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// TriggerStatus is the state of a trigger.
+type TriggerStatus struct {
+	// Schedule and TimeZone are the trigger's.
+	Schedule string `json:"schedule"`
+	TimeZone string `json:"timeZone,omitempty"`
+	// Since is when the schedule began to count.
+	Since metav1.Time `json:"since"`
+	// LastScheduleTime is the latest time whose message was queued.
+	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
+	// NextScheduleTime is the time of the next message.
+	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
+	// Failure is why the latest message was not queued.
+	Failure string `json:"failure,omitempty"`
 }
 
 const (

@@ -26,6 +26,9 @@ const (
 	maxParameters  = 64
 	maxParameter   = 16 << 10 // bytes of all parameters together
 	maxPath        = 256
+	maxTriggers    = 16
+	maxTriggerData = 64 << 10 // bytes of all data together
+	maxTriggerLate = 86400
 
 	defaultPort      = 8080
 	defaultQueue     = 1000
@@ -33,6 +36,7 @@ const (
 	defaultQueueWait = 3600
 	defaultAttempts  = 5
 	defaultIdle      = 60
+	defaultLate      = 3600
 )
 
 // Default sets the defaults. It is idempotent.
@@ -73,6 +77,12 @@ func Default(w *Worker) {
 	if s.Delivery.Promise == AtLeastOnce {
 		set(&s.Delivery.MaxAttempts, defaultAttempts)
 	}
+	for i := range s.Triggers {
+		if t := &s.Triggers[i]; t.StartingDeadlineSeconds == nil {
+			late := int64(defaultLate)
+			t.StartingDeadlineSeconds = &late
+		}
+	}
 }
 
 // Validate validates a worker, except for most of its metadata.
@@ -89,6 +99,7 @@ func Validate(w *Worker) field.ErrorList {
 	errs = append(errs, validateTemplate(s.Template, path.Child("template", "spec"))...)
 	errs = append(errs, validateReplicas(s, path)...)
 	errs = append(errs, validateQueue(s, path)...)
+	errs = append(errs, validateTriggers(s.Triggers, path.Child("triggers"))...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
@@ -242,6 +253,30 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 		if msg := checkPath(p.Path); msg != "" {
 			errs = append(errs, field.Invalid(at.Child("path"), p.Path, msg))
 		}
+	}
+	return errs
+}
+
+// validateTriggers checks bounds. Schedules are validated separately.
+func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
+	if len(list) > maxTriggers {
+		return field.ErrorList{field.TooMany(path, len(list), maxTriggers)}
+	}
+	var errs field.ErrorList
+	size := 0
+	for i := range list {
+		t, at := &list[i], path.Index(i)
+		size += len(t.Data)
+		if t.Schedule == "" {
+			errs = append(errs, field.Required(at.Child("schedule"), "five fields as in a CronJob, such as */5 * * * *"))
+		}
+		if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
+			errs = append(errs, field.Invalid(at.Child("startingDeadlineSeconds"), *d,
+				fmt.Sprintf("must be between 1 and %d", maxTriggerLate)))
+		}
+	}
+	if size > maxTriggerData {
+		errs = append(errs, field.TooLong(path, "", maxTriggerData))
 	}
 	return errs
 }
