@@ -170,6 +170,9 @@ type WorkerDelivery struct {
 	// AtLeastOnce. If it is unset or the worker does not exist, such messages stay in the queue as dead: 1000 of them or
 	// 16 MiB, then the oldest are dropped.
 	DeadLetter string `json:"deadLetter,omitempty"`
+	// Replies is a worker in the same namespace that gets the replies to messages whose senders do not wait, as messages.
+	// A message has failed if its reply cannot be queued. Empty replies are not sent.
+	Replies string `json:"replies,omitempty"`
 	// Store is where accepted messages are kept: Local (default) or NATS. Only with AtLeastOnce. It cannot be changed.
 	Store Store `json:"store,omitempty"`
 }
@@ -215,7 +218,7 @@ type WorkerStatus struct {
 	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
 	// Conditions has the condition Ready: a pod is ready, or none is needed; DeadLetter, if one is set: the worker
-	// exists; and Queue, with the store NATS: the stream can be written.
+	// exists; Replies, if one is set: the worker exists; and Queue, with the store NATS: the stream can be written.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -242,6 +245,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionDeadLetter is the type of the condition that is false if the dead-letter worker does not exist.
 	ConditionDeadLetter = "DeadLetter"
+	// ConditionReplies is the type of the condition that is false if the worker that gets the replies does not exist.
+	ConditionReplies = "Replies"
 	// ConditionQueue is the type of the condition that is false if the queue's store cannot be written.
 	ConditionQueue = "Queue"
 )

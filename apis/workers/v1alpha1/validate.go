@@ -292,9 +292,21 @@ func checkPath(path string) string {
 
 func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
 	d := &w.Spec.Delivery
+	var errs field.ErrorList
+	for _, f := range [][2]string{{"deadLetter", d.DeadLetter}, {"replies", d.Replies}} {
+		name, other := f[0], f[1]
+		if other == "" {
+			continue
+		}
+		if other == w.Name {
+			errs = append(errs, field.Invalid(path.Child(name), other, "must be another worker"))
+		}
+		for _, msg := range apivalidation.NameIsDNS1035Label(other, false) {
+			errs = append(errs, field.Invalid(path.Child(name), other, msg))
+		}
+	}
 	switch d.Promise {
 	case AtMostOnce:
-		var errs field.ErrorList
 		if d.MaxAttempts > 1 {
 			errs = append(errs, field.Invalid(path.Child("maxAttempts"), d.MaxAttempts, "may only be set with AtLeastOnce"))
 		}
@@ -304,22 +316,13 @@ func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
 		if d.Store != "" {
 			errs = append(errs, field.Invalid(path.Child("store"), d.Store, "may only be set with AtLeastOnce"))
 		}
-		return errs
 	case AtLeastOnce:
-		errs := between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))
+		errs = append(errs, between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))...)
 		if d.Store != "" && d.Store != StoreLocal && d.Store != StoreNATS {
 			errs = append(errs, field.NotSupported(path.Child("store"), d.Store, []Store{StoreLocal, StoreNATS}))
 		}
-		if d.DeadLetter == "" {
-			return errs
-		}
-		if d.DeadLetter == w.Name {
-			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, "must be another worker"))
-		}
-		for _, msg := range apivalidation.NameIsDNS1035Label(d.DeadLetter, false) {
-			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, msg))
-		}
-		return errs
+	default:
+		errs = append(errs, field.NotSupported(path.Child("promise"), d.Promise, []Promise{AtMostOnce, AtLeastOnce}))
 	}
-	return field.ErrorList{field.NotSupported(path.Child("promise"), d.Promise, []Promise{AtMostOnce, AtLeastOnce})}
+	return errs
 }

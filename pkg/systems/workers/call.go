@@ -28,7 +28,7 @@ const (
 	// receiveTimeout bounds the time in which the body of a call must arrive.
 	receiveTimeout = 30 * time.Second
 	// receiveUnit is the unit in which bodies that arrive are counted, receiveUnits the units of all calls and
-	// receiveUnitsEach those of a namespace: 64 and 32 MiB.
+	// receiveUnitsEach the units of a namespace: 64 and 32 MiB.
 	receiveUnit      = 16 << 10
 	receiveUnits     = 4096
 	receiveUnitsEach = 2048
@@ -186,7 +186,7 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hold counts the bytes that were read and the unit that is read next. Bytes beyond the limit of a message are not kept.
+// hold counts the bytes that were read and the unit that is read next. Bytes beyond a message's limit are not kept.
 func (a *arriving) hold() bool {
 	a.of.mu.Lock()
 	defer a.of.mu.Unlock()

@@ -33,7 +33,8 @@ type message struct {
 func plan(w *workers.Worker, now time.Time) (a actions) {
 	for i := range w.Spec.Triggers {
 		t := &w.Spec.Triggers[i]
-		s := workers.TriggerStatus{Schedule: t.Schedule, TimeZone: t.TimeZone, Since: metav1.NewTime(now.Truncate(time.Second))}
+		since := metav1.NewTime(now.Truncate(time.Second))
+		s := workers.TriggerStatus{Schedule: t.Schedule, TimeZone: t.TimeZone, Since: since}
 		if i < len(w.Status.Triggers) {
 			if is := w.Status.Triggers[i]; is.Schedule == s.Schedule && is.TimeZone == s.TimeZone {
 				s = is
