@@ -149,10 +149,11 @@ func TestCalls(t *testing.T) {
 			d.Done(workers.Outcome{Payload: []byte(text + " " + d.ContentType + " " + d.Trace), ContentType: "text/plain"})
 		}
 	})
-	res, text := call(t, url+"w?wait=no&id=7&key=", "hello", "Content-Type: text/x", "Traceparent: 00-1", "Cookie: c",
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	res, text := call(t, url+"w?wait=no&id=7&key=", "hello", "Content-Type: text/x", "Traceparent: "+trace, "Cookie: c",
 		"Upgrade: coracle-messages", "Connection: Upgrade")
 	require.Equal(t, http.StatusOK, res.StatusCode, text)
-	require.Equal(t, "hello text/x 00-1", text)
+	require.Equal(t, "hello text/x "+trace, text)
 	require.Equal(t, "text/plain", res.Header.Get("Content-Type"))
 	require.NotEmpty(t, res.Header.Get(workers.HeaderID))
 	require.Empty(t, res.Header.Get(workers.HeaderPod))
