@@ -132,7 +132,8 @@ func (s *state) bury(id string, to *workers.Worker) error {
 	}
 	why := fmt.Sprintf("%s after %s", m.Error, count.Of(m.Attempts, "attempt"))
 	letter := Message{Message: queue.Message{
-		ID: m.ID, OrderKey: m.OrderKey, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Payload: m.Payload,
+		ID: m.ID, OrderKey: m.OrderKey, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Hops: m.Hops,
+		Payload: m.Payload,
 	}}
 	k := queue.Key{Namespace: to.Namespace, Worker: to.Name}
 	errs := s.d.Send(k, workers.QueueOf(to), []Message{letter})()

@@ -265,8 +265,17 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	}
 }
 
-// finish handles the outcome of a delivery.
+// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
 func (s *state) finish(f *flight, o workers.Outcome) {
+	to := s.repliesTo(f.m.ID)
+	if to == "" || o.Failure != "" || len(o.Payload) == 0 {
+		s.finished(f, o)
+	} else if !s.d.background(func() { s.finished(f, s.reply(f.m, to, o)) }) {
+		o.Free() // the server stops: it delivers a durable message again when it starts
+	}
+}
+
+func (s *state) finished(f *flight, o workers.Outcome) {
 	s.mu.Lock()
 	delete(s.flights, f.m.ID)
 	f.pod.flight--
