@@ -47,7 +47,7 @@ func newReceiving() *receiving {
 // callHeaders are the headers of a call that count for its message.
 var callHeaders = []string{
 	"Content-Type", "Traceparent", workers.HeaderDedupID, workers.HeaderOrderKey, workers.HeaderEventKey,
-	workers.HeaderEventID, workers.HeaderEventSource,
+	workers.HeaderEventID, workers.HeaderEventSource, workers.HeaderEventTrace,
 }
 
 // caller returns the handler of a worker for Ingresses: the body of a POST is the message, the reply the response. The

@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 
 	"github.com/google/uuid"
@@ -23,6 +25,41 @@ func (s *state) repliesTo(id string) string {
 		return ""
 	}
 	return s.config.Replies
+}
+
+// whole is a reply that comes in parts and becomes a message. Nil is a reply that does not.
+type whole struct {
+	contentType string
+	data        []byte
+	large       bool
+}
+
+func (f *flight) collect(contentType string) io.Writer {
+	f.whole = &whole{contentType: contentType}
+	return f.whole
+}
+
+func (w *whole) Write(b []byte) (int, error) {
+	if w.large = w.large || len(w.data)+len(b) > workers.MaxPayload; w.large {
+		w.data = nil
+		return 0, errLargeReply
+	}
+	w.data = append(w.data, b...)
+	return len(b), nil
+}
+
+var errLargeReply = fmt.Errorf("a reply that becomes a message has at most %d bytes", workers.MaxPayload)
+
+// outcome returns the outcome of a delivery with the reply as a whole.
+func (w *whole) outcome(o workers.Outcome) workers.Outcome {
+	if w == nil || o.Failure != "" {
+		return o
+	}
+	o.Free()
+	if w.large {
+		return workers.Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: errLargeReply.Error()}
+	}
+	return workers.Outcome{Payload: w.data, ContentType: w.contentType}
 }
 
 // reply queues the reply to a message for another worker. It returns the outcome of the message, which has failed if

@@ -72,6 +72,40 @@ func TestReplies(t *testing.T) {
 	})
 }
 
+// TestRepliesInPartsForAWorker checks that another worker gets a reply in parts as one message, or the message fails.
+func TestRepliesInPartsForAWorker(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.replying(workers.AtLeastOnce, "listener")
+		c.worker("listener", atLeastOnce)
+		c.ready("a")
+		c.send("1")
+		d := c.takes("1@a#1")[0]
+		to := d.Begin("text/plain")
+		half := make([]byte, workers.MaxPayload/2+1)
+		_, err := to.Write(half)
+		require.NoError(t, err)
+		_, err = to.Write(half)
+		require.Error(t, err)
+		d.Done(handled)
+		c.takes()
+		require.Contains(t, c.queues.List(key, "", 0, 1)[0].Error, "HandlerFailed: TooLarge")
+
+		time.Sleep(time.Second)
+		d = c.takes("1@a#2")[0]
+		to = d.Begin("text/plain")
+		for _, part := range []string{"one ", "reply"} {
+			_, err := to.Write([]byte(part))
+			require.NoError(t, err)
+		}
+		d.Done(handled)
+		c.takes()
+		require.Zero(t, c.queues.Depth(key))
+		m, ok := c.queues.Claim(listener, "l")
+		require.True(t, ok)
+		require.Equal(t, []string{"one reply", "text/plain"}, []string{string(m.Payload), m.ContentType})
+	})
+}
+
 // TestRepliesWithoutAPlace checks that a message has failed if its reply cannot be queued.
 func TestRepliesWithoutAPlace(t *testing.T) {
 	run(t, func(c *cluster) {

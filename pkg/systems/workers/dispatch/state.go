@@ -60,6 +60,7 @@ type flight struct {
 	m      queue.Message
 	pod    *pod
 	cancel context.CancelFunc // ends a delivery to another machine; nil for the node in this process
+	whole  *whole             // a reply in parts for another worker
 }
 
 // wait is a sender that waits.
@@ -248,6 +249,8 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 		if w.parts {
 			delivery.Begin = func(contentType string) io.Writer { return s.begin(f, contentType) }
 		}
+	} else if s.config != nil && s.config.Replies != "" {
+		delivery.Begin = f.collect
 	}
 	f.m.Payload = nil
 	if node := s.d.c.Local(p.node); node != nil {
@@ -267,6 +270,7 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 
 // finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
 func (s *state) finish(f *flight, o workers.Outcome) {
+	o = f.whole.outcome(o)
 	to := s.repliesTo(f.m.ID)
 	if to == "" || o.Failure != "" || len(o.Payload) == 0 {
 		s.finished(f, o)
