@@ -62,10 +62,13 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 	switch {
 	case r.Node != "":
 		where = "is on node " + r.Node + "; if it were scheduled now"
+		if r.NodeMissing {
+			where = "names node " + r.Node + ", which does not exist; if it were scheduled now"
+		}
 	case len(r.Gates) > 0:
 		where = "waits for its scheduling gates " + strings.Join(r.Gates, ", ")
 	case r.NominatedNode != "":
-		where = "waits for pods to end on node " + r.NominatedNode
+		where = "has chosen node " + r.NominatedNode + ", and waits there for pods to end or volumes to be made"
 	}
 	fmt.Fprintf(out, "Pod %s/%s %s", r.Namespace, r.Name, where)
 	if !r.Ours {
@@ -91,6 +94,7 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		fmt.Fprintf(out, "Filters that do not apply to it: %s.\n", strings.Join(others, ", "))
 	}
 	if len(r.Nodes) == 0 {
+		printNext(r, out)
 		return nil
 	}
 	fmt.Fprintln(out)
@@ -110,6 +114,7 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 	if more := r.NodeCount - len(r.Nodes); more > 0 && len(r.Nodes) == socket.MostScheduleNodes {
 		fmt.Fprintf(out, "\nNot listed: %s. Name the nodes that you want to see.\n", count.Of(more, "more node"))
 	}
+	printNext(r, out)
 	return err
 }
 
