@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
@@ -26,33 +27,40 @@ var remedies = []struct{ filter, next string }{
 	{"InterPodAffinity", "compare labels: `coracle ctl get pods -A --show-labels`"},
 }
 
+func printScheduleAndNext(r socket.ScheduleReport, out io.Writer) error {
+	if err := printSchedule(r, out); err != nil {
+		return err
+	}
+	printNext(r, out)
+	return nil
+}
+
 // printNext says what to do about a pod that cannot start, and prints nothing for a pod that fits or has its node.
 func printNext(r socket.ScheduleReport, out io.Writer) {
+	next := func(lines ...string) { fmt.Fprintf(out, "\nNext:\n  %s\n", strings.Join(lines, "\n  ")) }
 	switch {
 	case len(r.Gates) > 0:
-		fmt.Fprintln(out, "\nNext: the controller that owns the gate removes it, or you do: `coracle ctl edit pod "+
-			r.Name+" -n "+r.Namespace+"`")
-		return
+		next("the controller that set the gate removes it, or you do:",
+			fmt.Sprintf("`coracle ctl edit pod %s -n %s`", r.Name, r.Namespace))
 	case r.NodeMissing:
-		fmt.Fprintf(out, "\nNext: there is no node %s: `coracle ctl get nodes`; leave out nodeName, and create the pod anew\n", r.Node)
-		return
+		next("leave out nodeName, or name one of `coracle ctl get nodes`,", "and create the pod anew")
 	case !r.Ours && r.Node == "":
-		fmt.Fprintf(out, "\nNext: start scheduler %s, or leave out schedulerName, and create the pod anew\n", r.SchedulerName)
-		return
+		next("start scheduler "+r.SchedulerName+", or leave out schedulerName", "and create the pod anew")
 	case r.Node != "" || r.Fitting > 0:
-		return
 	case r.NodeCount == 0:
-		fmt.Fprintln(out, "\nNext: there is no node: `coracle status`")
-		return
-	}
-	heading := "\nNext:\n"
-	for _, m := range remedies {
-		if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool {
-			verdict, ok := n.Filters[m.filter]
-			return ok && verdict != socket.FilterPassed
-		}) {
-			fmt.Fprintf(out, "%s  %s\n    %s\n", heading, m.filter, m.next)
-			heading = ""
+		next("there is no node: `coracle status`")
+	default:
+		var lines []string
+		for _, m := range remedies {
+			if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool {
+				verdict, ok := n.Filters[m.filter]
+				return ok && verdict != socket.FilterPassed
+			}) {
+				lines = append(lines, m.filter, "  "+m.next)
+			}
+		}
+		if len(lines) > 0 {
+			next(lines...)
 		}
 	}
 }

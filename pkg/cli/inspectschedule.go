@@ -52,7 +52,7 @@ explained as if it were scheduled now. A large cluster's scheduler scores a samp
 			_, err = streams.Out.Write(raw)
 			return err
 		}
-		return printed(printSchedule)(raw, streams.Out)
+		return printed(printScheduleAndNext)(raw, streams.Out)
 	}
 	return cmd
 }
@@ -94,7 +94,6 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		fmt.Fprintf(out, "Filters that do not apply to it: %s.\n", strings.Join(others, ", "))
 	}
 	if len(r.Nodes) == 0 {
-		printNext(r, out)
 		return nil
 	}
 	fmt.Fprintln(out)
@@ -114,7 +113,6 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 	if more := r.NodeCount - len(r.Nodes); more > 0 && len(r.Nodes) == socket.MostScheduleNodes {
 		fmt.Fprintf(out, "\nNot listed: %s. Name the nodes that you want to see.\n", count.Of(more, "more node"))
 	}
-	printNext(r, out)
 	return err
 }
 

@@ -194,8 +194,9 @@ func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) socket.He
 	for _, p := range pods {
 		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
 			// What preemption found is in the pod's condition and events.
-			reason, _, _ := strings.Cut(firstLine(p.Reason), " preemption: ")
-			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait), reason)
+			reason, _, _ := strings.Cut(p.Reason, " preemption: ")
+			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait),
+				firstLine(reason))
 		}
 	}
 	if h.State == socket.Warning {

@@ -78,7 +78,8 @@ func (c *cycle) amounts(n *nodeInfo) string {
 	var out []string
 	add := func(name string, need, taken, most int64, show func(int64) string) {
 		if need != 0 && need+taken > most {
-			out = append(out, fmt.Sprintf("%s: wants %s, %s of %s is free", name, show(need), show(max(most-taken, 0)), show(most)))
+			free := show(max(most-taken, 0))
+			out = append(out, fmt.Sprintf("%s: wants %s, %s of %s is free", name, show(need), free, show(most)))
 		}
 	}
 	add("pods", 1, int64(len(n.pods)+pods), int64(n.max), func(v int64) string { return fmt.Sprint(v) })
