@@ -44,6 +44,7 @@ func (c *cycle) detailed(filter string, n *nodeInfo, messages []string) []string
 	return out
 }
 
+// missingLabels compares the labels of the pod's nodeSelector, or shows its required affinity.
 func (c *cycle) missingLabels(n *nodeInfo) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(c.pod.Spec.NodeSelector)) {
@@ -54,7 +55,21 @@ func (c *cycle) missingLabels(n *nodeInfo) string {
 			out = append(out, fmt.Sprintf("its label %s is %s, not %s", k, have, want))
 		}
 	}
-	return strings.Join(out, ", ")
+	if len(out) > 0 {
+		return strings.Join(out, ", ")
+	}
+	a := c.pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		var all []string
+		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+			all = append(all, strings.TrimSpace(fmt.Sprint(e.Key, " ", e.Operator, " ", strings.Join(e.Values, "|"))))
+		}
+		out = append(out, strings.Join(all, " and "))
+	}
+	return "it wants " + strings.Join(out, ", or ")
 }
 
 func (c *cycle) takenPort(n *nodeInfo) string {

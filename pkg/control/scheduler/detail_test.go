@@ -16,6 +16,16 @@ func TestReasonsAreDetailed(t *testing.T) {
 	selects := func(k, v string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{k: v} }
 	}
+	wants := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{"ssd", "nvme"}},
+					{Key: "gpu", Operator: corev1.NodeSelectorOpExists},
+				},
+			}}},
+		}}
+	}
 	for name, c := range map[string]struct {
 		node      func(*corev1.Node)
 		pod       func(*corev1.Pod)
@@ -32,6 +42,9 @@ func TestReasonsAreDetailed(t *testing.T) {
 			"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
 		"label different": {zone("z"), selects(corev1.LabelTopologyZone, "y"), nodeAffinity,
 			"node(s) didn't match Pod's node affinity/selector (its label topology.kubernetes.io/zone is z, not y)",
+			"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
+		"affinity of nodes": {zone("z"), wants, nodeAffinity,
+			"node(s) didn't match Pod's node affinity/selector (it wants disk In ssd|nvme and gpu Exists)",
 			"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
 		"port": {zone("z"), hostPort, "NodePorts",
 			"node(s) didn't have free ports for the requested pod ports (pod default/old has port 8080/TCP)",
