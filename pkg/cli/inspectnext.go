@@ -37,30 +37,34 @@ func printScheduleAndNext(r socket.ScheduleReport, out io.Writer) error {
 
 // printNext says what to do about a pod that cannot start, and prints nothing for a pod that fits or has its node.
 func printNext(r socket.ScheduleReport, out io.Writer) {
-	next := func(lines ...string) { fmt.Fprintf(out, "\nNext:\n  %s\n", strings.Join(lines, "\n  ")) }
+	var lines []string
 	switch {
 	case len(r.Gates) > 0:
-		next("the controller that set the gate removes it, or you do:",
-			fmt.Sprintf("`coracle ctl edit pod %s -n %s`", r.Name, r.Namespace))
+		lines = []string{"the controller that set the gate removes it, or you do:",
+			fmt.Sprintf("`coracle ctl edit pod %s -n %s`", r.Name, r.Namespace)}
 	case r.NodeMissing:
-		next("leave out nodeName, or name one of `coracle ctl get nodes`,", "and create the pod anew")
+		lines = []string{"leave out nodeName, or name one of `coracle ctl get nodes`,", "and create the pod anew"}
 	case !r.Ours && r.Node == "":
-		next("start scheduler "+r.SchedulerName+", or leave out schedulerName", "and create the pod anew")
-	case r.Node != "" || r.Fitting > 0:
-	case r.NodeCount == 0:
-		next("there is no node: `coracle status`")
-	default:
-		var lines []string
-		for _, m := range remedies {
-			if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool {
-				verdict, ok := n.Filters[m.filter]
-				return ok && verdict != socket.FilterPassed
-			}) {
-				lines = append(lines, m.filter, "  "+m.next)
-			}
-		}
-		if len(lines) > 0 {
-			next(lines...)
+		lines = []string{"start scheduler " + r.SchedulerName + ", or leave out schedulerName", "and create the pod anew"}
+	case r.Node == "" && r.NodeCount == 0:
+		lines = []string{"there is no node: `coracle status`"}
+	}
+	if r.Node == "" && r.Fitting == 0 {
+		lines = append(lines, remediesFor(r)...)
+	}
+	if len(lines) > 0 {
+		fmt.Fprintf(out, "\nNext:\n  %s\n", strings.Join(lines, "\n  "))
+	}
+}
+
+func remediesFor(r socket.ScheduleReport) (lines []string) {
+	for _, m := range remedies {
+		if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool {
+			verdict, ok := n.Filters[m.filter]
+			return ok && verdict != socket.FilterPassed
+		}) {
+			lines = append(lines, m.filter, "  "+m.next)
 		}
 	}
+	return lines
 }

@@ -27,7 +27,7 @@ func TestInspectScheduleSaysWhatToDo(t *testing.T) {
 		want   string
 	}{
 		"gate": {func(r *socket.ScheduleReport) { r.Gates = []string{"example.com/wait"} },
-			"`coracle ctl edit pod web -n shop`"},
+			"`coracle ctl edit pod web -n shop`\n  NodePorts\n"},
 		"another scheduler": {func(r *socket.ScheduleReport) { r.Ours, r.SchedulerName = false, "volcano" },
 			"Next:\n  start scheduler volcano, or leave out schedulerName"},
 		"no such node": {func(r *socket.ScheduleReport) { r.Node, r.NodeMissing = "b", true },

@@ -24,6 +24,12 @@ func (c *cycle) detailed(filter string, n *nodeInfo, messages []string) []string
 		}
 	case nodeAffinity:
 		detail = c.missingLabels(n)
+	case volumeBinding:
+		var names []string
+		for _, claim := range c.claims {
+			names = append(names, claim.Name)
+		}
+		detail = "its claims: " + strings.Join(names, ", ")
 	case "NodePorts":
 		detail = c.takenPort(n)
 	case "NodeResourcesFit":
