@@ -75,7 +75,7 @@ func TestExplanationOfABoundPod(t *testing.T) {
 	require.Equal(t,
 		map[string][]string{
 			"NodeUnschedulable": {"node(s) were unschedulable"},
-				"TaintToleration": {"node(s) had untolerated taint(s) (k:NoSchedule)"},
+			"TaintToleration":   {"node(s) had untolerated taint(s) (k:NoSchedule)"},
 		}, e.Nodes[1].Refused)
 	require.Contains(t, e.Filters, "InterPodAffinity")
 	require.NotContains(t, e.Applied, "InterPodAffinity")
