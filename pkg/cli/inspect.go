@@ -190,7 +190,7 @@ func printFairness(r socket.FairnessReport, out io.Writer) error {
 		return err
 	}
 	if !slices.ContainsFunc(r.Levels, func(l socket.FairnessLevel) bool { return len(l.Flows) > 0 }) {
-		_, err = fmt.Fprintln(out, "\nNo flow has requests now. Those of administrators are exempt.")
+		_, err = fmt.Fprintln(out, "\nNo flow has requests now. Requests of administrators are exempt.")
 		return err
 	}
 	fmt.Fprintln(out)

@@ -52,7 +52,7 @@ explained as if it were scheduled now. A large cluster's scheduler scores a samp
 			_, err = streams.Out.Write(raw)
 			return err
 		}
-		return printed(printSchedule)(raw, streams.Out)
+		return printed(printScheduleAndNext)(raw, streams.Out)
 	}
 	return cmd
 }
@@ -62,10 +62,13 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 	switch {
 	case r.Node != "":
 		where = "is on node " + r.Node + "; if it were scheduled now"
+		if r.NodeMissing {
+			where = "names node " + r.Node + ", which does not exist; if it were scheduled now"
+		}
 	case len(r.Gates) > 0:
 		where = "waits for its scheduling gates " + strings.Join(r.Gates, ", ")
 	case r.NominatedNode != "":
-		where = "waits for pods to end on node " + r.NominatedNode
+		where = "has chosen node " + r.NominatedNode + ", and waits there for pods to end or volumes to be made"
 	}
 	fmt.Fprintf(out, "Pod %s/%s %s", r.Namespace, r.Name, where)
 	if !r.Ours {

@@ -193,9 +193,14 @@ func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) socket.He
 	h := newHealth("scheduler", "%s pending", count.Of(all, "pod"))
 	for _, p := range pods {
 		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
+			// What preemption found is in the pod's condition and events.
+			reason, _, _ := strings.Cut(p.Reason, " preemption: ")
 			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait),
-				firstLine(p.Reason))
+				firstLine(reason))
 		}
+	}
+	if h.State == socket.Warning {
+		h.Summary += ": `coracle help debug-a-pod`"
 	}
 	return h.Health
 }
@@ -222,7 +227,8 @@ func nodesHealth(nodes []corev1.Node, err error, now time.Time) socket.Health {
 				if c.Status == corev1.ConditionTrue {
 					ready++
 				} else {
-					h.add(socket.Unhealthy, "%s not ready for %s: %s: %s", n.Name, since, c.Reason, firstLine(c.Message))
+					h.add(socket.Unhealthy, "%s not ready for %s: %s: %s%s", n.Name, since, c.Reason, firstLine(c.Message),
+						lostNode(n.Name, c.Status))
 				}
 			case c.Status == corev1.ConditionTrue:
 				h.add(socket.Warning, "%s has %s for %s: %s", n.Name, c.Type, since, firstLine(c.Message))
@@ -241,6 +247,14 @@ func nodesHealth(nodes []corev1.Node, err error, now time.Time) socket.Health {
 		summary.State = h.State
 	}
 	return summary.Health
+}
+
+// lostNode says what to do about a node that no longer reports its state.
+func lostNode(name string, ready corev1.ConditionStatus) string {
+	if ready != corev1.ConditionUnknown {
+		return ""
+	}
+	return " Start its agent; if the machine is gone, `coracle ctl delete node " + name + "`"
 }
 
 func certificateHealth(items []pki.Item, err error, now time.Time) socket.Health {

@@ -92,15 +92,18 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 		{"no pods wait", socket.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
 		{"a pod that has just come", socket.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
 		{
-			"a pod that fits nowhere", socket.Warning, "d/big pending for 2m: 0/1 nodes",
+			"a pod that fits nowhere", socket.Warning, "1 pod pending: `coracle help debug-a-pod`\n" +
+				"d/big pending for 2m: 0/1 nodes are available: 1 Insufficient cpu.",
 			schedulerHealth([]scheduler.Pending{
-				{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"},
+				{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available: 1 Insufficient cpu. " +
+					"preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
 			}, 1, now),
 		},
 
 		{"nodes", socket.OK, "2 of 2 ready", nodesHealth([]corev1.Node{node("a", ready), node("b", ready)}, nil, now)},
 		{
-			"a node that is lost", socket.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting",
+			"a node that is lost", socket.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting node " +
+				"status. Start its agent; if the machine is gone, `coracle ctl delete node b`",
 			nodesHealth([]corev1.Node{node("a", ready), node("b",
 				corev1.NodeCondition{
 					Type:               corev1.NodeReady,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,6 +77,8 @@ func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []socket.ScheduleFilter{},
 		Scores: []socket.ScheduleScore{},
 	}
+	r.NodeMissing = r.Node != "" &&
+		!slices.ContainsFunc(e.Nodes, func(n scheduler.NodeVerdict) bool { return n.Name == r.Node })
 	if r.Node == "" {
 		r.NominatedNode = e.Pod.Status.NominatedNodeName
 	}

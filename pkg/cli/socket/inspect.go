@@ -115,6 +115,7 @@ type ScheduleReport struct {
 	Name      string `json:"name"`
 	// Node is the pod's node. It is empty while the pod is pending.
 	Node          string   `json:"node,omitempty"`
+	NodeMissing   bool     `json:"nodeMissing,omitempty"` // the cluster has no Node of this name
 	NominatedNode string   `json:"nominatedNode,omitempty"`
 	Gates         []string `json:"schedulingGates,omitempty"`
 	SchedulerName string   `json:"schedulerName"`

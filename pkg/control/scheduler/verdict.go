@@ -36,7 +36,7 @@ type ScoreWeight struct {
 type NodeVerdict struct {
 	Name string
 	Fits bool
-	// Refused maps the filters that reject the node to their reasons.
+	// Refused maps the filters that reject the node to their reasons, followed by what the pod wants of this node.
 	Refused map[string][]string
 	// Scores are the weighted scores of a node that fits, in the order of Explanation.Scores. Total is their sum, or
 	// 0 if they are ordered.
@@ -121,7 +121,7 @@ func (s *state) explain(of *corev1.Pod) Explanation {
 				failed.refused[i] = uint8(by)
 				v.Fits, v.Refused = false, map[string][]string{}
 			}
-			v.Refused[f.name] = reasons
+			v.Refused[f.name] = c.detailed(f.name, n, reasons)
 		}
 		if v.Fits {
 			fit = append(fit, n)

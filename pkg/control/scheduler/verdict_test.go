@@ -74,7 +74,8 @@ func TestExplanationOfABoundPod(t *testing.T) {
 	require.True(t, e.Nodes[0].Fits)
 	require.Equal(t,
 		map[string][]string{
-			"NodeUnschedulable": {"node(s) were unschedulable"}, "TaintToleration": {"node(s) had untolerated taint(s)"},
+			"NodeUnschedulable": {"node(s) were unschedulable"},
+			"TaintToleration":   {"node(s) had untolerated taint(s) (k:NoSchedule)"},
 		}, e.Nodes[1].Refused)
 	require.Contains(t, e.Filters, "InterPodAffinity")
 	require.NotContains(t, e.Applied, "InterPodAffinity")
