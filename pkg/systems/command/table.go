@@ -27,11 +27,12 @@ const (
 // right. Elsewhere each row is one line with all columns, for programs.
 func Table(out io.Writer, header string, rows func(line func(cells ...any))) error {
 	lines := [][]string{strings.Split(header, "\t")}
+	inLine := strings.NewReplacer("\n", " ", "\t", " ")
 	rows(func(cells ...any) {
-		line := make([]string, len(cells))
+		line := slices.Repeat([]string{none}, len(lines[0]))
 		for i, c := range cells {
-			if line[i] = fmt.Sprint(c); line[i] == "" {
-				line[i] = none
+			if text := inLine.Replace(fmt.Sprint(c)); text != "" {
+				line[i] = text
 			}
 		}
 		lines = append(lines, line)
