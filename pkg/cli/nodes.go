@@ -58,6 +58,7 @@ func Nodes(ctx context.Context, c *command.Cluster, output string, out io.Writer
 	header := "NODE\tSTATUS\tCPU\tMEMORY\tDISK\tPODS\tHEARTBEAT"
 	if output == "wide" {
 		header += "\tADDRESS\tIMAGES\tTASKS"
+		out = struct{ io.Writer }{out} // all columns, also on a terminal that is narrower
 	}
 	return command.Table(out, header, func(line func(...any)) {
 		for _, r := range rows {

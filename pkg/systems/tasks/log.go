@@ -150,7 +150,8 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 		if from := unlisted(t, attempt, index); from != nil {
 			return from, nil
 		}
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun", t.Name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun: `coracle ps --task "+
+			"%[1]s` shows its attempts", t.Name))
 	}
 	why := string(t.Status.Phase)
 	if t.Status.Error != "" {
