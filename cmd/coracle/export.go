@@ -16,8 +16,8 @@ func exportCommand() *cobra.Command {
 		Use: "export", Short: "Write a running cluster as manifests",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && args[0] == "logs" {
-				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, and " +
-					"for the pods' output `coracle cluster-info dump -A --output-directory DIR`")
+				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, " +
+					"and for the pods' output `coracle cluster-info dump -A --output-directory DIR`")
 			}
 			return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
 		},

@@ -84,7 +84,8 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 		return err
 	}
 	if err := c.someCluster(ctx, b); err != nil { // the bundle exists, so the command has succeeded
-		fmt.Fprintf(t.Err, "Note: %v: the objects are brought to it when it is added with `coracle kontrol clusters add`\n", err)
+		fmt.Fprintf(t.Err, "Note: %v: the objects are brought to it when it is added with `coracle kontrol clusters add`\n",
+			err)
 	}
 	return nil
 }
