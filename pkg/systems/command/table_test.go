@@ -37,10 +37,11 @@ b               busybox:1.36  Completed  0     3s
 
 	require.Equal(t, `TASK            IMAGE         STATUS
 nightly-import  busybox:1.36  Pending
-    0/1 nodes are available: 1 Insufficient
-    cpu. no new claims to deallocate
+    0/1 nodes are available: 1
+    Insufficient cpu. no new claims to
+    deallocate
 b               busybox:1.36  Completed
-`, printed(45), "columns on the right are left out")
+`, printed(40), "columns on the right are left out")
 
 	var out strings.Builder
 	require.NoError(t, printFitted(&out, [][]string{
