@@ -17,7 +17,7 @@ func exportCommand() *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && args[0] == "logs" {
 				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, " +
-					"and for the pods' output `coracle cluster-info dump -A --output-directory DIR`")
+					"and for the pods' output `coracle ctl cluster-info dump -A --output-directory DIR`")
 			}
 			return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
 		},
