@@ -28,6 +28,8 @@ var kubectlToo = []string{"coracle delete", "coracle logs", "coracle run"}
 // and before one of these whose arguments a shell completes.
 func withCtl(args []string) []string {
 	switch {
+	case len(args) > 2 && args[1] == "create" && args[2] == "cluster": // as with kind; run says what to do
+		return args
 	case filepath.Base(args[0]) == "kubectl" || len(args) > 1 && slices.Contains(kubectlVerbs, args[1]):
 		return slices.Insert(slices.Clone(args), 1, ctlName)
 	case len(args) > 3 && strings.HasPrefix(args[1], cobra.ShellCompRequestCmd) && slices.Contains(kubectlVerbs, args[2]):

@@ -210,6 +210,8 @@ func TestWithoutACluster(t *testing.T) {
 func TestKubectlWithoutCtl(t *testing.T) {
 	for args, want := range map[string]string{
 		"coracle get pods":            "coracle ctl get pods",
+		"coracle create cluster":      "coracle create cluster", // kind's command, which run answers
+		"coracle create deployment a": "coracle ctl create deployment a",
 		"coracle __complete get po":   "coracle __complete ctl get po",
 		"coracle __complete get":      "coracle __complete get", // completes the name of the command itself
 		"coracle __complete run a":    "coracle __complete run a",

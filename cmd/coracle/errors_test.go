@@ -79,7 +79,8 @@ func TestErrorsByCommand(t *testing.T) {
 		}
 	}
 	for _, words := range []string{
-		"", "bogus", "statu", "certs chek", "help certs", "completion bash", "start absent",
+		"", "bogus", "statu", "up", "kubeconfig", "create cluster", "delete cluster", "export logs dir",
+		"run a --image busybox sh -c true", "certs chek", "help certs", "completion bash", "start absent",
 		"start --bogus", "start --dns-forward-to x",
 		"run a --image busybox --env x", "send pod/a", "send a b", "token create --ttl x", "image load - -",
 		"kontrol clusters add a --local --pull", "kontrol adopt deployment --cluster a", "certs rotate --ca",

@@ -14,7 +14,13 @@ import (
 func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export", Short: "Write a running cluster as manifests",
-		Args: command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] == "logs" {
+				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, " +
+					"and for the pods' output `coracle ctl cluster-info dump -A --output-directory DIR`")
+			}
+			return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
+		},
 		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other
 Kubernetes, can be made from. Custom resources are included. Left out are fields that servers set,
 objects that controllers own, objects that every cluster makes for itself, nodes, events,

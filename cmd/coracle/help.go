@@ -50,7 +50,8 @@ func helpBySection(cmd *cobra.Command, sections []config.Section) {
 			}
 		}
 		_, err := fmt.Fprintf(out, `
-Each option is also a variable (CORACLE_LOG_LEVEL) and a key of the file (log-level: debug).
+Each option is also a variable (CORACLE_LOG_LEVEL), and a key of the file
+(log-level: debug).
 "coracle help options" describes all of them, %d more than here.
 `, advanced)
 		return err

@@ -22,6 +22,7 @@ import (
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show what runs on this machine", Args: command.Exactly(0, "[-o wide|json]"),
+		SuggestFor: []string{"cluster", "info", "kubeconfig"},
 	}
 	output := cmd.Flags().StringP("output", "o", "", "wide, with each component, or json, for programs")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
@@ -32,9 +33,10 @@ func statusCommand() *cobra.Command {
 
 func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "stop",
-		Short: "Stop the pods, then Coracle; the state is kept",
-		Args:  command.Exactly(0, ""),
+		Use:        "stop",
+		SuggestFor: []string{"down"},
+		Short:      "Stop the pods, then Coracle; the state is kept",
+		Args:       command.Exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		err := server.Stop(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) })
@@ -55,6 +57,9 @@ func deleteCommand() *cobra.Command {
 		Use:   "delete",
 		Short: "Delete the cluster, and restore the machine as it was",
 		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] == "cluster" {
+				return errors.New("this machine has one cluster: `coracle delete`, without a name, deletes it")
+			}
 			if len(args) > 0 {
 				return fmt.Errorf("coracle delete deletes the whole cluster and takes no names: to delete an object, use "+
 					"`coracle ctl delete %s`", strings.Join(args, " "))
@@ -63,8 +68,13 @@ func deleteCommand() *cobra.Command {
 		},
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
+		found := server.HasState(c)
 		if err := server.Delete(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) }); err != nil {
 			return err
+		}
+		if !found {
+			fmt.Printf("There was nothing to delete: neither %s nor %s exists.\n", c.DataDir, c.RunDir)
+			return nil
 		}
 		fmt.Println("Deleted. Nothing of the cluster is left on this machine.")
 		return nil
@@ -83,7 +93,7 @@ func imageCommand() *cobra.Command {
 		onMachine(c, func(ctx context.Context, c config.Config, args []string) error { return run(ctx, c.RunDir, args) })
 		cmd.AddCommand(c)
 	}
-	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, command.AtLeast(1, "FILE..."),
+	sub("load FILE...|-", `Load OCI or docker archives ("-" is standard input)`, command.AtLeast(1, "FILE...|-"),
 		func(ctx context.Context, dir string, args []string) error {
 			return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout, os.Stderr)
 		})

@@ -65,6 +65,9 @@ func execute() error {
 // run executes a command line. For an unknown subcommand Cobra prints the help of its parent and succeeds; here it is
 // an error, so that a script with a mistake fails.
 func run(ctx context.Context, root *cobra.Command, args []string) error {
+	if len(args) > 1 && args[0] == "create" && args[1] == "cluster" {
+		return errors.New("this machine has one cluster, which `coracle start` creates: see `coracle help from-kind`")
+	}
 	c, rest, _ := root.Find(args)
 	name := slices.IndexFunc(rest, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	if name >= 0 && !c.Runnable() && !slices.Contains(rest, "-h") && !slices.Contains(rest, "--help") &&
@@ -141,10 +144,15 @@ the node agent and the command line.
 		help(c, args)
 	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if path := c.CommandPath(); slices.Contains(kubectlToo, path) {
+		path := c.CommandPath()
+		if path == "coracle run" {
+			return fmt.Errorf("%w: see `coracle run --help`; the container's command stands after --, with its own flags; "+
+				"kubectl's command is `coracle ctl run`", err)
+		}
+		if slices.Contains(kubectlToo, path) {
 			return fmt.Errorf("%w: see `%s --help`; kubectl's command is `coracle ctl %s`", err, path, c.Name())
 		}
-		return fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())
+		return fmt.Errorf("%w: see `%s --help`", err, path)
 	})
 	cmd.AddGroup(
 		&cobra.Group{ID: "machine", Title: "This machine:"},
@@ -179,11 +187,12 @@ func nodesCommand() *cobra.Command {
 		Use:   "nodes",
 		Short: "List nodes, with their pods' requests and the use of disks",
 		Long: `List nodes. CPU and MEMORY are what their pods request, of how much. DISK is what is used of the file system of
-the node's data directory, IMAGES the share of the unpacked images. Both are absent for a node that does not answer
-within 5 s, and for users who may not get nodes/proxy. "coracle top nodes" shows the CPU and memory in use.`,
-		Args: command.Exactly(0, "[-o json]"),
+the node's data directory. With -o wide, IMAGES is the share of the unpacked images. Both are absent for a node that
+does not answer within 5 s, and for users who may not get nodes/proxy. "coracle top nodes" shows the CPU and memory in
+use.`,
+		Args: command.Exactly(0, "[-o wide|json]"),
 	}
-	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	output := cmd.Flags().StringP("output", "o", "", "wide, with addresses, images and tasks, or json, for programs")
 	command.Connector{}.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cli.Nodes(ctx, c, *output, os.Stdout)
 	})

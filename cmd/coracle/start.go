@@ -22,8 +22,9 @@ import (
 
 func startCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "start",
-		Short: "Start a cluster on this machine, in the background",
+		Use:        "start",
+		SuggestFor: []string{"up"},
+		Short:      "Start a cluster on this machine, in the background",
 		Long: `Starts the control plane and the node in one background process and returns once the node is Ready.
 It is idempotent. Containers that are still running from an earlier run are adopted.`,
 		Args: command.Exactly(0, ""),

@@ -90,19 +90,23 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 			others = append(others, f.Name)
 		}
 	}
-	if len(others) > 0 {
-		fmt.Fprintf(out, "Filters that do not apply to it: %s.\n", strings.Join(others, ", "))
+	for _, list := range []struct {
+		text  string
+		names []string
+	}{{"Filters that apply to it", applied}, {"Filters that do not apply to it", others}} {
+		if len(list.names) > 0 {
+			command.Paragraph(out, fmt.Sprintf("%s: %s.", list.text, strings.Join(list.names, ", ")))
+		}
 	}
 	if len(r.Nodes) == 0 {
 		return nil
 	}
 	fmt.Fprintln(out)
-	err := command.Table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"),
-		func(line func(...any)) {
-			for _, n := range r.Nodes {
-				line(verdicts(n, applied)...)
-			}
-		})
+	err := command.Table(out, "NODE\tFITS\tREFUSED BY\tREASONS", func(line func(...any)) {
+		for _, n := range r.Nodes {
+			line(verdicts(n, applied)...)
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -121,43 +125,37 @@ func verdicts(n socket.ScheduleNode, filters []string) []any {
 	if n.Fits {
 		fits = "yes"
 	}
-	cells := []any{n.Name, fits}
-	var reasons []string
+	var by, reasons []string
 	for _, name := range filters {
-		if n.Filters[name] == socket.FilterPassed {
-			cells = append(cells, socket.FilterPassed)
-			continue
+		if n.Filters[name] != socket.FilterPassed {
+			by, reasons = append(by, name), append(reasons, n.Filters[name])
 		}
-		cells = append(cells, "refuses")
-		reasons = append(reasons, n.Filters[name])
 	}
-	return append(cells, strings.Join(reasons, "; "))
+	return []any{n.Name, fits, strings.Join(by, ", "), strings.Join(reasons, "; ")}
 }
 
 func printScores(r socket.ScheduleReport, out io.Writer) error {
-	header := []string{"NODE"}
-	if !r.Ordered {
-		header = append(header, "TOTAL")
+	header := "NODE\tTOTAL\tSCORES"
+	if r.Ordered {
+		header = "NODE\tSCORES"
 	}
-	for _, s := range r.Scores {
-		if s.Weight > 1 {
-			s.Name += fmt.Sprintf(" (x%d)", s.Weight)
-		}
-		header = append(header, s.Name)
-	}
-	err := command.Table(out, strings.Join(header, "\t"), func(line func(...any)) {
+	err := command.Table(out, header, func(line func(...any)) {
 		for _, n := range r.Nodes {
 			if !n.Fits {
 				continue
+			}
+			scores := make([]string, len(r.Scores))
+			for i, s := range r.Scores {
+				scores[i] = fmt.Sprintf("%s=%d", s.Name, n.Scores[s.Name])
+				if s.Weight > 1 {
+					scores[i] = fmt.Sprintf("%s(x%d)=%d", s.Name, s.Weight, n.Scores[s.Name])
+				}
 			}
 			cells := []any{n.Name}
 			if !r.Ordered {
 				cells = append(cells, n.Total)
 			}
-			for _, s := range r.Scores {
-				cells = append(cells, n.Scores[s.Name])
-			}
-			line(cells...)
+			line(append(cells, strings.Join(scores, ", "))...)
 		}
 	})
 	if r.Ordered {

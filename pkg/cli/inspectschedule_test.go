@@ -30,14 +30,15 @@ func TestInspectScheduleTable(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printSchedule(r, &out))
 	require.Equal(t, `Pod shop/web is not on a node yet: 1/2 nodes fit.
+Filters that apply to it: TaintToleration, NodeResourcesFit.
 Filters that do not apply to it: NodePorts.
 
-NODE  FITS  TaintToleration  NodeResourcesFit  REASONS
-a     yes   ok               ok                -
-b     no    ok               refuses           Insufficient cpu, Too many pods
+NODE  FITS  REFUSED BY        REASONS
+a     yes   -                 -
+b     no    NodeResourcesFit  Insufficient cpu, Too many pods
 
-NODE  TOTAL  ImageLocality  NodeAffinity (x2)
-a     203    3              200
+NODE  TOTAL  SCORES
+a     203    ImageLocality=3, NodeAffinity(x2)=200
 `, out.String())
 
 	r.Ours, r.SchedulerName, r.Node = false, "other", "b"

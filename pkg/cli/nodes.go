@@ -39,8 +39,8 @@ const offline = "Offline"
 
 // Nodes prints the cluster's nodes with the CPU and memory that their pods request, and the usage of their disks.
 func Nodes(ctx context.Context, c *command.Cluster, output string, out io.Writer) error {
-	if output != "" && output != "json" {
-		return fmt.Errorf("unknown output %q: use -o json", output)
+	if output != "" && output != "wide" && output != "json" {
+		return fmt.Errorf("unknown output %q: use -o wide or -o json", output)
 	}
 	rows, err := nodeRows(ctx, c)
 	if err != nil {
@@ -55,7 +55,11 @@ func Nodes(ctx context.Context, c *command.Cluster, output string, out io.Writer
 		return encoder.Encode(rows)
 	}
 	now := time.Now()
-	const header = "NODE\tSTATUS\tADDRESS\tCPU\tMEMORY\tDISK\tIMAGES\tPODS\tTASKS\tHEARTBEAT"
+	header := "NODE\tSTATUS\tCPU\tMEMORY\tDISK\tPODS\tHEARTBEAT"
+	if output == "wide" {
+		header += "\tADDRESS\tIMAGES\tTASKS"
+		out = struct{ io.Writer }{out} // all columns, also on a terminal that is narrower
+	}
 	return command.Table(out, header, func(line func(...any)) {
 		for _, r := range rows {
 			disk, images := "", ""
@@ -63,9 +67,15 @@ func Nodes(ctx context.Context, c *command.Cluster, output string, out io.Writer
 				disk = socket.Bytes(r.Disk.Used) + "/" + socket.Bytes(r.Disk.Capacity)
 				images = socket.Bytes(r.Disk.Images)
 			}
-			line(r.Name, r.Status, r.Address, r.CPURequests+"/"+r.CPUs,
-				socket.Bytes(r.MemoryRequest)+"/"+socket.Bytes(r.Memory), disk, images,
-				fmt.Sprintf("%d/%d", r.Pods, r.MaxPods), r.Tasks, command.Ago(r.Heartbeat, now))
+			cells := []any{
+				r.Name, r.Status, r.CPURequests + "/" + r.CPUs,
+				socket.Bytes(r.MemoryRequest) + "/" + socket.Bytes(r.Memory), disk,
+				fmt.Sprintf("%d/%d", r.Pods, r.MaxPods), command.Ago(r.Heartbeat, now),
+			}
+			if output == "wide" {
+				cells = append(cells, r.Address, images, r.Tasks)
+			}
+			line(cells...)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,9 +63,14 @@ func TestNodes(t *testing.T) {
 	}))
 	defer server.Close()
 	c.REST = &rest.Config{Host: server.URL}
-	out := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "", out) })
-	require.Regexp(t, `(?m)^n +Online +- +250m/2 .* 10\.0 GiB/40\.0 GiB +1\.5 GiB +1/0 +1 +([7-9]|\d\d)s$`, out)
-	require.Regexp(t, `(?m)^o +Online,Cordoned +- +0/0 +0 B/0 B +- +- +0/0 +0 +`, out)
+	out := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "wide", out) })
+	require.Regexp(t, `(?m)^n +Online +250m/2 .* 10\.0 GiB/40\.0 GiB +1/0 +([7-9]|\d\d)s +- +1\.5 GiB +1$`, out)
+	require.Regexp(t, `(?m)^o +Online,Cordoned +0/0 +0 B/0 B +- +0/0 +\S+ +- +- +0$`, out)
+	out = commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "", out) })
+	require.Regexp(t, `(?m)^n +Online +250m/2 .* 10\.0 GiB/40\.0 GiB +1/0 +([7-9]|\d\d)s$`, out)
+	for line := range strings.Lines(out) {
+		require.LessOrEqual(t, len(line), 80, "fits a terminal of 80 columns")
+	}
 
 	var rows []map[string]any
 	text := commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, "json", out) })
@@ -73,5 +79,5 @@ func TestNodes(t *testing.T) {
 	require.Equal(t, map[string]any{"usedBytes": 10737418240., "capacityBytes": 42949672960., "imagesBytes": 1610612736.},
 		rows[0]["disk"])
 	require.NotContains(t, rows[1], "disk")
-	require.ErrorContains(t, Nodes(t.Context(), c, "yaml", io.Discard), "-o json")
+	require.ErrorContains(t, Nodes(t.Context(), c, "yaml", io.Discard), "-o wide or -o json")
 }

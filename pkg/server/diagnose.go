@@ -371,10 +371,15 @@ func podsHealth(pods []*corev1.Pod) *health {
 	return h
 }
 
-// mostLine is the maximum length of a detail line, in bytes.
+// mostLine is the maximum length of a detail line, in bytes, without the mark of a cut.
 const mostLine = 300
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	return bounded.Text(line, mostLine)
+	if len(line) <= mostLine {
+		return bounded.Text(line, mostLine)
+	}
+	// The cause and the remedy stand at the end.
+	start, end := line[:mostLine/3], line[len(line)-mostLine*2/3:]
+	return strings.ToValidUTF8(start, "") + " ... " + strings.ToValidUTF8(end, "")
 }

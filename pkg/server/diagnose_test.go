@@ -148,6 +148,17 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 	}
 }
 
+// TestLongReason checks that a long reason keeps its end, where the remedy stands.
+func TestLongReason(t *testing.T) {
+	text := firstLine("Back-off pulling image: " + strings.Repeat("cause ", 100) + ": set imagePullPolicy: IfNotPresent" +
+		"\nmore")
+	require.True(t, strings.HasPrefix(text, "Back-off pulling image: cause"))
+	require.True(t, strings.HasSuffix(text, "cause : set imagePullPolicy: IfNotPresent"))
+	require.Contains(t, text, " ... ")
+	require.LessOrEqual(t, len(text), mostLine+len(" ... "))
+	require.Equal(t, "short", firstLine(" short\nmore"))
+}
+
 func TestAPlaneDiagnosesItself(t *testing.T) {
 	l := startPlane(t)
 	l.process.plane = l

@@ -53,6 +53,14 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err, "it runs already")
 }
 
+func TestHasState(t *testing.T) {
+	c := config.Default()
+	c.DataDir, c.RunDir = filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "run")
+	require.False(t, HasState(c))
+	require.NoError(t, os.Mkdir(c.RunDir, 0o700))
+	require.True(t, HasState(c))
+}
+
 // TestRunDirOfAKilledCluster checks that the run directory of a killed cluster is refused for another data
 // directory, and that the error names the remedy.
 func TestRunDirOfAKilledCluster(t *testing.T) {

@@ -65,6 +65,16 @@ func stop(ctx context.Context, client *socket.Client, c config.Config, progress 
 	return errors.Join(err, endErr)
 }
 
+// HasState reports whether this machine has a directory of the cluster.
+func HasState(c config.Config) bool {
+	for _, dir := range []string{c.DataDir, c.RunDir} {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
 // Delete stops the process and removes everything of the cluster from this machine, including leftovers of a killed
 // process. It may be repeated. Pods get no grace period: their containers are killed. A process that does not exit
 // within 15 s is killed.
@@ -109,7 +119,10 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	if err != nil {
 		return err
 	}
-	say("removing containers, network and mounts")
+	found := HasState(c)
+	if found {
+		say("removing containers, network and mounts")
+	}
 	if err := purge(ctx, withoutLinks(c)); err != nil {
 		return err
 	}
@@ -118,7 +131,9 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 			return err
 		}
 	}
-	say("removing %s and %s", c.DataDir, c.RunDir)
+	if found {
+		say("removing %s and %s", c.DataDir, c.RunDir)
+	}
 	return errors.Join(removeDir(ctx, c.RunDir), removeDir(ctx, c.DataDir))
 }
 

@@ -6,14 +6,12 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -132,27 +130,6 @@ func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	return &Cluster{Namespace: namespace, Client: client, REST: config}, nil
-}
-
-// Table prints rows below a header, with columns two spaces apart: with kubectl's three, fewer tables fit a terminal of
-// 80 columns.
-func Table(out io.Writer, header string, rows func(line func(cells ...any))) error {
-	w := tabwriter.NewWriter(out, 6, 4, 2, ' ', 0)
-	fmt.Fprintln(w, header)
-	rows(func(cells ...any) {
-		for i, c := range cells {
-			if i > 0 {
-				fmt.Fprint(w, "\t")
-			}
-			if s := fmt.Sprint(c); s != "" {
-				fmt.Fprint(w, s)
-			} else {
-				fmt.Fprint(w, "-")
-			}
-		}
-		fmt.Fprintln(w)
-	})
-	return w.Flush()
 }
 
 // Ago formats the time since t like kubectl's AGE; empty if t is zero.

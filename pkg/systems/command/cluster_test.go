@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,15 @@ func TestConnect(t *testing.T) {
 	require.Equal(t, "https://127.0.0.1:1", c.REST.Host)
 	_, err = Connector{}.Connect(filepath.Join(dir, "missing"), "")
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestExplainNamespace(t *testing.T) {
+	err := apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop")
+	require.EqualError(t, explain(err), "there is no namespace shop: `coracle get namespaces` lists them, "+
+		"`coracle create namespace shop` creates it")
+	other := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "shop")
+	require.Equal(t, error(other), explain(other))
+	require.NoError(t, explain(nil))
 }
 
 // TestWorkloads checks that commands can read the workloads of a system's parts.

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
@@ -56,8 +58,21 @@ func (c Connector) OnCluster(cmd *cobra.Command, f func(ctx context.Context, c *
 		if err != nil {
 			return err
 		}
-		return f(cmd.Context(), c, args)
+		return explain(f(cmd.Context(), c, args))
 	}
+}
+
+// explain adds the next step to the API server's error for a namespace that does not exist.
+func explain(err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return err
+	}
+	if d := status.Status().Details; d != nil && d.Kind == "namespaces" {
+		return fmt.Errorf("there is no namespace %s: `coracle get namespaces` lists them, `coracle create namespace "+
+			"%[1]s` creates it", d.Name)
+	}
+	return err
 }
 
 // Names reads arguments that name objects as kubectl does: NAME, or KIND/NAME, where KIND is a kind's singular, plural

@@ -39,8 +39,8 @@ func (t Terminal) Progress(text string) {
 		return
 	}
 	width, _, err := term.GetSize(int(t.Err.(*os.File).Fd()))
-	if err != nil || width < longestCell {
-		width = longestCell
+	if err != nil || width < longestLine {
+		width = longestLine
 	}
 	fmt.Fprint(t.Err, ClearLine, bounded.Text(strings.ReplaceAll(text, "\n", " "), width-1))
 }
@@ -130,10 +130,12 @@ func Stamp(t *metav1.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// longestCell bounds a message in a table, in bytes.
-const longestCell = 60
+const (
+	longestLine    = 60  // the least width of a line of progress
+	longestMessage = 200 // bounds a message in a table, in bytes; Table wraps it
+)
 
 // Shorten turns a text into one line that fits into a table.
 func Shorten(text string) string {
-	return bounded.Text(strings.ReplaceAll(text, "\n", " "), longestCell)
+	return bounded.Text(strings.ReplaceAll(text, "\n", " "), longestMessage)
 }

@@ -100,7 +100,7 @@ func kept(req *http.Request, on kind.Connection, what string, follow bool) (io.R
 	}
 	return nil, cmp.Or(failed,
 		error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt or container of task %s has begun, or its output is not "+
-			"kept any more", t.Name))))
+			"kept any more: `coracle ps --task %[1]s` shows its attempts", t.Name))))
 }
 
 type loggedFrom struct {
@@ -150,7 +150,8 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 		if from := unlisted(t, attempt, index); from != nil {
 			return from, nil
 		}
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun", t.Name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun: `coracle ps --task "+
+			"%[1]s` shows its attempts", t.Name))
 	}
 	why := string(t.Status.Phase)
 	if t.Status.Error != "" {

@@ -68,6 +68,7 @@ coracle start
 coracle ctl uncordon NODE
 kubectl wait deployment/shop --for=condition=Available
 sudo coracle support-bundle -o logs.tar.gz
+sudo coracle ctl cluster-info dump -A --output-directory=logs
 tar tzf logs.tar.gz >/dev/null
 
 step certificates

@@ -227,7 +227,8 @@ func (p *plan) onNodes(s *corev1.Service) result {
 			return result{err: fmt.Errorf("port %d/%s is used by the nodes themselves", port.Port, port.Protocol)}
 		}
 		if port.Protocol == corev1.ProtocolTCP && holding(s) == 0 && slices.Contains(p.IngressPorts, uint16(port.Port)) {
-			return result{err: fmt.Errorf("port %d/%s of the nodes is used for Ingresses", port.Port, port.Protocol)}
+			return result{err: fmt.Errorf("port %d/%s of the nodes is used for Ingresses: use another port, or an Ingress",
+				port.Port, port.Protocol)}
 		}
 	}
 	r := result{reason: ReasonNodes}

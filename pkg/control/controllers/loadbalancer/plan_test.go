@@ -198,7 +198,7 @@ func TestPlan(t *testing.T) {
 			},
 			want: map[string]string{
 				"has": "198.51.100.2 198.51.100.3 ",
-				"new": "port 80/TCP of the nodes is used for Ingresses",
+				"new": "port 80/TCP of the nodes is used for Ingresses: use another port, or an Ingress",
 				"udp": "198.51.100.2 198.51.100.3 ",
 			},
 		},

@@ -59,7 +59,8 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 			if k.Spec.Local {
 				server = "(this one)"
 			}
-			line(k.Name, ready, k.Status.Version, server, command.Ago(k.Status.LastSeen, now),
+			version, _, _ := strings.Cut(k.Status.Version, "+") // the build is in -o json
+			line(k.Name, ready, version, server, command.Ago(k.Status.LastSeen, now),
 				strings.ReplaceAll(metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: k.Labels}), "<none>", ""),
 				command.Shorten(message))
 		}

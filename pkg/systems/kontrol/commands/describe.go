@@ -54,10 +54,11 @@ func (c *cluster) statesOf(ctx context.Context,
 
 func (c *cluster) getCluster(ctx context.Context, name string) (*kontrol.Cluster, error) {
 	k := &kontrol.Cluster{}
-	if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k); err != nil {
-		return nil, err
+	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no cluster %s: `coracle kontrol clusters` lists them", name)
 	}
-	return k, nil
+	return k, err
 }
 
 // DescribeResource prints one Resource with its applied and current state, and the drift, of each cluster.

@@ -80,8 +80,14 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(t.Out, "bundle %s %s: %s\n", b.Name, verb, what)
-	return err
+	if _, err = fmt.Fprintf(t.Out, "bundle %s %s: %s\n", b.Name, verb, what); err != nil || verb != "created" {
+		return err
+	}
+	if err := c.someCluster(ctx, b); err != nil { // the bundle exists, so the command has succeeded
+		fmt.Fprintf(t.Err, "Note: %v: the objects are brought to it when it is added with `coracle kontrol clusters add`\n",
+			err)
+	}
+	return nil
 }
 
 func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error) {

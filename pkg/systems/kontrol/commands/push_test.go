@@ -47,6 +47,9 @@ func TestKontrolPush(t *testing.T) {
 
 	out, _, _ = push(PushOptions{Selector: "env=prod"})
 	require.Equal(t, "bundle shop created: 1 object in 1 wave\n", out)
+	_, text, code = push(PushOptions{Name: "early", Selector: "env=later"})
+	require.Zero(t, code)
+	require.Contains(t, text, "Note: no cluster has the labels env=later: the objects are brought to it when it is added")
 	b, err := c.getBundle(t.Context(), "shop")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels)

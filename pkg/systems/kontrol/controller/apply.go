@@ -56,7 +56,7 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	}
 	switch namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; {
 	case namespaced && t.Namespace == "":
-		return Answer{}, apierrors.NewBadRequest(t.Kind + " is namespaced: set spec.template.metadata.namespace")
+		return Answer{}, apierrors.NewBadRequest(t.Kind + " is namespaced: set metadata.namespace of the object")
 	case !namespaced && t.Namespace != "":
 		return Answer{}, apierrors.NewBadRequest(t.Kind + " is not namespaced: remove spec.template.metadata.namespace")
 	}

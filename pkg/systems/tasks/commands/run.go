@@ -270,7 +270,11 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 		if c := ended.Status.ExitCode; c != nil && *c != 0 {
 			code = int(*c)
 		}
-		return failed(task.Name, ended.Status.Error, code)
+		reason := ended.Status.Error
+		if a := ended.Status.Array; a != nil && a.Failed > 0 && !o.Remove {
+			reason += fmt.Sprintf("; `coracle logs %s --index N` prints the output of one", task.Name)
+		}
+		return failed(task.Name, reason, code)
 	}
 	return nil
 }

@@ -32,6 +32,10 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	t := &tasks.Task{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
+		if c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, &tasks.TaskSchedule{}) == nil {
+			return nil, fmt.Errorf("%w %s in namespace %s, but a schedule or template: `coracle ps -a` lists its tasks, "+
+				"`coracle ctl delete taskschedule %[2]s` deletes it", errNoTask, name, c.Namespace)
+		}
 		return nil, fmt.Errorf("%w %s in namespace %s: `coracle ps -a` lists tasks", errNoTask, name, c.Namespace)
 	}
 	return t, err

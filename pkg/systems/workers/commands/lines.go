@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/count"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
@@ -193,7 +194,7 @@ func printLines(sent <-chan *line, out, progress io.Writer, stop func()) error {
 	if duplicates > 0 {
 		before = fmt.Sprintf(", %d of them before", duplicates)
 	}
-	_, err := fmt.Fprintf(progress, "%d messages accepted%s\n", good, before)
+	_, err := fmt.Fprintf(progress, "%s accepted%s\n", count.Of(good, "message"), before)
 	return err
 }
 

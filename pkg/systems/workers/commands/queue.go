@@ -201,6 +201,9 @@ func (c cluster) queueDo(ctx context.Context, method string, o QueueOptions, q u
 	}
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
+		if err := c.absent(&s); err != nil {
+			return err
+		}
 		return errors.New(s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)

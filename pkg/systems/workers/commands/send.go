@@ -111,6 +111,9 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	}
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
+		if err := c.absent(&s); err != nil {
+			return err
+		}
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)

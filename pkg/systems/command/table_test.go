@@ -1,0 +1,55 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTableFitsTerminal(t *testing.T) {
+	const message = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate"
+	printed := func(width int) string {
+		var out strings.Builder
+		require.NoError(t, printFitted(&out, [][]string{
+			{"TASK", "IMAGE", "STATUS", "NODE", "EXIT", "CREATED", "ERROR"},
+			{"nightly-import", "busybox:1.36", "Pending", "-", "-", "118s", message},
+			{"b", "busybox:1.36", "Completed", "-", "0", "3s", "-"},
+		}, width))
+		return out.String()
+	}
+	require.Equal(t, `TASK            IMAGE         STATUS     NODE  EXIT  CREATED  ERROR
+nightly-import  busybox:1.36  Pending    -     -     118s     `+message+`
+b               busybox:1.36  Completed  -     0     3s       -
+`, printed(200), "a table that fits has all columns")
+	require.Equal(t, `TASK            IMAGE         STATUS     EXIT  CREATED  ERROR
+nightly-import  busybox:1.36  Pending    -     118s     0/1 nodes are available:
+                                                        1 Insufficient cpu. no
+                                                        new claims to deallocate
+b               busybox:1.36  Completed  0     3s       -
+`, printed(80), "the empty column is left out, the last one is wrapped")
+	require.Equal(t, `TASK            IMAGE         STATUS     EXIT  CREATED
+nightly-import  busybox:1.36  Pending    -     118s
+    0/1 nodes are available: 1 Insufficient cpu. no new claims to
+    deallocate
+b               busybox:1.36  Completed  0     3s
+`, printed(66), "without room for a last column, its texts stand below their rows")
+
+	require.Equal(t, `TASK            IMAGE         STATUS
+nightly-import  busybox:1.36  Pending
+    0/1 nodes are available: 1
+    Insufficient cpu. no new claims to
+    deallocate
+b               busybox:1.36  Completed
+`, printed(40), "columns on the right are left out")
+
+	var out strings.Builder
+	require.NoError(t, printFitted(&out, [][]string{
+		{"NODE", "STATUS", "ADDRESS", "HEARTBEAT"}, {"a", "Online", "192.0.2.2", "3s"},
+	}, 26))
+	require.Equal(t, "NODE  STATUS  HEARTBEAT\na     Online  3s\n", out.String(), "a short last column stays")
+
+	out.Reset()
+	require.NoError(t, printFitted(&out, [][]string{{"A", "B"}}, 5))
+	require.Equal(t, "A\n", out.String(), "a table without rows")
+}
