@@ -123,8 +123,9 @@ release: ## archives, .debs, install script, image, SBOMs and checksums of a rel
 	@hack/release/test.sh
 
 # SUITES names other releases of Debian; MACHINE_ACCEL=kvm is for a machine that has it.
-machine: ## the release's package on virtual machines with Debian as it is installed: tour, limits, kill -9, reboot, power cut, purge
+machine: images example-images ## the release's package on virtual machines with Debian as it is installed: tour, limits, kill -9, reboot, power cut, purge
 	@[ -e dist/coracle_*_amd64.deb ] || $(MAKE) release
+	@$(MAKE) --no-print-directory images ARCH=arm64
 	@hack/machine/run.sh $(SUITES)
 
 lint: ## golangci-lint, which takes minutes to build the first time

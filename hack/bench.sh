@@ -23,6 +23,12 @@ for image in busybox worker; do inside "$coracle" image load "dist/images/$image
 pid=$(inside "$coracle" status -o json | sed -n 's/^  "pid": \([0-9]*\),/\1/p')
 inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" "$@"
 
+# Tasks beside the runtime alone, as hack/bench-side.sh repeats them in turn.
+go test -c -o dist/reap.test ./pkg/node/runtime/containerd
+inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" -only tasks -tasks 300
+(cd pkg/node/runtime/containerd && ../../../../dist/reap.test -test.run '^$' -test.bench Reap -test.benchtime 300x) |
+  sed -n 's/^BenchmarkReap/the runtime alone: &/p'
+
 # Start again on the same data directory, with 1,000 objects.
 inside "$coracle" ctl create namespace full >/dev/null
 for i in $(seq 1000); do printf -- '---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%s, namespace: full}\n' "$i"; done |

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Runs in the virtual machine: steps.sh STEP. Each step fails with the command that failed; its output is the log.
 set -Eeuo pipefail
-trap 'echo "failed at line $LINENO: $BASH_COMMAND" >&2' ERR
+trap 'set +x; echo "failed at line $LINENO: $BASH_COMMAND" >&2' ERR
+exec 9>&2
+BASH_XTRACEFD=9 PS4='+ ${SECONDS} s: ' # where the time goes
 cd /root/coracle
 export HOME=/root
 ctl() { coracle ctl "$@"; }
@@ -55,6 +57,7 @@ resize() { # POD CPU MEMORY
     --patch "spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}"
 }
 
+set -x
 case $1 in
 before) machine >before.txt ;;
 install)
@@ -67,6 +70,113 @@ install)
   ! journalctl -u coracle-server -p err -q | grep .
   journalctl -u coracle-server -p info -q | grep 'msg=running'
   ;;
+filesystems) # of the data directory, and refusals of those that cannot hold containers
+  systemctl stop coracle-server
+  coracle delete
+  mkdir -p /disk/{xfs,btrfs,tmpfs,overlay,untyped} /overlay/{upper,work}
+  try() { # DIRECTORY: a cluster there runs a pod with a claim, is restarted, and deleted
+    local begin=$SECONDS data=(--data-dir "$1")
+    coracle start "${data[@]}" 9>&-
+    coracle image load images/busybox.tar
+    ctl apply -f examples/notes.yaml
+    ctl rollout status statefulset/notes --timeout=120s
+    ctl exec notes-0 -- sh -c 'cp /bin/busybox /tmp/busybox; /tmp/busybox true; rm -r /home; mkdir /home; echo kept >/data/note'
+    coracle stop "${data[@]}"
+    coracle start "${data[@]}" 9>&-
+    ctl wait pod/notes-0 --for=condition=Ready --timeout=60s
+    ctl exec notes-0 -- grep kept /data/note
+    until_true coracle status
+    coracle delete "${data[@]}"
+    echo "$(findmnt -no FSTYPE,OPTIONS -T "$1"): $((SECONDS - begin)) s"
+  }
+  refused() { # DIRECTORY REASON: nothing is left there
+    local text
+    if text=$(coracle start --data-dir "$1/data" 2>&1); then return 1; fi
+    echo "$text"
+    [[ $text = *"$2"* ]]
+    [ ! -e "$1/data" ]
+  }
+  truncate -s 1G /xfs.img /btrfs.img /untyped.img
+  mkfs.xfs -q /xfs.img
+  mount -o prjquota /xfs.img /disk/xfs
+  try /disk/xfs/data
+  umount /disk/xfs
+  mkfs.btrfs -q /btrfs.img
+  mount /btrfs.img /disk/btrfs
+  try /disk/btrfs/data
+  umount /disk/btrfs
+  mount -t tmpfs tmpfs /disk/tmpfs
+  try /disk/tmpfs/data
+  for dir in /tmp /var; do
+    mount --bind $dir $dir
+    mount -o remount,bind,noexec $dir
+  done
+  try /var/lib/coracle
+  umount /tmp /var
+  mkfs.ext4 -q -O ^filetype /untyped.img
+  mount /untyped.img /disk/untyped
+  refused /disk/untyped 'types of files'
+  mount -t overlay -o lowerdir=/var/empty,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
+  refused /disk/overlay '(overlay: '
+  umount /disk/*
+  rm -r /disk /overlay /*.img
+  systemctl start coracle-server
+  ;;
+docker) # started after Coracle and before it, and restarted; it keeps its rules
+  works() { coracle status && ctl exec box -- wget -q -O - http://hello | grep Hello && contained; }
+  contained() { # a container of Docker reaches another one, and the machine forwards for them
+    local ip
+    ip=$(docker inspect -f '{{.NetworkSettings.Networks.bridge.IPAddress}}' web)
+    docker run --rm test wget -q -O - "http://$ip:8000" | grep Docker
+    grep -qx 1 /proc/sys/net/ipv4/ip_forward
+  }
+  rules() { iptables-save | sed -E '/^#/d; s/ ?\[[0-9:]*\]//'; }
+  docked() { # start or restart: returns when Docker has a container that serves
+    systemctl "$1" docker
+    docker rm -f web || true
+    docker run -d --name web test sh -c 'echo from Docker >/index.html; httpd -f -p 8000 -h /'
+  }
+  pods() {
+    systemctl start coracle-server
+    coracle image load images/*.tar
+    ctl apply -f examples/hello.yaml
+    ctl run box --image busybox:1.36 -- sleep 36000
+    ctl wait pod/box --for=condition=Ready --timeout=60s
+    ctl rollout status deployment/hello --timeout=120s
+  }
+  ended() {
+    systemctl stop coracle-server
+    coracle delete
+  }
+  pods
+  mkdir layers
+  tar -xf images/busybox.tar -C layers
+  systemctl start docker
+  docker import "$(find layers/blobs -size +1M)" test
+  docked start
+  until_true works
+  docked restart
+  until_true works
+  ended
+  contained
+  rules >without.txt
+  docked restart
+  contained
+  rules | diff - without.txt
+  pods
+  until_true works
+  ended
+  contained
+  rules | diff - without.txt
+  systemctl stop docker.service docker.socket containerd
+  ip link delete docker0
+  nft flush ruleset
+  modprobe -r br_netfilter || true
+  sysctl net.ipv4.ip_forward=0
+  echo -n docker-default >/sys/kernel/security/apparmor/.remove
+  rm -rf layers /etc/docker /run/docker /run/containerd /var/lib/docker /var/lib/containerd
+  systemctl start coracle-server
+  ;;
 hello)
   coracle image load images/*.tar
   ctl apply -f examples/hello.yaml
@@ -78,7 +188,7 @@ pods)
   ctl wait pod/box --for=condition=Ready --timeout=60s
   ctl exec box -- wget -q -O - http://hello | grep Hello
   ctl logs deployment/hello --tail=5
-  ctl port-forward deployment/hello 18080:8080 >/dev/null 2>&1 &
+  coracle ctl port-forward deployment/hello 18080:8080 >/dev/null 2>&1 9>&- &
   until_true curl -fsS http://127.0.0.1:18080
   kill %1
   ;;
@@ -260,6 +370,27 @@ END
   inside ctl rollout status deployment/hello --timeout=180s
   inside ctl get --raw /api/v1/namespaces/default/services/hello/proxy/ | grep 'Hello from a coracle'
   ctl delete pod nested --now
+  ;;
+memory) # what is available, before pods and with them
+  {
+    ctl get pods -A --no-headers | wc -l
+    grep -E '^(MemTotal|MemFree|MemAvailable)' /proc/meminfo
+    coracle status | grep Running
+    ps -C coracle,coracle-shim -o rss,args
+  } >>memory.txt
+  cat memory.txt
+  ;;
+images) # a list with an image for each architecture, and one that is for another
+  image=$(coracle image load coracle-image.tar | sed 's/^loaded //')
+  ctl run list --image "$image" --image-pull-policy=Never --restart=Never --command -- coracle version
+  ctl wait pod/list --for=jsonpath='{.status.phase}'=Succeeded --timeout=120s
+  ctl logs list | grep "linux/$(dpkg --print-architecture)"
+  coracle image load images-examples/guestbook.tar
+  ctl run foreign --image docker.io/coracle/guestbook:latest --image-pull-policy=Never --restart=Never
+  said() { ctl get pod foreign -o 'jsonpath={.status.containerStatuses[0].state.terminated.message}' | grep 'the image is for linux/amd64'; }
+  until_true said
+  cat /tmp/try
+  ctl delete pod list foreign --now
   ;;
 kill)
   served >served.txt

@@ -20,7 +20,7 @@ func (l *plane) newIngress() (*ingress.Ingress, error) {
 		Client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), NodeName: p.NodeName,
 		Addresses: []netip.Addr{own, netip.AddrFrom4([4]byte{127, 0, 0, 1})},
 		HTTPPort:  uint16(p.IngressHTTPPort), HTTPSPort: uint16(p.IngressHTTPSPort), Disabled: !p.Runs(config.Ingresses),
-		After: p.started, Log: component(p.log, "ingress"),
+		Resources: l.systems.Backends(), After: p.started, Log: component(p.log, "ingress"),
 	})
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -50,7 +52,12 @@ func preflight(c config.Config, server, node bool) error {
 		errs = append(errs, err)
 	}
 	if node {
-		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), modules(), cgroups())
+		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), cgroups())
+		if err := modules(); err != nil {
+			errs = append(errs, err)
+		} else {
+			errs = append(errs, layers(c.DataDir))
+		}
 		if server {
 			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR))
 		}
@@ -75,26 +82,41 @@ func free(option, address string) error {
 
 // space checks the free space of a directory, which need not exist. makeRoom, if not nil, may free some.
 func space(option, dir string, least int64, makeRoom func() bool) error {
-	for {
-		var s unix.Statfs_t
-		err := unix.Statfs(dir, &s)
-		if errors.Is(err, unix.ENOENT) && dir != "/" {
-			dir = dir[:max(1, strings.LastIndexByte(dir, '/'))]
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", option, dir, err)
-		}
-		if left := int64(s.Bavail) * s.Bsize; left < least && (makeRoom == nil || !makeRoom()) {
-			return fmt.Errorf("%s: %s has %d MiB left and needs %d: free some, or choose another disk with --%[1]s",
-				option, dir, left>>20, least>>20)
-		}
-		if s.Files > 0 && s.Ffree < leastInodes { // some file systems have no fixed number
-			return fmt.Errorf("%s: the file system of %s has %d inodes left and needs %d: remove files (%s shows where "+
-				"they are), or choose another disk with --%[1]s", option, dir, s.Ffree, leastInodes, manyFiles)
-		}
-		return nil
+	var s unix.Statfs_t
+	dir = nearest(dir)
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("%s %s: %w", option, dir, err)
 	}
+	if left := int64(s.Bavail) * s.Bsize; left < least && (makeRoom == nil || !makeRoom()) {
+		return fmt.Errorf("%s: %s has %d MiB left and needs %d: free some, or choose another disk with --%[1]s",
+			option, dir, left>>20, least>>20)
+	}
+	if s.Files > 0 && s.Ffree < leastInodes { // some file systems have no fixed number
+		return fmt.Errorf("%s: the file system of %s has %d inodes left and needs %d: remove files (%s shows where "+
+			"they are), or choose another disk with --%[1]s", option, dir, s.Ffree, leastInodes, manyFiles)
+	}
+	return nil
+}
+
+// nearest returns dir, or the first directory above it that exists.
+func nearest(dir string) string {
+	for dir != "/" {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// layers returns an error if the file system of the data directory cannot hold the files of containers.
+func layers(dataDir string) error {
+	dir := nearest(dataDir)
+	if err := mount.TryDirectory(dir); err != nil {
+		return fmt.Errorf("data-dir: the file system of %s cannot hold the files of containers (%w): choose a directory on "+
+			"ext4, xfs, btrfs or tmpfs with --data-dir; a container that hosts Coracle needs a volume for it", dir, err)
+	}
+	return nil
 }
 
 func capabilities() error {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
@@ -30,6 +31,19 @@ func TestSpace(t *testing.T) {
 		_, err := openLock(filepath.Join(dir, startLock))
 		require.ErrorContains(t, err, "read-only file system: if an error of the disk caused that")
 		require.ErrorContains(t, space("run-dir", dir, 1, func() bool { return true }), "inodes left and needs")
+		return nil
+	}))
+}
+
+// TestLayers: a data directory that does not exist yet is tried where it will be made.
+func TestLayers(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, layers(filepath.Join(dir, "not", "there")))
+	require.NoError(t, mount.Alone(func() error {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+		require.ErrorContains(t, layers(filepath.Join(dir, "data")), "tmpfs with --data-dir")
 		return nil
 	}))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/node/ingress"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol"
@@ -91,6 +92,14 @@ func (l List) Parts() (list []func(part.Host) part.Part) {
 		if s.Node != nil {
 			list = append(list, s.Node)
 		}
+	}
+	return list
+}
+
+// Backends returns the systems' kinds that Ingresses may name as backends.
+func (l List) Backends() (list []ingress.Resource) {
+	for _, s := range l {
+		list = append(list, s.Backends...)
 	}
 	return list
 }

@@ -46,9 +46,9 @@ var allowedReads = map[string]struct {
 	"pkg/cli/manual":               {1, "pages that are embedded in the program"},
 	"pkg/cli":                      {1, "the certificate authority that the user's own kubeconfig names"},
 	"pkg/systems/workers/worker": {
-		3, "LimitReaders: it imports only the standard library, for programs of other modules",
+		4, "LimitReaders: it imports only the standard library, for programs of other modules",
 	},
-	"pkg/systems/workers/sender": {1, "a LimitReader, for the same reason"},
+	"pkg/systems/workers/sender": {2, "LimitReaders, for the same reason"},
 	"pkg/cli/bundle": {
 		2, "a SectionReader and a LimitReader: logs and answers are cut where a bundle takes no more",
 	},

@@ -21,6 +21,7 @@ const (
 	messageTime    = 4 * time.Second // the duration of each measurement
 	messageSenders = 32
 	messageBatch   = 100 // the number of lines in a batch
+	sharedSenders  = 256
 	workerImage    = "docker.io/coracle/worker:latest"
 )
 
@@ -83,6 +84,11 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 			return s.do(ctx, http.MethodPost, base+"echo/message"+query, lines)
 		}
 	}
+	pooled, end := manySenders(one.Client, strings.TrimSuffix(base, "pods/")+"services/shared/message")
+	defer end()
+	if err := until(ctx, pooled); err != nil {
+		return nil, err
+	}
 	for _, m := range []messageLoad{
 		{"messages and replies, a request each, 1 at once", 1, 1, 0, send("?wait=true")},
 		{"messages and replies, a request each, 32 at once", messageSenders, 1, 0, send("?wait=true")},
@@ -94,11 +100,31 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		{"messages without replies on one connection, 128 at once", 128, 1, 20000, note},
 		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("?batch")},
 		{"messages kept on disk on one connection, 256 at once", 256, 1, 10000, kept},
+		{"messages to a shared queue, each synced, 256 senders", sharedSenders, 1, 10000, pooled},
 		{"GETs of a pod's HTTP server through the proxy, 32 at once", messageSenders, 1, 0, proxy},
 	} {
 		figures = append(figures, m.measure(ctx, c))
 	}
 	return figures, nil
+}
+
+// manySenders returns a function that sends with the next of sharedSenders senders, each with a connection of its own.
+func manySenders(client *http.Client, url string) (send func(context.Context) (int, error), end func()) {
+	idle := make(chan *sender.Sender, sharedSenders)
+	for range sharedSenders {
+		idle <- sender.New(client, url)
+	}
+	send = func(ctx context.Context) (int, error) {
+		s := <-idle
+		defer func() { idle <- s }()
+		return http.StatusOK, s.Send(ctx, sender.Message{Payload: []byte("hello")})
+	}
+	return send, func() {
+		for range sharedSenders {
+			s := <-idle
+			s.Close()
+		}
+	}
 }
 
 // messageLoad is one way to send: the number of concurrent senders, and the number of messages in each call of f.
@@ -142,11 +168,24 @@ func (c *cluster) messagePods(ctx context.Context, ns string) error {
 	}
 	echo := worker("echo", `{"concurrency": 64, "limit": 100000}`)
 	kept := worker("kept", `{"concurrency": 64, "limit": 100000, "promise": "AtLeastOnce"}`)
+	pods := []*corev1.Pod{echo, kept}
+	for _, name := range []string{"shared-0", "shared-1"} {
+		p := worker(name, `{"worker": "shared", "concurrency": 64, "limit": 100000, "promise": "AtLeastOnce"}`)
+		p.Labels = map[string]string{"app": "shared"}
+		pods = append(pods, p)
+	}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "shared"},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": "shared"}},
+	}
+	if _, err := c.client.CoreV1().Services(ns).Create(ctx, svc, metav1.CreateOptions{}); err != nil {
+		return err
+	}
 	web := c.pod("web")
 	web.Spec.Containers[0].Command = []string{
 		"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
 	}
-	for _, p := range []*corev1.Pod{echo, kept, web} {
+	for _, p := range append(pods, web) {
 		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return err
 		}

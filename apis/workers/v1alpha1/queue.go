@@ -125,6 +125,8 @@ type Queue struct {
 	Promise        Promise `json:"promise,omitempty"`
 	MaxAttempts    int32   `json:"maxAttempts,omitempty"`
 	DeadLetter     string  `json:"deadLetter,omitempty"`
+	// Replies is the worker that gets the replies. Pods do not need it.
+	Replies string `json:"-"`
 	// Stream identifies the stream with the worker's messages; empty means that the server's disk has them. Pods do not
 	// need it.
 	Stream string `json:"-"`
@@ -229,7 +231,7 @@ func QueueOf(w *Worker) *Queue {
 		Worker: w.Name, Mode: w.Spec.Mode, Concurrency: w.Spec.Concurrency, Limit: w.Spec.QueueLimit,
 		TimeoutSeconds: w.Spec.TimeoutSeconds,
 		QueueSeconds:   w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts,
-		DeadLetter: w.Spec.Delivery.DeadLetter,
+		DeadLetter: w.Spec.Delivery.DeadLetter, Replies: w.Spec.Delivery.Replies,
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path

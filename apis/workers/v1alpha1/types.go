@@ -81,6 +81,24 @@ type WorkerSpec struct {
 
 	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
+
+	// Triggers send messages to the worker by schedules. At most 16, with at most 64 KiB of data together.
+	//
+	// +listType=atomic
+	Triggers []WorkerTrigger `json:"triggers,omitempty"`
+}
+
+// WorkerTrigger sends a message to the worker at the times of a schedule.
+type WorkerTrigger struct {
+	// Schedule is a cron expression with five fields, or @hourly, @daily, @weekly, @monthly or @yearly.
+	Schedule string `json:"schedule"`
+	// TimeZone is the name of the schedule's time zone, such as Europe/Paris. Defaults to the server's time zone.
+	TimeZone string `json:"timeZone,omitempty"`
+	// Data is the message. Defaults to a JSON object with the schedule and the scheduled time.
+	Data string `json:"data,omitempty"`
+	// StartingDeadlineSeconds is how late the message may be sent, 1 to 86400. Of several missed times only the latest
+	// counts. Defaults to 3600.
+	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
 
 // Function is a built-in function.
@@ -152,6 +170,9 @@ type WorkerDelivery struct {
 	// AtLeastOnce. If it is unset or the worker does not exist, such messages stay in the queue as dead: 1000 of them or
 	// 16 MiB, then the oldest are dropped.
 	DeadLetter string `json:"deadLetter,omitempty"`
+	// Replies is a worker in the same namespace that gets the replies to messages whose senders do not wait, as messages.
+	// A message has failed if its reply cannot be queued. Empty replies are not sent.
+	Replies string `json:"replies,omitempty"`
 	// Store is where accepted messages are kept: Local (default) or NATS. Only with AtLeastOnce. It cannot be changed.
 	Store Store `json:"store,omitempty"`
 }
@@ -190,14 +211,33 @@ type WorkerStatus struct {
 	QueueServer string `json:"queueServer,omitempty"`
 	// QueueFailure is why the queue takes no messages now that must be kept.
 	QueueFailure string `json:"queueFailure,omitempty"`
+	// Triggers are the states of spec.triggers, in the same order.
+	//
+	// +listType=atomic
+	Triggers []TriggerStatus `json:"triggers,omitempty"`
 	// LowSince is the time since which fewer pods would suffice.
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
 	// Conditions has the condition Ready: a pod is ready, or none is needed; DeadLetter, if one is set: the worker
-	// exists; and Queue, with the store NATS: the stream can be written.
+	// exists; Replies, if one is set: the worker exists; and Queue, with the store NATS: the stream can be written.
 	//
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// TriggerStatus is the state of a trigger.
+type TriggerStatus struct {
+	// Schedule and TimeZone are the trigger's.
+	Schedule string `json:"schedule"`
+	TimeZone string `json:"timeZone,omitempty"`
+	// Since is when the schedule began to count.
+	Since metav1.Time `json:"since"`
+	// LastScheduleTime is the latest time whose message was queued.
+	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
+	// NextScheduleTime is the time of the next message.
+	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
+	// Failure is why the latest message was not queued.
+	Failure string `json:"failure,omitempty"`
 }
 
 const (
@@ -205,6 +245,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionDeadLetter is the type of the condition that is false if the dead-letter worker does not exist.
 	ConditionDeadLetter = "DeadLetter"
+	// ConditionReplies is the type of the condition that is false if the worker that gets the replies does not exist.
+	ConditionReplies = "Replies"
 	// ConditionQueue is the type of the condition that is false if the queue's store cannot be written.
 	ConditionQueue = "Queue"
 )

@@ -55,6 +55,11 @@ func TestValidate(t *testing.T) {
 		"dead letter": {
 			WorkerSpec{Image: "a", Delivery: WorkerDelivery{DeadLetter: "b"}}, []string{"spec.delivery.deadLetter"},
 		},
+		"replies":     {WorkerSpec{Image: "a", Delivery: WorkerDelivery{Replies: "b"}}, nil},
+		"own replies": {WorkerSpec{Image: "a", Delivery: WorkerDelivery{Replies: "w"}}, []string{"spec.delivery.replies"}},
+		"replies' name": {
+			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Replies: "Listener"}}, []string{"spec.delivery.replies"},
+		},
 		"own dead letter": {
 			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: AtLeastOnce, DeadLetter: "w"}},
 			[]string{"spec.delivery.deadLetter"},

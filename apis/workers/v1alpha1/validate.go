@@ -26,6 +26,9 @@ const (
 	maxParameters  = 64
 	maxParameter   = 16 << 10 // bytes of all parameters together
 	maxPath        = 256
+	maxTriggers    = 16
+	maxTriggerData = 64 << 10 // bytes of all data together
+	maxTriggerLate = 86400
 
 	defaultPort      = 8080
 	defaultQueue     = 1000
@@ -33,6 +36,7 @@ const (
 	defaultQueueWait = 3600
 	defaultAttempts  = 5
 	defaultIdle      = 60
+	defaultLate      = 3600
 )
 
 // Default sets the defaults. It is idempotent.
@@ -73,6 +77,12 @@ func Default(w *Worker) {
 	if s.Delivery.Promise == AtLeastOnce {
 		set(&s.Delivery.MaxAttempts, defaultAttempts)
 	}
+	for i := range s.Triggers {
+		if t := &s.Triggers[i]; t.StartingDeadlineSeconds == nil {
+			late := int64(defaultLate)
+			t.StartingDeadlineSeconds = &late
+		}
+	}
 }
 
 // Validate validates a worker, except for most of its metadata.
@@ -89,6 +99,7 @@ func Validate(w *Worker) field.ErrorList {
 	errs = append(errs, validateTemplate(s.Template, path.Child("template", "spec"))...)
 	errs = append(errs, validateReplicas(s, path)...)
 	errs = append(errs, validateQueue(s, path)...)
+	errs = append(errs, validateTriggers(s.Triggers, path.Child("triggers"))...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
@@ -246,6 +257,30 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
+// validateTriggers checks bounds. Schedules are validated separately.
+func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
+	if len(list) > maxTriggers {
+		return field.ErrorList{field.TooMany(path, len(list), maxTriggers)}
+	}
+	var errs field.ErrorList
+	size := 0
+	for i := range list {
+		t, at := &list[i], path.Index(i)
+		size += len(t.Data)
+		if t.Schedule == "" {
+			errs = append(errs, field.Required(at.Child("schedule"), "five fields as in a CronJob, such as */5 * * * *"))
+		}
+		if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
+			errs = append(errs, field.Invalid(at.Child("startingDeadlineSeconds"), *d,
+				fmt.Sprintf("must be between 1 and %d", maxTriggerLate)))
+		}
+	}
+	if size > maxTriggerData {
+		errs = append(errs, field.TooLong(path, "", maxTriggerData))
+	}
+	return errs
+}
+
 // checkPath returns an error text for an invalid path of pushed messages, or "".
 func checkPath(path string) string {
 	if !strings.HasPrefix(path, "/") || len(path) > maxPath ||
@@ -257,9 +292,21 @@ func checkPath(path string) string {
 
 func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
 	d := &w.Spec.Delivery
+	var errs field.ErrorList
+	for _, f := range [][2]string{{"deadLetter", d.DeadLetter}, {"replies", d.Replies}} {
+		name, other := f[0], f[1]
+		if other == "" {
+			continue
+		}
+		if other == w.Name {
+			errs = append(errs, field.Invalid(path.Child(name), other, "must be another worker"))
+		}
+		for _, msg := range apivalidation.NameIsDNS1035Label(other, false) {
+			errs = append(errs, field.Invalid(path.Child(name), other, msg))
+		}
+	}
 	switch d.Promise {
 	case AtMostOnce:
-		var errs field.ErrorList
 		if d.MaxAttempts > 1 {
 			errs = append(errs, field.Invalid(path.Child("maxAttempts"), d.MaxAttempts, "may only be set with AtLeastOnce"))
 		}
@@ -269,22 +316,13 @@ func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
 		if d.Store != "" {
 			errs = append(errs, field.Invalid(path.Child("store"), d.Store, "may only be set with AtLeastOnce"))
 		}
-		return errs
 	case AtLeastOnce:
-		errs := between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))
+		errs = append(errs, between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))...)
 		if d.Store != "" && d.Store != StoreLocal && d.Store != StoreNATS {
 			errs = append(errs, field.NotSupported(path.Child("store"), d.Store, []Store{StoreLocal, StoreNATS}))
 		}
-		if d.DeadLetter == "" {
-			return errs
-		}
-		if d.DeadLetter == w.Name {
-			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, "must be another worker"))
-		}
-		for _, msg := range apivalidation.NameIsDNS1035Label(d.DeadLetter, false) {
-			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, msg))
-		}
-		return errs
+	default:
+		errs = append(errs, field.NotSupported(path.Child("promise"), d.Promise, []Promise{AtMostOnce, AtLeastOnce}))
 	}
-	return field.ErrorList{field.NotSupported(path.Child("promise"), d.Promise, []Promise{AtMostOnce, AtLeastOnce})}
+	return errs
 }

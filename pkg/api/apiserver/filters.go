@@ -48,6 +48,9 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	info, err := s.info.NewRequestInfo(req)
 	inflight := s.metrics.begin(info)
 	defer func() {
+		if inflight != nil {
+			inflight.Add(-1)
+		}
 		if p := recover(); p != nil {
 			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity too
 				panic(p)
@@ -60,9 +63,6 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 			}
 			s.fail(out, req,
 				apierrors.NewInternalError(errors.New("the server panicked while serving this request; see its log")))
-		}
-		if inflight != nil {
-			inflight.Add(-1)
 		}
 		s.metrics.observe(req, info, rec.status(), began)
 	}()

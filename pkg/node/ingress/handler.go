@@ -118,7 +118,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name := hostname(r.Host)
 		http.Redirect(w, r, "https://"+name+h.httpsPort+r.URL.RequestURI(), http.StatusPermanentRedirect)
 		return
-	case len(to.backend.endpoints) == 0:
+	case to.backend.handler == nil && len(to.backend.endpoints) == 0:
 		http.Error(w, "no endpoint is available", http.StatusServiceUnavailable)
 		return
 	}
@@ -132,7 +132,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &body{ReadCloser: r.Body, control: control, stall: h.stall}
 	}
-	h.proxy.ServeHTTP(&writer{w, control, h.stall}, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
+	out := &writer{w, control, h.stall}
+	if to.backend.handler != nil {
+		to.backend.handler.ServeHTTP(out, r)
+		return
+	}
+	h.proxy.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
 }
 
 func enter[K comparable](h *handler, s *connlimit.Share[K], holder K) bool {

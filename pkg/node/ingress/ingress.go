@@ -45,6 +45,8 @@ type Config struct {
 	Addresses []netip.Addr
 	// HTTPPort and HTTPSPort are the ports; 0 means none.
 	HTTPPort, HTTPSPort uint16
+	// Resources are the kinds besides services that Ingresses may name as backends.
+	Resources []Resource
 	// Disabled means that nothing is served, and that the class is deleted.
 	Disabled bool
 	// After, if not nil, is closed when the server has started. Run waits for it before it writes the class.

@@ -40,6 +40,7 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 			}
 			return p.certificate, p.err
 		},
+		resource: i.resource,
 	})
 	i.parsed = kept
 	used := map[string]bool{}

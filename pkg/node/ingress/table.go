@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -38,6 +39,7 @@ type route struct {
 }
 
 type backend struct {
+	handler   http.Handler // of a backend that is not a service; nil otherwise
 	endpoints []netip.AddrPort
 	h2c       bool
 	secured   *secured             // nil if the backends do not use TLS
@@ -51,11 +53,12 @@ func (b *backend) pick(attempt int, first uint32) netip.AddrPort {
 	return b.endpoints[(int(first%uint32(len(b.endpoints)))+attempt)%len(b.endpoints)]
 }
 
-// reader looks up the objects that Ingresses refer to. Both functions return an error for an object that cannot be
+// reader looks up the objects that Ingresses refer to. The functions return an error for an object that cannot be
 // used.
 type reader struct {
 	backend     func(namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error)
 	certificate func(name types.NamespacedName) (*tls.Certificate, error)
+	resource    func(namespace string, ref *corev1.TypedLocalObjectReference) (http.Handler, error)
 }
 
 // Annotations that we support. All others, including those for other controllers, are ignored.
@@ -152,8 +155,7 @@ func (b *builder) add(i *networkingv1.Ingress) {
 // backend returns the backend of a path. Paths with the same service and port share one.
 func (b *builder) backend(i *networkingv1.Ingress, of *networkingv1.IngressBackend) *backend {
 	if of.Service == nil {
-		b.refuse(i, "backend %s: resources are not supported as backends, only services", of.Resource.Name)
-		return &backend{why: "the backend is not a service"}
+		return b.resource(i, of.Resource)
 	}
 	key := fmt.Sprintf("%s/%s %d %s", i.Namespace, of.Service.Name, of.Service.Port.Number, of.Service.Port.Name)
 	b.services[types.NamespacedName{Namespace: i.Namespace, Name: of.Service.Name}] = true

@@ -74,6 +74,21 @@ func AcceptInDocker(prefix string, pods netip.Prefix) error {
 	return nil
 }
 
+// besideDocker reports whether Docker has run since the machine was started.
+func besideDocker() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("open nftables: %w", err)
+	}
+	all, err := conn.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return false, fmt.Errorf("list chains of nftables: %w", err)
+	}
+	return slices.ContainsFunc(all, func(c *nftables.Chain) bool {
+		return c.Table.Name == dockerTable && c.Name == dockerChain
+	}), nil
+}
+
 // returns reports whether no rule after r is reached.
 func returns(r *nftables.Rule) bool {
 	return !slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {

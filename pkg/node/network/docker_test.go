@@ -3,6 +3,7 @@ package network
 import (
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 )
 
 // TestBesideDocker: Docker's chain FORWARD drops what no rule accepts. With the rules in DOCKER-USER pods reach each
-// other, rules that an administrator wrote there come first, and Reset leaves the chain as it was.
+// other, rules that an administrator wrote there come first, and Reset leaves the chain and forwarding as they are.
 func TestBesideDocker(t *testing.T) {
 	nft := func(command string) string {
 		out, err := exec.CommandContext(t.Context(), "nft", strings.Fields(command)...).CombinedOutput()
@@ -24,6 +25,7 @@ func TestBesideDocker(t *testing.T) {
 		"before release 28": "add rule ip filter DOCKER-USER counter return",
 	} {
 		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
 			n := newNet(t)
 			require.NoError(t, AcceptInDocker(n.Prefix, podCIDR), "without Docker")
 			nft("add table ip filter")
@@ -60,6 +62,9 @@ func TestBesideDocker(t *testing.T) {
 			require.Error(t, reach(":81", 100*time.Millisecond), "the administrator's rule is first")
 			require.NoError(t, Reset(t.Context(), n.Config))
 			require.Equal(t, before, rules())
+			forward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+			require.NoError(t, err)
+			require.Equal(t, "1\n", string(forward), "Docker found it on")
 		})
 	}
 }

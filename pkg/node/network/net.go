@@ -101,7 +101,7 @@ func New(c Config) (*Net, error) {
 			c.Users.Keep(uid, r.Users)
 		}
 	}
-	if err := c.setSysctl("net/ipv4/ip_forward", "1"); err != nil {
+	if err := c.setSysctl(forwarding, "1"); err != nil {
 		return nil, err
 	}
 	if n.routes, err = c.routesOf(h); err != nil {

@@ -136,6 +136,13 @@ func (c *Config) resetSysctls(keep bool) error {
 	if keep {
 		clear(kept)
 	}
+	docker, err := besideDocker()
+	if err != nil {
+		return err
+	}
+	if docker { // it relies on what it found at its start
+		delete(kept, forwarding)
+	}
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {
 			return fmt.Errorf("restore sysctl %s: %w", name, err)

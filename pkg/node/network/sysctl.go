@@ -25,6 +25,9 @@ func podDefaults() error {
 	return nil
 }
 
+// forwarding lets the machine forward packets. Docker turns it on at its start, if it is off.
+const forwarding = "net/ipv4/ip_forward"
+
 // setSysctl sets a sysctl of the node and saves its previous value for Reset.
 func (c *Config) setSysctl(name, value string) error {
 	path := "/proc/sys/" + name

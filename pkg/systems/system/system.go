@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/ingress"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
@@ -30,6 +31,8 @@ type System struct {
 	Reconcilers func(Controllers) []*engine.Reconciler
 	// Serve makes its component of an API server, which runs before requests arrive. It may be nil.
 	Serve func(Server) run.Component
+	// Backends are its kinds that Ingresses may name as backends.
+	Backends []ingress.Resource
 	// Node makes its part of an agent. It may be nil.
 	Node func(part.Host) part.Part
 	// Operator runs its reconcilers on another API server, where its kinds are custom resources. It may be nil.

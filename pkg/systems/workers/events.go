@@ -4,26 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 )
 
 // typeEvents is the media type of an array of CloudEvents (JSON Event Format for CloudEvents 1.0, section 4).
 const typeEvents = "application/cloudevents-batch+json"
-
-// event has the attributes of a CloudEvent that its message uses.
-type event struct {
-	ID, Source      string
-	DataContentType string
-	PartitionKey    *string
-	Data            json.RawMessage
-	Binary          []byte `json:"data_base64"`
-}
 
 // cloudEvents returns the CloudEvents of the payload as messages.
 func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
@@ -35,7 +26,7 @@ func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
 		return nil, apierrors.NewBadRequest("the body is not a JSON array of CloudEvents, as its type says")
 	}
 	for d.More() {
-		var e event
+		var e event.Event
 		if err := d.Decode(&e); err != nil {
 			return bad(err)
 		}
@@ -43,21 +34,15 @@ func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
 			return nil, errLargeBatch()
 		}
 		m := all
-		m.ID, m.Payload, m.ContentType = uuid.NewString(), e.Data, e.DataContentType
-		if len(m.ContentType) > maxContentType {
+		m.ID = uuid.NewString()
+		if m.Payload, m.ContentType = e.Payload(); len(m.ContentType) > maxContentType {
 			return bad(fmt.Errorf("datacontenttype has at most %d bytes", maxContentType))
 		}
-		var text string
-		switch {
-		case e.Binary != nil:
-			m.Payload = e.Binary
-		case m.ContentType == "":
-			m.ContentType = "application/json"
-		case !strings.Contains(m.ContentType, "json") && json.Unmarshal(e.Data, &text) == nil:
-			m.Payload = []byte(text)
-		}
-		if m.DedupID, err = e.dedupID(&all); err != nil {
+		if m.DedupID, err = eventID(&e, &all); err != nil {
 			return bad(err)
+		}
+		if e.Trace != "" {
+			m.Trace = validTrace(e.Trace)
 		}
 		if e.PartitionKey != nil {
 			m.OrderKey = *e.PartitionKey
@@ -73,7 +58,8 @@ func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
 	return msgs, nil
 }
 
-func (e *event) dedupID(all *dispatch.Message) (string, error) {
+// eventID returns the ID by which the queue knows an event, or "".
+func eventID(e *event.Event, all *dispatch.Message) (string, error) {
 	switch {
 	case all.DedupID != "":
 		return "", apierrors.NewBadRequest("events have IDs of their own: leave out the id of the batch")

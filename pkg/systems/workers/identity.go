@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -45,6 +46,33 @@ func orderKeyOf(req *http.Request) (key string, err error) {
 	}
 	return key, checkText("key", key, workers.MaxOrderKey)
 }
+
+// traceOf returns the traceparent of a request or, if it has none, of its CloudEvent.
+func traceOf(h http.Header) string {
+	return cmp.Or(validTrace(h.Get("Traceparent")), validTrace(h.Get(workers.HeaderEventTrace)))
+}
+
+// validTrace returns a traceparent unchanged or, if it is invalid, "": the program begins a new trace then (W3C Trace
+// Context). There is no tracestate, which would be up to 512 bytes more of each message in the queue.
+func validTrace(text string) string {
+	parts := strings.SplitN(text, "-", 5)
+	if len(text) > maxTrace || len(parts) < 4 || parts[0] == "ff" || parts[0] == "00" && len(parts) > 4 {
+		return ""
+	}
+	for i, digits := range []int{2, 32, 16, 2} {
+		part := parts[i]
+		if len(part) != digits || strings.Trim(part, "0123456789abcdef") != "" {
+			return ""
+		}
+		if (i == 1 || i == 2) && strings.Trim(part, "0") == "" {
+			return ""
+		}
+	}
+	return text
+}
+
+// maxTrace bounds a traceparent of a later version, in bytes.
+const maxTrace = 128
 
 // checkDedupID returns an error for an ID that a sender may not give to a message.
 func checkDedupID(id string, wait bool) error {

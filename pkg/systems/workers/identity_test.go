@@ -183,3 +183,42 @@ func TestBadIdentities(t *testing.T) {
 	code, _, _ := post("wait&timeout=1ms", "x", "Ce-Id: 1", "Ce-Source: s") // a CloudEvent may wait
 	require.Equal(t, http.StatusGatewayTimeout, code)
 }
+
+// TestTrace checks which traceparents reach the program (W3C Trace Context, "traceparent Header Field Values").
+func TestTrace(t *testing.T) {
+	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	for _, good := range []string{"00-" + trace + "-" + span + "-01", "cc-" + trace + "-" + span + "-01-later"} {
+		require.Equal(t, good, validTrace(good))
+	}
+	for _, bad := range []string{
+		"", "x", "00-" + trace + "-" + span, "00-" + trace + "-" + span + "-01-more", "ff-" + trace + "-" + span + "-01",
+		"00-" + strings.Repeat("0", 32) + "-" + span + "-01", "00-" + trace + "-" + strings.Repeat("0", 16) + "-01",
+		"00-" + strings.ToUpper(trace) + "-" + span + "-01", "00-" + trace + "-" + span + "-1", "cc-" + trace + "-" + span +
+			"-01x", "cc-" + trace + "-" + span + "-01-" + strings.Repeat("x", 128),
+	} {
+		require.Empty(t, validTrace(bad), bad)
+	}
+	on := newStreaming(t, queueOf(workers.AtMostOnce))
+	srv, _ := on.serve(nil, t, ann)
+	post := poster(t, srv)
+	good := "00-" + trace + "-" + span + "-01"
+	got := func() string {
+		d := <-on.came
+		defer d.Done(workers.Outcome{})
+		return d.Trace
+	}
+	post("", "x", "Traceparent: "+good, "Tracestate: a=b")
+	require.Equal(t, good, got())
+	post("", "x", "Traceparent: "+good+"-x")
+	require.Empty(t, got())
+	post("", "x", "Ce-Traceparent: "+good)
+	require.Equal(t, good, got())
+	post("batch", `[{"id":"1","source":"s","traceparent":"`+good+`"}]`, "Content-Type: "+typeEvents)
+	require.Equal(t, good, got())
+	s := streams.New(srv.Client(), srv.URL)
+	defer s.Close()
+	for _, trace := range []string{good, strings.Repeat("x", 200)} {
+		require.NoError(t, s.Send(t.Context(), streams.Message{Trace: trace}))
+		require.Equal(t, validTrace(trace), got())
+	}
+}

@@ -3,12 +3,14 @@ package workers
 import (
 	"context"
 	"path/filepath"
+	"sync"
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/trigger"
 )
 
 // queuesFile is the database of messages below the server's data directory. diskReserve is the free space of the disk,
@@ -55,10 +57,24 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	q.host.Metrics.MustRegister(q.dispatch.Metrics())
 	q.of.queues.Store(q)
 	q.SetReady()
+	guard := run.Guard{Log: q.host.Log, Component: q.Name()}
+	var triggers sync.WaitGroup
+	triggers.Go(func() { guard.Loop(ctx, "triggers", func(ctx context.Context) { q.trigger(ctx, recorder) }) })
 	recorder.Run(ctx) // until ctx is done
+	triggers.Wait()
 	q.of.queues.Store(nil)
 	q.dispatch.Stop()
 	return q.messages.Close()
+}
+
+// trigger sends the messages of schedules until ctx is done.
+func (q *queues) trigger(ctx context.Context, recorder *events.Recorder) {
+	err := trigger.Run(ctx, trigger.Config{
+		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Events: recorder, Logger: q.host.Log,
+	})
+	if err != nil && ctx.Err() == nil {
+		q.host.Log.Error("schedules of workers send no messages until this server restarts", "error", err)
+	}
 }
 
 // local returns the agent of a node, or nil if it is not in this process.

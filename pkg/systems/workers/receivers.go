@@ -11,7 +11,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
@@ -32,7 +31,6 @@ const (
 var (
 	podKind     = corev1.SchemeGroupVersion.WithKind("Pod")
 	serviceKind = corev1.SchemeGroupVersion.WithKind("Service")
-	nodeKind    = corev1.SchemeGroupVersion.WithKind("Node")
 	workerKind  = workers.GroupVersion.WithKind("Worker")
 )
 
@@ -42,6 +40,8 @@ type messaging struct {
 	here atomic.Pointer[node]
 	// queues are nil while they do not run.
 	queues atomic.Pointer[queues]
+	// receiving counts what arrives over Ingresses.
+	receiving *receiving
 }
 
 // address is a queue for a message.
@@ -149,35 +149,6 @@ func (s sender) worker(ctx context.Context, namespace, name string, c *workers.Q
 		return a, s.none("belongs to worker " + name + ", which was deleted")
 	}
 	return a, nil
-}
-
-// home returns nil if this server keeps the worker's queue, and records that before the first message. A server that is
-// no longer in the cluster is replaced.
-func (s sender) home(ctx context.Context, w *workers.Worker) error {
-	elsewhere := func(w *workers.Worker) bool {
-		at := w.Status.QueueServer
-		return at != "" && at != s.host.Name && !s.host.Alone() && s.on.Read(nodeKind, "", at) != nil
-	}
-	if w.Status.QueueServer == s.host.Name {
-		return nil
-	}
-	if !elsewhere(w) {
-		if err := s.on.Change(ctx, workerKind, w.Namespace, w.Name, func(o client.Object) (client.Object, error) {
-			if now, ok := o.(*workers.Worker); ok {
-				if w = now; !elsewhere(now) {
-					now.Status.QueueServer = s.host.Name
-				}
-			}
-			return o, nil
-		}); err != nil {
-			return err
-		}
-	}
-	if elsewhere(w) {
-		return failed(workers.NoReceiver, http.StatusServiceUnavailable, "server "+w.Status.QueueServer+" keeps the "+
-			"queue of worker "+w.Name+": send to that server, or delete its Node if it does not return")
-	}
-	return nil
 }
 
 // receives reports whether a pod can receive messages: it has a queue and is ready.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/parts"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
@@ -103,9 +105,7 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	case m.ContentType == "":
 		m.ContentType = "application/octet-stream"
 	}
-	if v := req.Header.Get("Traceparent"); len(v) <= 128 {
-		m.Trace = v
-	}
+	m.Trace = traceOf(req.Header)
 	m.Payload, err = bounded.All(req.Body, workers.MaxPayload)
 	var large *bounded.TooLargeError
 	if errors.As(err, &large) {
@@ -133,7 +133,8 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if batch {
 		return s.sendBatch(req.Context(), w, m)
 	}
-	return s.sendOne(req.Context(), w, m)
+	m.Parts = wait && req.Header.Get(workers.HeaderParts) != "false"
+	return s.sendOne(req, w, m)
 }
 
 func errTooLarge() error {
@@ -141,7 +142,8 @@ func errTooLarge() error {
 }
 
 // sendOne sends a message, and waits for the reply if it has a deadline.
-func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.Message) error {
+func (s sender) sendOne(req *http.Request, w http.ResponseWriter, m dispatch.Message) error {
+	ctx := req.Context()
 	a, err := s.find(ctx)
 	if err != nil {
 		return err
@@ -193,10 +195,37 @@ func (s sender) sendOne(ctx context.Context, w http.ResponseWriter, m dispatch.M
 		o.ContentType = "application/octet-stream"
 	}
 	h.Set("Content-Type", o.ContentType)
+	if o.Parts != nil {
+		defer s.dispatch.Cancel(a.key, m.ID) // if the sender has gone
+		sendParts(req, w, o.Parts)
+		return nil
+	}
 	h.Set("Content-Length", strconv.Itoa(len(o.Payload)))
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.Copy(w, bytes.NewReader(o.Payload))
 	return nil
+}
+
+// sendParts sends a reply as its parts come. If it breaks off, the response ends with trailers for a sender that reads
+// them (TE: trailers), and is aborted for others, so that none takes a part for the whole.
+func sendParts(req *http.Request, w http.ResponseWriter, in *io.PipeReader) {
+	defer in.Close()
+	defer context.AfterFunc(req.Context(), func() { _ = in.Close() })()
+	trailers := strings.Contains(strings.ToLower(strings.Join(req.Header.Values("Te"), ",")), "trailers")
+	if trailers {
+		parts.Announce(w.Header())
+	}
+	w.WriteHeader(http.StatusOK)
+	_, err := io.CopyBuffer(parts.Flushed{ResponseWriter: w}, in, make([]byte, parts.Size))
+	var broken *dispatch.BrokenError
+	switch {
+	case err == nil:
+	case trailers && errors.As(err, &broken):
+		o := &broken.Outcome
+		parts.Fail(w.Header(), o.Failure, o.ErrorType, failure(o).ErrStatus.Message)
+	default:
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // failure returns the error of a message that failed.

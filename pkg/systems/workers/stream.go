@@ -215,7 +215,7 @@ func (c *messageStream) message(h *frame.Head, size int) bool {
 		}
 	}
 	c.open.Add(1)
-	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, dedupID: h.DedupID,
+	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: validTrace(h.Trace), dedupID: h.DedupID,
 		orderKey: h.OrderKey, wait: h.Kind == frame.Request}
 	c.mu.Lock()
 	c.pending[m.id] = m
@@ -250,9 +250,8 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 	now := time.Now()
 	wait := time.Duration(millis) * time.Millisecond
 	switch {
-	case len(m.contentType) > maxContentType || len(m.trace) > 128 || len(m.id) > 64:
-		return apierrors.NewBadRequest("content type, trace and ID have at most " + strconv.Itoa(maxContentType) +
-			", 128 and 64 bytes")
+	case len(m.contentType) > maxContentType || len(m.id) > 64:
+		return apierrors.NewBadRequest("content type and ID have at most " + strconv.Itoa(maxContentType) + " and 64 bytes")
 	case millis < 0 || millis > maxWait.Milliseconds():
 		return apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
 	case wait == 0:

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,8 @@ type streaming struct {
 	queues *queues
 	came   chan *workers.Delivery
 	config *workers.Queue
+	// patches are written to the worker's status.
+	patches chan string
 
 	mu   sync.Mutex
 	held int
@@ -50,7 +53,25 @@ type streaming struct {
 
 type cached struct {
 	client.Interface
-	cache ctrlcache.Cache
+	cache   ctrlcache.Cache
+	patches chan string
+}
+
+// statuses passes on the patches of statuses.
+type statuses struct {
+	ctrl.SubResourceWriter
+	patches chan string
+}
+
+func (c cached) Status() ctrl.SubResourceWriter { return statuses{patches: c.patches} }
+
+func (s statuses) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
+	text, err := p.Data(o)
+	if err == nil {
+		err = json.Unmarshal(text, o) // as a merge patch
+	}
+	s.patches <- string(text)
+	return err
 }
 
 func (c cached) Cache() ctrlcache.Cache { return c.cache }
@@ -79,6 +100,11 @@ func (i informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache
 }
 
 func newStreaming(t *testing.T, config workers.Queue) *streaming {
+	return newStreamingIn(t, config, nil, nil)
+}
+
+// newStreamingIn keeps the queue in NATS servers, unless nats is nil. w, if set, is the worker.
+func newStreamingIn(t *testing.T, config workers.Queue, nats *queue.NATS, w *workers.Worker) *streaming {
 	c := &streaming{most: 1 << 20, came: make(chan *workers.Delivery, 100), config: &config}
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
@@ -86,12 +112,15 @@ func newStreaming(t *testing.T, config workers.Queue) *streaming {
 	all := informers{&informertest.FakeInformers{Scheme: scheme}, make(chan struct{}, 2)}
 	pods, err := all.FakeInformerFor(t.Context(), &corev1.Pod{})
 	require.NoError(t, err)
+	var d *dispatch.Dispatcher
 	messages, err := queue.Open(queue.Config{
-		File: filepath.Join(t.TempDir(), "queues.db"), Logger: slog.New(slog.DiscardHandler),
+		File: filepath.Join(t.TempDir(), "queues.db"), Logger: slog.New(slog.DiscardHandler), NATS: nats,
+		Changed: func(k queue.Key) { d.Changed(k) },
 	})
 	require.NoError(t, err)
-	d := dispatch.New(dispatch.Config{
-		Queues: messages, Client: cached{cache: all}, Server: "s", Logger: slog.New(slog.DiscardHandler),
+	c.patches = make(chan string, 100)
+	d = dispatch.New(dispatch.Config{
+		Queues: messages, Client: cached{cache: all, patches: c.patches}, Server: "s", Logger: slog.New(slog.DiscardHandler),
 		Local: func(string) dispatch.Node { return c },
 		Connect: func(context.Context, string) (*url.URL, http.RoundTripper, error) {
 			return nil, nil, errors.New("no other node")
@@ -99,6 +128,11 @@ func newStreaming(t *testing.T, config workers.Queue) *streaming {
 	})
 	require.NoError(t, d.Start(t.Context()))
 	<-all.added
+	if w != nil {
+		of, err := all.FakeInformerFor(t.Context(), &workers.Worker{})
+		require.NoError(t, err)
+		of.Add(w)
+	}
 	d.Purge(queue.Key{Namespace: "ns", Worker: "w"}, false) // starts following pods
 	<-all.added
 	pods.Add(&corev1.Pod{
@@ -143,6 +177,7 @@ func (c *streaming) Drop(n int) {
 func (c *streaming) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	var status *apierrors.StatusError
 	if errors.As(err, &status) {
+		w.Header().Set("X-Reason", string(status.ErrStatus.Reason))
 		w.WriteHeader(int(status.ErrStatus.Code))
 		_, _ = io.WriteString(w, status.ErrStatus.Message)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/node/ingress"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/commands"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/controller"
@@ -31,7 +32,7 @@ var pages embed.FS
 
 // New returns the system.
 func New() system.System {
-	to := &messaging{}
+	to := &messaging{receiving: newReceiving()}
 	rows := kinds(to)
 	return system.System{
 		Name: "workers",
@@ -44,6 +45,7 @@ func New() system.System {
 		},
 		Node:        to.node,
 		Serve:       to.serve,
+		Backends:    []ingress.Resource{{GroupKind: workerKind.GroupKind(), Handler: to.caller}},
 		Commands:    commands.New(own.Resources(rows)),
 		Manual:      pages,
 		Reconcilers: func(system.Controllers) []*engine.Reconciler { return []*engine.Reconciler{controller.New()} },

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,12 +14,18 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/engine/cron"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/controller"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/trigger"
 )
 
 // validate validates a worker and its pods.
 func validate(w *workers.Worker) field.ErrorList {
 	if errs := workers.Validate(w); len(errs) > 0 {
+		return errs
+	}
+	if errs := validateSchedules(w.Spec.Triggers, field.NewPath("spec", "triggers")); len(errs) > 0 {
 		return errs
 	}
 	t := controller.Template(w)
@@ -28,6 +35,38 @@ func validate(w *workers.Worker) field.ErrorList {
 	})
 	for _, e := range errs {
 		e.Field = workerField(e.Field, w.Spec.Template, t.Spec.Containers)
+	}
+	return errs
+}
+
+// maxScheduleText bounds the text of a schedule and of a time zone, in bytes.
+const maxScheduleText = 256
+
+// validateSchedules validates the schedules of triggers, by the rules of CronJobs.
+func validateSchedules(list []workers.WorkerTrigger, path *field.Path) (errs field.ErrorList) {
+	for i := range list {
+		t, at := &list[i], path.Index(i)
+		invalid := func(name, is, why string) {
+			errs = append(errs, field.Invalid(at.Child(name), bounded.Text(is, maxScheduleText), why))
+		}
+		_, zone := time.LoadLocation(t.TimeZone)
+		switch {
+		case len(t.Schedule) > maxScheduleText:
+			invalid("schedule", t.Schedule, "has at most "+strconv.Itoa(maxScheduleText)+" bytes")
+		case zone != nil || strings.EqualFold(t.TimeZone, "local"):
+			invalid("timeZone", t.TimeZone, "is not the name of a time zone, such as Europe/Paris")
+		case strings.Contains(t.Schedule, "TZ"):
+			invalid("schedule", t.Schedule, "cannot have a time zone: use timeZone")
+		case strings.HasPrefix(t.Schedule, "@every"):
+			invalid("schedule", t.Schedule, "needs times, not an interval, such as */5 * * * *")
+		default:
+			line, err := cron.Parse(trigger.CronJob(t, metav1.Time{}, nil))
+			if err != nil {
+				invalid("schedule", t.Schedule, err.Error())
+			} else if line.Next(time.Now()).IsZero() {
+				invalid("schedule", t.Schedule, "no time matches it")
+			}
+		}
 	}
 	return errs
 }

@@ -1,6 +1,8 @@
 package workers
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,5 +54,42 @@ func TestValidateTemplate(t *testing.T) {
 		}
 		require.NotEmpty(t, errs, want)
 		require.Contains(t, errs[0].Field, want)
+	}
+}
+
+// TestValidateTriggers checks which schedules are refused.
+func TestValidateTriggers(t *testing.T) {
+	late := func(n int64) *int64 { return &n }
+	for want, c := range map[string]workers.WorkerTrigger{
+		"schedule: Required value":                       {},
+		"schedule: Invalid value: \"x\": expected":       {Schedule: "x"},
+		"expected exactly 5 fields, found 6":             {Schedule: "0 0 * * * *"},
+		"no time matches it":                             {Schedule: "0 0 30 2 *"},
+		"cannot have a time zone: use timeZone":          {Schedule: "TZ=UTC 0 0 * * *"},
+		"needs times, not an interval":                   {Schedule: "@every 1s"},
+		"schedule: Invalid value: \"0 0 1 1 */0\":":      {Schedule: "0 0 1 1 */0"},
+		"has at most 256 bytes":                          {Schedule: strings.Repeat("0,", 200) + "0 * * * *"},
+		"not the name of a time zone":                    {Schedule: "@daily", TimeZone: "Europe/Nowhere"},
+		"timeZone: Invalid value: \"LOCAL\"":             {Schedule: "@daily", TimeZone: "LOCAL"},
+		"timeZone: Invalid value: \"../etc/passwd\"":     {Schedule: "@daily", TimeZone: "../etc/passwd"},
+		"startingDeadlineSeconds: Invalid value: 0":      {Schedule: "@daily", StartingDeadlineSeconds: late(0)},
+		"startingDeadlineSeconds: Invalid value: 86401":  {Schedule: "@daily", StartingDeadlineSeconds: late(86401)},
+		"spec.triggers: Too long: may not be more than ": {Schedule: "@daily", Data: strings.Repeat("x", 64<<10+1)},
+		"": {Schedule: "*/5 0-4 * JAN-MAR MON", TimeZone: "Europe/Berlin", Data: strings.Repeat("x", 64<<10)},
+	} {
+		w := &workers.Worker{
+			ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"},
+			Spec:       workers.WorkerSpec{Image: "i", Triggers: []workers.WorkerTrigger{c}},
+		}
+		workers.Default(w)
+		errs := validate(w)
+		if want == "" {
+			require.Empty(t, errs)
+			w.Spec.Triggers = slices.Repeat([]workers.WorkerTrigger{{Schedule: "@daily"}}, 17)
+			require.ErrorContains(t, validate(w).ToAggregate(), "Too many")
+			continue
+		}
+		require.Len(t, errs, 1, want)
+		require.Contains(t, errs[0].Error(), want)
 	}
 }

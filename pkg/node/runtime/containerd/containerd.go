@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
@@ -38,7 +39,7 @@ const Namespace = "coracle"
 
 // Config of a Runtime.
 type Config struct {
-	// DataDir contains images and containers. It must not be on overlayfs.
+	// DataDir contains images and containers. Its file system can hold overlays (mount.TryDirectory).
 	DataDir string
 	// RunDir contains the shims' sockets. It need not survive a reboot.
 	RunDir string
@@ -89,7 +90,8 @@ func (c *Config) Validate() error {
 // Runtime implements runtime.Runtime and run.Component.
 type Runtime struct {
 	config Config
-	shim   string // path of the shim's binary
+	shim   string   // path of the shim's binary
+	sealed *os.File // the shim's binary in memory, or nil
 	limits limits
 	// Ready is closed after the containers of earlier processes were recovered.
 	run.Readiness
@@ -128,11 +130,6 @@ func New(c Config) (*Runtime, error) {
 	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
 		return nil, err
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a "+
-			"volume", c.DataDir)
-	}
 	path, err := installShim(filepath.Join(c.DataDir, "shim"))
 	if err != nil {
 		return nil, err
@@ -140,6 +137,14 @@ func New(c Config) (*Runtime, error) {
 	r := &Runtime{
 		config: c, shim: path, limits: probeLimits(),
 		containers: map[string]*container{}, pods: map[string]*pod{},
+	}
+	if errors.Is(unix.Access(path, unix.X_OK), unix.EACCES) {
+		c.Log.Warn("the data directory is mounted with noexec: pods cannot execute programs in their volumes",
+			"directory", c.DataDir)
+		if r.sealed, err = inMemory(path); err != nil {
+			return nil, fmt.Errorf("%s is mounted with noexec: %w", c.DataDir, err)
+		}
+		r.shim = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.sealed.Fd())
 	}
 	r.images = &images{runtime: r, patience: usual}
 	return r, nil
@@ -176,6 +181,33 @@ func installShim(dir string) (string, error) {
 		return "", err
 	}
 	return path, os.Rename(temp, path)
+}
+
+// inMemory returns a copy of a program that is a file in memory and cannot be changed. It can be executed while the
+// file is open.
+func inMemory(path string) (*os.File, error) {
+	program, err := bounded.File(path, 64<<20)
+	if err != nil {
+		return nil, err
+	}
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(filepath.Base(path), flags|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 all such files are executable
+		fd, err = unix.MemfdCreate(filepath.Base(path), flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a file in memory for the shim: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	_, err = f.Write(program)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
+			unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("a file in memory for the shim: %w", err), f.Close())
+	}
+	return f, nil
 }
 
 // Shim returns the path of the coracle-shim binary.

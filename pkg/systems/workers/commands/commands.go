@@ -39,6 +39,8 @@ func (k commands) send() *cobra.Command {
 	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
 	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the IDs or replies in order")
+	cmd.Flags().BoolVar(&o.Objects, "objects", false,
+		"with --batch: each line is a JSON object with id, key and data (only data is required), or a CloudEvent")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().DurationVar(&o.Delay, "delay", 0, "how long the message waits at least, up to 24h")
 	cmd.Flags().DurationVar(&o.Expire, "expire", 0, "how long the message waits at most, up to 24h (default queueSeconds)")
@@ -52,7 +54,7 @@ func (k commands) send() *cobra.Command {
 				return fmt.Errorf("--%s is empty: leave it out, or give one", name)
 			}
 		}
-		o.Target = args[0]
+		o.Target, o.Trace = args[0], os.Getenv("TRACEPARENT")
 		if len(args) == 2 {
 			o.Payload = args[1]
 		}

@@ -2,7 +2,9 @@ package commands
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
@@ -64,30 +67,23 @@ func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io
 }
 
 func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, sent chan<- *line) error {
-	contentType := o.ContentType
-	if contentType == "" {
-		contentType = "text/plain; charset=utf-8"
-	}
 	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 64<<10), workers.MaxPayload+2)
+	lines.Buffer(make([]byte, 64<<10), maxLine)
 	for n := 1; lines.Scan(); n++ {
 		if len(lines.Bytes()) == 0 {
 			n--
 			continue
 		}
-		if len(lines.Bytes()) > workers.MaxPayload {
-			return fmt.Errorf("line %d has more than %d bytes", n, workers.MaxPayload)
+		m, err := o.message(lines.Bytes(), n)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
 		}
 		l := &line{outcome: make(chan error, 1)}
 		of, end := ctx, context.CancelFunc(func() {})
 		if o.Timeout > 0 {
 			of, end = context.WithTimeout(ctx, o.Timeout)
 		}
-		m := sender.Message{Payload: lines.Bytes(), ContentType: contentType, Key: o.Key}
-		if o.ID != "" {
-			m.ID = o.ID + "-" + strconv.Itoa(n)
-		}
-		_, err := s.Start(of, m, o.Wait, func(r sender.Reply, err error) {
+		_, err = s.Start(of, m, o.Wait, func(r sender.Reply, err error) {
 			end()
 			l.reply, l.duplicate = r.Payload, r.Duplicate
 			l.outcome <- err
@@ -103,9 +99,58 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 		}
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("a line has more than %d bytes", workers.MaxPayload)
+		return fmt.Errorf("a line has more than %d bytes", maxLine)
 	}
 	return lines.Err()
+}
+
+// maxLine bounds a line: base64 and JSON make a message longer.
+const maxLine = 2 * workers.MaxPayload
+
+// message returns the message in line n.
+func (o SendOptions) message(text []byte, n int) (m sender.Message, err error) {
+	m = sender.Message{Payload: text, ContentType: cmp.Or(o.ContentType, "text/plain; charset=utf-8"), Key: o.Key,
+		Trace: o.Trace}
+	switch {
+	case o.Objects:
+		err = o.object(text, &m)
+	case o.ID != "":
+		m.ID = o.ID + "-" + strconv.Itoa(n)
+	}
+	if err == nil && len(m.Payload) > workers.MaxPayload {
+		err = fmt.Errorf("a message has at most %d bytes", workers.MaxPayload)
+	}
+	return m, err
+}
+
+// object reads the message in a line of --objects. As over HTTP, the ID of a CloudEvent begins with its source, and is
+// not used if the sender waits.
+func (o SendOptions) object(text []byte, m *sender.Message) error {
+	var e event.Event
+	if err := json.Unmarshal(text, &e); err != nil {
+		return fmt.Errorf(`not a JSON object like {"id": "order-17", "key": "customer-4", "data": {"total": 3}}: %w`, err)
+	}
+	if e.Source == "" && e.Data == nil && e.Binary == nil {
+		return errors.New("the object has neither data nor data_base64, and is not a CloudEvent")
+	}
+	var plain string
+	if e.DataContentType == "" && json.Unmarshal(e.Data, &plain) == nil && e.Source == "" {
+		e.DataContentType = "text/plain; charset=utf-8"
+	}
+	m.Payload, m.ContentType = e.Payload()
+	switch {
+	case e.Source == "":
+		m.ID = e.ID
+	case !o.Wait:
+		m.ID = e.Source + " " + e.ID
+	}
+	for _, key := range []*string{e.PartitionKey, e.Key} {
+		if key != nil {
+			m.Key = *key
+		}
+	}
+	m.Trace = cmp.Or(e.Trace, m.Trace)
+	return nil
 }
 
 // printLines prints replies or the IDs of messages to out, and failures to progress. It calls stop if a write to out

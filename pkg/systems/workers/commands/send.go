@@ -16,6 +16,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/parts"
 )
 
 // SendOptions are the options of `coracle send`.
@@ -34,8 +35,12 @@ type SendOptions struct {
 	ID string
 	// Key is the key whose messages are handled one at a time, in order.
 	Key string
+	// Trace is the traceparent (W3C Trace Context).
+	Trace string
 	// Batch sends each line as a message, all on one connection.
 	Batch bool
+	// Objects has each line of a Batch be a JSON object with id, key and data, or a CloudEvent.
+	Objects bool
 }
 
 // Send sends a message. It prints the reply to out, or the ID of the accepted message to progress.
@@ -62,6 +67,10 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		return err
 	}
 	u := base.JoinPath("/api/v1/namespaces", c.Namespace, resource, name, "message")
+	if o.Objects && (!o.Batch || o.ID != "" || o.ContentType != "") {
+		return errors.New("--objects is for --batch, whose lines have an id and datacontenttype of their own: leave out " +
+			"--id and --content-type")
+	}
 	if o.Batch && (o.Delay != 0 || o.Expire != 0) {
 		return errors.New("--delay and --expire are for single messages, without --batch")
 	}
@@ -81,32 +90,20 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", o.ContentType)
-	if o.ContentType == "" {
-		req.Header.Set("Content-Type", "text/plain; charset=utf-8")
-		if json.Valid(payload) {
-			req.Header.Set("Content-Type", "application/json")
-		}
-	}
+	req.Header = o.headers(payload)
 	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusOK {
+		return printReply(res, out)
+	}
 	body, err := bounded.All(res.Body, workers.MaxPayload)
 	if err != nil {
 		return err
 	}
-	switch res.StatusCode {
-	case http.StatusOK:
-		if _, err := out.Write(body); err != nil {
-			return err
-		}
-		if len(body) > 0 && body[len(body)-1] != '\n' {
-			_, err = io.WriteString(out, "\n")
-		}
-		return err
-	case http.StatusAccepted:
+	if res.StatusCode == http.StatusAccepted {
 		how := map[bool]string{false: "accepted", true: "was accepted before with this id"}
 		repeated := res.Header.Get(workers.HeaderDuplicate) != ""
 		_, err = fmt.Fprintf(progress, "message %s %s\n", res.Header.Get(workers.HeaderID), how[repeated])
@@ -117,6 +114,52 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)
+}
+
+func (o SendOptions) headers(payload []byte) http.Header {
+	h := http.Header{}
+	h.Set("Content-Type", o.ContentType)
+	if o.ContentType == "" {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		if json.Valid(payload) {
+			h.Set("Content-Type", "application/json")
+		}
+	}
+	if o.Trace != "" {
+		h.Set("Traceparent", o.Trace)
+	}
+	h.Set("Te", "trailers")
+	return h
+}
+
+// printReply prints a reply as its parts come, and a newline if it does not end with one.
+func printReply(res *http.Response, out io.Writer) error {
+	last := &lastByte{Writer: out, b: '\n'}
+	_, err := io.CopyBuffer(last, bounded.Reader(res.Body, workers.MaxReply), make([]byte, parts.Size))
+	if last.b != '\n' {
+		_, _ = io.WriteString(out, "\n")
+	}
+	if err != nil {
+		return fmt.Errorf("the connection broke in the reply (%w); the message may have been handled", err)
+	}
+	if f := res.Trailer.Get(workers.HeaderFailure); f != "" {
+		return fmt.Errorf("the reply broke off: %s: %s", f, res.Trailer.Get(workers.HeaderErrorText))
+	}
+	return nil
+}
+
+// lastByte remembers the last byte that was written.
+type lastByte struct {
+	io.Writer
+	b byte
+}
+
+func (l *lastByte) Write(b []byte) (int, error) {
+	n, err := l.Writer.Write(b)
+	if n > 0 {
+		l.b = b[n-1]
+	}
+	return n, err
 }
 
 func (o SendOptions) query() url.Values {

@@ -33,8 +33,8 @@ type Observed struct {
 	Sets    []*appsv1.ReplicaSet
 	Pods    []*corev1.Pod
 	Service *corev1.Service
-	// NoDeadLetter means that the dead-letter worker does not exist.
-	NoDeadLetter bool
+	// NoDeadLetter means that the dead-letter worker does not exist, NoReplies that the worker for replies does not.
+	NoDeadLetter, NoReplies bool
 }
 
 // Actions are the writes of a plan, in the order of the fields.
@@ -81,7 +81,11 @@ func Plan(o Observed, now time.Time) Actions {
 		a.DeleteSets = old
 	}
 	ready(w, s, conflict, waiting(o.Pods))
-	deadLetter(w, s, o.NoDeadLetter)
+	d := &w.Spec.Delivery
+	other(w, s, workers.ConditionDeadLetter, d.DeadLetter, o.NoDeadLetter, "the messages that fail",
+		"messages that fail stay in the queue as dead until it does")
+	other(w, s, workers.ConditionReplies, d.Replies, o.NoReplies, "the replies to messages whose senders do not wait",
+		"messages whose senders do not wait fail until it does")
 	queue(w, s)
 	return a
 }
@@ -221,20 +225,19 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict, waiting string)
 	meta.SetStatusCondition(&s.Conditions, c)
 }
 
-// deadLetter sets the condition of a worker that has a dead-letter worker.
-func deadLetter(w *workers.Worker, s *workers.WorkerStatus, missing bool) {
-	name := w.Spec.Delivery.DeadLetter
+// other sets the condition of a worker whose messages or replies another worker gets.
+func other(w *workers.Worker, s *workers.WorkerStatus, condition, name string, missing bool, gets, without string) {
 	if name == "" {
-		meta.RemoveStatusCondition(&s.Conditions, workers.ConditionDeadLetter)
+		meta.RemoveStatusCondition(&s.Conditions, condition)
 		return
 	}
 	c := metav1.Condition{
-		Type: workers.ConditionDeadLetter, Status: metav1.ConditionTrue, Reason: "WorkerExists",
-		ObservedGeneration: w.Generation, Message: "worker " + name + " gets the messages that fail",
+		Type: condition, Status: metav1.ConditionTrue, Reason: "WorkerExists", ObservedGeneration: w.Generation,
+		Message: "worker " + name + " gets " + gets,
 	}
 	if missing {
 		c.Status, c.Reason = metav1.ConditionFalse, "NoWorker"
-		c.Message = "worker " + name + " does not exist: messages that fail stay in the queue as dead until it does"
+		c.Message = "worker " + name + " does not exist: " + without
 	}
 	meta.SetStatusCondition(&s.Conditions, c)
 }

@@ -114,6 +114,17 @@ func TestDeadLetterCondition(t *testing.T) {
 	require.Nil(t, meta.FindStatusCondition(Plan(Observed{Worker: w}, now).Status.Conditions, workers.ConditionDeadLetter))
 }
 
+func TestRepliesCondition(t *testing.T) {
+	w := newWorker(func(s *workers.WorkerSpec) { s.Delivery.Replies = "listener" })
+	a := Plan(Observed{Worker: w, NoReplies: true}, now)
+	c := meta.FindStatusCondition(a.Status.Conditions, workers.ConditionReplies)
+	require.Equal(t, metav1.ConditionFalse, c.Status)
+	require.Equal(t, "worker listener does not exist: messages whose senders do not wait fail until it does", c.Message)
+	w.Status = a.Status
+	a = Plan(Observed{Worker: w}, now)
+	require.True(t, meta.IsStatusConditionTrue(a.Status.Conditions, workers.ConditionReplies))
+}
+
 func TestQueueCondition(t *testing.T) {
 	w := newWorker(func(s *workers.WorkerSpec) {
 		s.Delivery = workers.WorkerDelivery{Promise: workers.AtLeastOnce, Store: workers.StoreNATS}

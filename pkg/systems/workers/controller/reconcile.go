@@ -24,7 +24,7 @@ func New() *engine.Reconciler {
 		Name: "worker", Workers: 2,
 		Watches: []engine.Watch{
 			{Object: &workers.Worker{}},
-			{Object: &workers.Worker{}, Map: deadLetters, Changed: func(_, _ client.Object) bool { return false }},
+			{Object: &workers.Worker{}, Map: others, Changed: func(_, _ client.Object) bool { return false }},
 			{Object: &appsv1.ReplicaSet{}, Map: engine.Controller(kind.GroupKind())},
 			{Object: &corev1.Service{}, Map: named},
 			{Object: &corev1.Pod{}, Map: labelled, Changed: counts},
@@ -59,14 +59,15 @@ func labelled(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return nil
 }
 
-// deadLetters maps a worker that came or went to the workers whose messages it gets.
-func deadLetters(ctx context.Context, env engine.Env, o client.Object) (list []engine.Request) {
+// others maps a worker that came or went to the workers whose messages or replies it gets.
+func others(ctx context.Context, env engine.Env, o client.Object) (list []engine.Request) {
 	var all workers.WorkerList
 	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
 		return nil
 	}
 	for i := range all.Items {
-		if w := &all.Items[i]; w.Spec.Delivery.DeadLetter == o.GetName() {
+		w := &all.Items[i]
+		if d := &w.Spec.Delivery; d.DeadLetter == o.GetName() || d.Replies == o.GetName() {
 			list = append(list, engine.RequestFor(w.Namespace, w.Name))
 		}
 	}
@@ -161,11 +162,12 @@ func (r *reconciler) observe(ctx context.Context, w *workers.Worker) (Observed, 
 			o.Pods = append(o.Pods, &pods.Items[j])
 		}
 	}
-	if name := w.Spec.Delivery.DeadLetter; name != "" {
-		err := r.Cache.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: name}, &workers.Worker{})
-		if o.NoDeadLetter = apierrors.IsNotFound(err); err != nil && !o.NoDeadLetter {
-			return o, err
-		}
+	var err error
+	if o.NoDeadLetter, err = r.missing(ctx, w.Namespace, w.Spec.Delivery.DeadLetter); err != nil {
+		return o, err
+	}
+	if o.NoReplies, err = r.missing(ctx, w.Namespace, w.Spec.Delivery.Replies); err != nil {
+		return o, err
 	}
 	var s corev1.Service
 	switch err := r.Cache.Get(ctx, client.ObjectKeyFromObject(w), &s); {
@@ -175,4 +177,16 @@ func (r *reconciler) observe(ctx context.Context, w *workers.Worker) (Observed, 
 		return o, err
 	}
 	return o, nil
+}
+
+// missing reports whether a worker that another one names does not exist.
+func (r *reconciler) missing(ctx context.Context, namespace, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &workers.Worker{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
 }

@@ -10,6 +10,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -50,9 +51,10 @@ type Config struct {
 type Message struct {
 	queue.Message
 	// Deadline and Done are set if the sender waits for the outcome. Done is called once if Send accepts the message. It
-	// must not block.
+	// must not block. Parts means that the sender takes a reply in parts.
 	Deadline time.Time
 	Done     func(Outcome)
+	Parts    bool
 }
 
 // Outcome is the end of a message whose sender waits.
@@ -60,6 +62,9 @@ type Outcome struct {
 	workers.Outcome
 	Pod      string
 	Attempts int32
+	// Parts, if set, is the reply, whose parts can be read as they come. The sender closes it. If the program fails in
+	// the middle, or the deadline passes, Read returns a *BrokenError.
+	Parts *io.PipeReader
 }
 
 // Dispatcher is safe for concurrent use.

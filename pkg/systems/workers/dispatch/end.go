@@ -26,7 +26,7 @@ func (s *state) end(m queue.Message, pod string, o workers.Outcome) func() {
 		} else {
 			s.counts.failed++
 		}
-		return func() { w.done(Outcome{Outcome: o, Pod: pod, Attempts: m.Attempts}) }
+		return func() { w.end(Outcome{Outcome: o, Pod: pod, Attempts: m.Attempts}) }
 	}
 	if o.Failure == "" {
 		s.counts.succeeded++
@@ -132,7 +132,8 @@ func (s *state) bury(id string, to *workers.Worker) error {
 	}
 	why := fmt.Sprintf("%s after %s", m.Error, count.Of(m.Attempts, "attempt"))
 	letter := Message{Message: queue.Message{
-		ID: m.ID, OrderKey: m.OrderKey, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Payload: m.Payload,
+		ID: m.ID, OrderKey: m.OrderKey, ContentType: m.ContentType, Trace: m.Trace, DeadLetter: m.Error, Hops: m.Hops,
+		Payload: m.Payload,
 	}}
 	k := queue.Key{Namespace: to.Namespace, Worker: to.Name}
 	errs := s.d.Send(k, workers.QueueOf(to), []Message{letter})()

@@ -10,6 +10,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/parts"
 )
 
 // post delivers a message to a pod on another machine and returns the outcome.
@@ -45,6 +46,9 @@ func (d *Dispatcher) post(ctx context.Context, node string, m *workers.Delivery)
 	if !m.Deadline.IsZero() {
 		h.Set(workers.HeaderTimeout, time.Until(m.Deadline).String())
 	}
+	if m.Begin != nil {
+		h.Set(workers.HeaderParts, "true")
+	}
 	res, err := transport.RoundTrip(req)
 	switch {
 	case err != nil && !connected:
@@ -55,6 +59,9 @@ func (d *Dispatcher) post(ctx context.Context, node string, m *workers.Delivery)
 		}
 	}
 	defer res.Body.Close()
+	if m.Begin != nil && res.Header.Get(workers.HeaderParts) != "" {
+		return inParts(m, res)
+	}
 	body, err := bounded.All(res.Body, workers.MaxPayload)
 	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" {
 		return workers.Outcome{
@@ -74,6 +81,20 @@ func (d *Dispatcher) post(ctx context.Context, node string, m *workers.Delivery)
 		}
 	}
 	return workers.Outcome{Payload: body, ContentType: res.Header.Get("Content-Type")}
+}
+
+// inParts passes on a reply in parts.
+func inParts(m *workers.Delivery, res *http.Response) workers.Outcome {
+	to := m.Begin(res.Header.Get("Content-Type"))
+	err := parts.Copy(to, bounded.Reader(res.Body, workers.MaxReply), make([]byte, parts.Size))
+	if err != nil {
+		return workers.Outcome{Failure: workers.ReceiverLost, Text: "the reply broke off: " + err.Error()}
+	}
+	return workers.Outcome{
+		Failure:   workers.Failure(res.Trailer.Get(workers.HeaderFailure)),
+		ErrorType: bounded.Text(res.Trailer.Get(workers.HeaderErrorType), maxText),
+		Text:      bounded.Text(res.Trailer.Get(workers.HeaderErrorText), maxText),
+	}
 }
 
 // maxText bounds the text of a failure from a node, in bytes.

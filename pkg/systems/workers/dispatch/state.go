@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -67,6 +68,9 @@ type wait struct {
 	done     func(Outcome)
 	timer    *time.Timer
 	gone     bool // the sender does not wait any more, while a pod has the message
+	parts    bool // the sender takes a reply in parts
+	// reply takes the parts of the reply, once it has begun. done was called then.
+	reply *io.PipeWriter
 }
 
 type counts struct {
@@ -79,7 +83,7 @@ func newState(d *Dispatcher, k queue.Key) *state {
 
 func (s *state) newWait(m *Message) *wait {
 	id := m.ID
-	return &wait{deadline: m.Deadline, done: m.Done, timer: time.AfterFunc(time.Until(m.Deadline), func() {
+	return &wait{deadline: m.Deadline, done: m.Done, parts: m.Parts, timer: time.AfterFunc(time.Until(m.Deadline), func() {
 		s.abandon(id, s.late())
 	})}
 }
@@ -128,7 +132,7 @@ func (s *state) abandon(id string, o Outcome) {
 	s.counts.failed++
 	s.changed()
 	s.mu.Unlock()
-	w.done(o)
+	w.end(o)
 }
 
 func (s *state) kick() {
@@ -241,6 +245,9 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	}
 	if w := s.waits[m.ID]; w != nil {
 		delivery.Deadline = w.deadline
+		if w.parts {
+			delivery.Begin = func(contentType string) io.Writer { return s.begin(f, contentType) }
+		}
 	}
 	f.m.Payload = nil
 	if node := s.d.c.Local(p.node); node != nil {
@@ -258,14 +265,25 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	}
 }
 
-// finish handles the outcome of a delivery.
+// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
 func (s *state) finish(f *flight, o workers.Outcome) {
+	to := s.repliesTo(f.m.ID)
+	if to == "" || o.Failure != "" || len(o.Payload) == 0 {
+		s.finished(f, o)
+	} else if !s.d.background(func() { s.finished(f, s.reply(f.m, to, o)) }) {
+		o.Free() // the server stops: it delivers a durable message again when it starts
+	}
+}
+
+func (s *state) finished(f *flight, o workers.Outcome) {
 	s.mu.Lock()
 	delete(s.flights, f.m.ID)
 	f.pod.flight--
 	end := func() {}
 	w := s.waits[f.m.ID]
 	switch {
+	case w != nil && w.reply != nil:
+		end = s.end(f.m, f.pod.name, o)
 	case o.Untouched && o.Failure != "" && !s.deleted && (w == nil || !w.gone):
 		f.pod.rest = time.Now().Add(restTime)
 		s.d.c.Queues.Return(s.key, f.m.ID, queue.Result{Untouched: true})

@@ -42,14 +42,16 @@ const (
 // Kind is the type of a frame.
 type Kind byte
 
-// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last. A sender sends
-// Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
+// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure, Sent and Last. A sender
+// sends Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
 const (
 	Message Kind = 'm'
 	// Reply and Failure answer the message with their ID. The payload of a Failure is its text or, for a sender, a
 	// Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
+	// Sent means that the program has sent its reply in parts, over the Runtime API, and takes another message.
+	Sent Kind = 's'
 	// Refused means that the agent could not use an answer. Its payload is the reason.
 	Refused Kind = 'x'
 	// Last is sent after the last message.

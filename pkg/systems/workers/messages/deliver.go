@@ -47,7 +47,7 @@ func (m *Manager) Accept(list []*workers.Delivery) {
 		e := &entry{
 			Message: Message{
 				ID: d.ID, ContentType: d.ContentType, Trace: d.Trace, DeadLetter: d.DeadLetter, Attempt: d.Attempt,
-				Deadline: d.Deadline, payload: &payload{data: d.Payload},
+				Deadline: d.Deadline, Begin: d.Begin, payload: &payload{data: d.Payload},
 			},
 			notify: func(o Outcome) { d.Done(delivered(o)) },
 		}

@@ -145,6 +145,10 @@ func (x *exchange) read() {
 			x.r.queue.noMore(x.taker)
 			continue
 		}
+		if h.Kind == frame.Sent && size == 0 {
+			x.r.queue.want(x.taker, 1)
+			continue
+		}
 		if h.Kind != frame.Reply && h.Kind != frame.Failure {
 			return
 		}

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"io"
 	"time"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -17,7 +18,9 @@ type Message struct {
 	Deadline time.Time
 	// DeadLetter is the reason why another worker failed to handle it.
 	DeadLetter string
-	payload    *payload
+	// Begin is as in workers.Delivery. It may be nil.
+	Begin   func(contentType string) io.Writer
+	payload *payload
 }
 
 // Outcome is the end of a delivery: a reply, or a Failure.
@@ -48,6 +51,9 @@ type entry struct {
 	notify func(Outcome)
 	holder string      // the container that has it
 	timer  *time.Timer // timeout of the program
+	until  time.Time   // when timer runs
+	// answering means that the program sends its reply in parts.
+	answering bool
 }
 
 // release frees the memory of a reply without a receiver.

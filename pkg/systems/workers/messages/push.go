@@ -101,7 +101,7 @@ func (p *pusher) post(ctx context.Context, e *entry) (o Outcome, sent bool) {
 	head.Set("Ce-Source", "/apis/"+workers.GroupVersion.Group+"/namespaces/"+p.r.pod.Namespace+"/workers/"+p.r.name())
 	head.Set("Ce-Attempt", strconv.Itoa(int(e.Attempt)))
 	if e.Trace != "" {
-		head.Set("Ce-Traceparent", e.Trace)
+		head.Set(workers.HeaderEventTrace, e.Trace)
 		head.Set(headerTrace, e.Trace)
 	}
 	if e.DeadLetter != "" {
@@ -131,15 +131,14 @@ func (p *pusher) post(ctx context.Context, e *entry) (o Outcome, sent bool) {
 			Text:      clip(res.Status+": "+string(text), maxErrorText),
 		}, true
 	}
-	body, err := p.r.bytes.read(res.Body, res.ContentLength)
-	var large *bounded.TooLargeError
-	switch {
-	case err == nil:
-		return Outcome{body: body, ContentType: clip(res.Header.Get("Content-Type"), 256)}, true
-	case errors.As(err, &large):
-		return Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: err.Error()}, true
-	case errors.Is(err, errNoMemory):
-		return Outcome{Failure: workers.HandlerFailed, ErrorType: "NoMemory", Text: err.Error()}, true
+	contentType := clip(res.Header.Get("Content-Type"), 256)
+	if res.ContentLength < 0 {
+		o := p.r.inParts(e, res.Body, contentType)
+		return trailed(o, res.Trailer), true
 	}
-	return Outcome{Failure: workers.ReceiverLost, Text: "the program's reply broke off: " + err.Error()}, true
+	body, err := p.r.bytes.read(res.Body, res.ContentLength)
+	if err != nil {
+		return unread(err), true
+	}
+	return Outcome{body: body, ContentType: contentType}, true
 }

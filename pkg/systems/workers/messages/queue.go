@@ -157,14 +157,26 @@ func (q *queue) release() {
 // returns false.
 func (q *queue) resolve(id string, o Outcome) bool { return q.resolved(id, nil, o) }
 
+// answers returns the message with this ID whose reply in parts begins, and when its attempt ends at the latest; nil if
+// there is none, or its reply has begun.
+func (q *queue) answers(id string) (e *entry, until time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e = q.flight[id]; e == nil || e.answering {
+		return nil, until
+	}
+	e.answering = true
+	return e, e.until
+}
+
 // resolveEntry is resolve for this delivery, which may have ended.
-func (q *queue) resolveEntry(e *entry, o Outcome) { q.resolved(e.ID, e, o) }
+func (q *queue) resolveEntry(e *entry, o Outcome) bool { return q.resolved(e.ID, e, o) }
 
 func (q *queue) resolved(id string, only *entry, o Outcome) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.flight[id]
-	if e == nil || only != nil && e != only {
+	if e == nil || only != nil && e != only || only == nil && e.answering {
 		o.release()
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/parts"
 )
 
 // Receive reads a message's payload from a request of the API server, delivers it, and responds.
@@ -37,7 +38,48 @@ func (m *Manager) Receive(w http.ResponseWriter, req *http.Request, t Target, ms
 		http.Error(w, workers.HeaderID+" is missing", http.StatusBadRequest)
 		return
 	}
-	o := m.Deliver(req.Context(), t, msg)
+	if req.Header.Get(workers.HeaderParts) == "true" {
+		m.receiveParts(w, req, t, msg)
+		return
+	}
+	respond(w, m.Deliver(req.Context(), t, msg))
+}
+
+// receiveParts delivers a message and passes on a reply in parts.
+func (m *Manager) receiveParts(w http.ResponseWriter, req *http.Request, t Target, msg Message) {
+	in, out := io.Pipe()
+	begun, got := make(chan string, 1), make(chan Outcome, 1)
+	msg.Begin = func(contentType string) io.Writer {
+		begun <- contentType
+		return out
+	}
+	go func() {
+		got <- m.Deliver(req.Context(), t, msg)
+		_ = out.Close()
+	}()
+	select {
+	case o := <-got: // no part was passed on: in has not been read
+		respond(w, o)
+		return
+	case contentType := <-begun:
+		head := w.Header()
+		head.Set(workers.HeaderParts, "true")
+		head["Content-Type"] = nil
+		if contentType != "" {
+			head.Set("Content-Type", contentType)
+		}
+		parts.Announce(head)
+	}
+	_, err := io.CopyBuffer(parts.Flushed{ResponseWriter: w}, in, make([]byte, parts.Size))
+	_ = in.Close() // if the server has gone, the rest is dropped
+	if o := <-got; o.Failure != "" {
+		parts.Fail(w.Header(), o.Failure, o.ErrorType, o.Text)
+	} else if o.release(); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func respond(w http.ResponseWriter, o Outcome) {
 	if o.Failure != "" {
 		respondFailure(w, o)
 		return

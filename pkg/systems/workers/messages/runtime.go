@@ -162,10 +162,18 @@ func discard(req *http.Request) {
 
 func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 	if !r.queue.resolve(req.PathValue("id"), o) {
-		reject(w, http.StatusNotFound, "UnknownRequest",
-			"no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
+		unknown(w, req)
 		return
 	}
+	accepted(w)
+}
+
+func unknown(w http.ResponseWriter, req *http.Request) {
+	reject(w, http.StatusNotFound, "UnknownRequest",
+		"no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
+}
+
+func accepted(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
 	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
@@ -173,6 +181,10 @@ func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 
 func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	id := req.PathValue("id")
+	if streams(req) {
+		r.stream(w, req, id)
+		return
+	}
 	p := r.body(w, req)
 	if p == nil {
 		if req.ContentLength > workers.MaxPayload {
@@ -186,12 +198,7 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	}
 	// aws-lambda-go streams replies, so an error comes as a trailer.
 	if kind := req.Trailer.Get(workers.HeaderErrorType); kind != "" {
-		p.release()
-		r.answer(w, req, Outcome{
-			Failure:   workers.HandlerFailed,
-			ErrorType: clip(kind, 256),
-			Text:      "the program failed while it sent its reply",
-		})
+		r.answer(w, req, trailed(Outcome{body: p}, req.Trailer))
 		return
 	}
 	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
@@ -238,8 +245,7 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 	kind, text := errorOf(p.data, req.Header)
 	p.release()
 	r.m.c.Event(r.pod, corev1.EventTypeWarning, "WorkerInitError", clip(kind+": "+text, 512))
-	w.WriteHeader(http.StatusAccepted)
-	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
+	accepted(w)
 }
 
 // sendHeaders are the request headers that a program may set, replyHeaders the response headers that it gets.
@@ -247,6 +253,7 @@ var (
 	sendHeaders = []string{
 		"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout, workers.HeaderDedupID,
 		workers.HeaderEventID, workers.HeaderEventSource, workers.HeaderOrderKey, workers.HeaderEventKey,
+		workers.HeaderEventTrace,
 	}
 	replyHeaders = []string{
 		"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderDuplicate,
@@ -299,6 +306,7 @@ func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
 		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
 		return
 	}
+	out.Header.Set(workers.HeaderParts, "false") // this response is bounded
 	for _, h := range sendHeaders {
 		if v := req.Header.Get(h); v != "" {
 			out.Header.Set(h, v)

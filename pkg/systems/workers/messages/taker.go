@@ -37,6 +37,7 @@ func (q *queue) dispatch() {
 		q.watchOverdue()
 		e.state, e.holder = inFlight, t.holder
 		q.flight[e.ID] = e
+		e.until = time.Now().Add(q.config.Timeout())
 		e.timer = time.AfterFunc(q.config.Timeout(), func() {
 			q.resolveEntry(e, Outcome{
 				Failure: workers.HandlerTimeout, Text: "the program took longer than " + q.config.Timeout().String(),

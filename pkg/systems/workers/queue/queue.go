@@ -52,6 +52,8 @@ type Message struct {
 	// Target is the only pod that may get the message; "" means any pod of the queue.
 	Target                         string
 	ContentType, Trace, DeadLetter string
+	// Hops counts the workers whose replies led to the message.
+	Hops int `json:",omitempty"`
 	// Payload is set by Claim, Overdue and Find.
 	Payload []byte
 	// Durable messages are in the database, or in NATS.

@@ -32,7 +32,7 @@ type Message struct {
 	Payload []byte
 	// ContentType is at most 256 bytes; empty means application/octet-stream.
 	ContentType string
-	// Trace is the traceparent (W3C Trace Context), at most 128 bytes.
+	// Trace is the traceparent (W3C Trace Context). An invalid one is dropped.
 	Trace string
 	// ID, if set, has the receiver's queue refuse a repetition of the message: for five minutes it takes another one with
 	// this ID for the same. It is at most 256 bytes, and only for messages without a reply.

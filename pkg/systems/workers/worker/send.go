@@ -39,6 +39,9 @@ func Call(ctx context.Context, target string, payload []byte) ([]byte, error) {
 	return post(ctx, target, payload, true)
 }
 
+// traceKey is the key of a handler's context for the trace of its message.
+type traceKey struct{}
+
 var sending = sync.OnceValue(func() *http.Client { return newClient(16) })
 
 func post(ctx context.Context, target string, payload []byte, wait bool) ([]byte, error) {
@@ -56,6 +59,9 @@ func post(ctx context.Context, target string, payload []byte, wait bool) ([]byte
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
+	if trace, _ := ctx.Value(traceKey{}).(string); trace != "" {
+		req.Header.Set("Traceparent", trace)
+	}
 	if wait {
 		req.Header.Set("Coracle-Wait", "true")
 		if at, ok := ctx.Deadline(); ok {

@@ -24,6 +24,9 @@ type stream struct {
 	// running counts the messages that are being handled or whose answers are not sent yet.
 	running atomic.Int32
 	answers chan answer
+	// client sends replies in parts to base.
+	client *http.Client
+	base   string
 }
 
 type answer struct {
@@ -34,12 +37,16 @@ type answer struct {
 // errNoFrames means that the agent only serves the Runtime API.
 var errNoFrames = errors.New("the node's agent does not serve frames")
 
-func newStream(h Handler, slots int) *stream {
-	return &stream{handler: h, slots: slots, answers: make(chan answer, slots)}
+func newStream(h Handler, slots int, api string) *stream {
+	return &stream{
+		handler: h, slots: slots, answers: make(chan answer, slots), client: newClient(slots),
+		base: "http://" + api + runtimePath,
+	}
 }
 
 // serve handles messages until ctx is done or the pod terminates. It reconnects when a connection breaks.
 func (s *stream) serve(ctx context.Context, api string) error {
+	defer s.client.CloseIdleConnections()
 	var unsent []answer
 	known := false
 	again := backoff.Backoff{First: firstPause, Most: mostPause}
@@ -140,7 +147,9 @@ func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 				ContentType: h.ContentType,
 				Attempt:     int(h.Attempt),
 				DeadLetter:  h.DeadLetter,
+				Trace:       h.Trace,
 				Deadline:    time.UnixMilli(h.Deadline),
+				parts:       &parts{client: s.client, url: s.base + "invocation/" + h.ID + "/response"},
 			}
 			s.running.Add(1)
 			go func() {

@@ -48,8 +48,12 @@ type Message struct {
 	Attempt int
 	// DeadLetter is the reason why another worker failed to handle the message. It is only set in a dead-letter worker.
 	DeadLetter string
+	// Trace is the sender's traceparent (W3C Trace Context), or empty. The context passes it on to Send and Call.
+	Trace string
 	// Deadline is when the sender stops waiting for the reply. It is also the context's deadline.
 	Deadline time.Time
+
+	parts *parts // set by the loop that got the message
 }
 
 // Handler handles a message. The sender gets the reply if it waits for one. After an error, an at-least-once message
@@ -95,11 +99,11 @@ func Serve(ctx context.Context, h Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if api == os.Getenv("CORACLE_MESSAGES_API") {
-		if err := newStream(h, n).serve(ctx, api); !errors.Is(err, errNoFrames) {
+		if err := newStream(h, n, api).serve(ctx, api); !errors.Is(err, errNoFrames) {
 			return err
 		}
 	}
-	l := &loop{base: "http://" + api + "/2018-06-01/runtime/", handler: h, client: newClient(n)}
+	l := &loop{base: "http://" + api + runtimePath, handler: h, client: newClient(n)}
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for range n {
@@ -130,6 +134,9 @@ type loop struct {
 	client  *http.Client
 }
 
+// runtimePath is the path of the Runtime API.
+const runtimePath = "/2018-06-01/runtime/"
+
 // The pauses while the node's agent does not answer, for example while it restarts.
 const (
 	firstPause = 10 * time.Millisecond
@@ -150,6 +157,7 @@ func (l *loop) run(ctx context.Context) error {
 			continue
 		}
 		again.Reset()
+		m.parts = &parts{client: l.client, url: l.base + "invocation/" + m.ID + "/response"}
 		l.handle(ctx, m)
 	}
 	return nil
@@ -178,7 +186,7 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 	}
 	m := &Message{
 		ID: res.Header.Get("Lambda-Runtime-Aws-Request-Id"), Payload: body, ContentType: res.Header.Get("Content-Type"),
-		DeadLetter: res.Header.Get("Coracle-Dead-Letter"),
+		DeadLetter: res.Header.Get("Coracle-Dead-Letter"), Trace: res.Header.Get("Traceparent"),
 	}
 	m.Attempt, _ = strconv.Atoi(res.Header.Get("Coracle-Message-Attempt"))
 	if ms, err := strconv.ParseInt(res.Header.Get("Lambda-Runtime-Deadline-Ms"), 10, 64); err == nil {
@@ -194,7 +202,11 @@ func (h Handler) result(ctx context.Context, m *Message) answer {
 		ctx, cancel = context.WithDeadline(ctx, m.Deadline)
 		defer cancel()
 	}
-	reply, err := h.call(ctx, m)
+	reply, err := h.call(context.WithValue(ctx, traceKey{}, m.Trace), m)
+	if m.parts.begun() {
+		m.parts.end(reply, err)
+		return answer{Head: frame.Head{Kind: frame.Sent, ID: m.ID}}
+	}
 	if err == nil && len(reply) > MaxPayload {
 		err = fmt.Errorf("the reply has %d bytes, more than %d", len(reply), MaxPayload)
 	}
@@ -223,6 +235,9 @@ func errorType(err error) string {
 
 func (l *loop) handle(ctx context.Context, m *Message) {
 	a := l.handler.result(ctx, m)
+	if a.Kind == frame.Sent {
+		return
+	}
 	what, contentType, body := "response", a.ContentType, a.payload
 	if a.Kind == frame.Failure {
 		what, contentType = "error", "application/json"

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/node/host/mount"
@@ -62,15 +63,19 @@ func (s *stage) close() {
 // prepare changes the paths in the container's specification to paths on the stage.
 func (s *stage) prepare() error {
 	b := &s.c.bundle
+	for _, dir := range []string{"/proc", "/sys", "/dev"} {
+		s.binds = append(s.binds, bind{from: dir, to: dir, recursive: true})
+	}
+	// libcontainer keeps its state in the first directory, and executes the shim in the second, if it is in one.
+	dirs := []string{s.c.dir}
 	exe, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{"/proc", "/sys", "/dev"} {
-		s.binds = append(s.binds, bind{from: dir, to: dir, recursive: true})
+	if !exeseal.IsSelfExeCloned() {
+		dirs = append(dirs, filepath.Dir(exe))
 	}
-	// libcontainer keeps its state in the first directory, and executes the shim in the second.
-	for _, dir := range []string{s.c.dir, filepath.Dir(exe)} {
+	for _, dir := range dirs {
 		s.binds = append(s.binds, bind{from: dir, to: dir})
 	}
 	for i := range b.Spec.Mounts {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/aws/aws-lambda-go/lambda"
@@ -19,8 +20,21 @@ type reply struct {
 }
 
 func main() {
-	lambda.Start(func(ctx context.Context, e event) (reply, error) {
+	lambda.Start(func(ctx context.Context, e event) (any, error) {
 		switch e.Name {
+		case "stream", "stream and fail":
+			in, out := io.Pipe()
+			go func() {
+				for _, part := range []string{"one ", "two ", "three"} {
+					_, _ = io.WriteString(out, part)
+					time.Sleep(100 * time.Millisecond) // parts that are apart
+				}
+				if e.Name != "stream" {
+					_ = out.CloseWithError(errors.New("it ran out of words"))
+				}
+				_ = out.Close()
+			}()
+			return in, nil
 		case "":
 			return reply{}, errors.New("nobody is there")
 		case "panic":

@@ -1,0 +1,35 @@
+// Package event decodes CloudEvents in JSON (JSON Event Format for CloudEvents 1.0), and the shorter objects of
+// `coracle send --objects`.
+package event
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Event has the attributes of a CloudEvent that its message uses.
+type Event struct {
+	ID, Source      string
+	DataContentType string
+	PartitionKey    *string
+	// Key is PartitionKey in an object that is no CloudEvent.
+	Key   *string
+	Trace string `json:"traceparent"`
+	Data  json.RawMessage
+	// Binary replaces Data.
+	Binary []byte `json:"data_base64"`
+}
+
+// Payload returns the message: Binary, the text in Data unless its type is JSON, or Data as it is.
+func (e *Event) Payload() (payload []byte, contentType string) {
+	var text string
+	switch contentType = e.DataContentType; {
+	case e.Binary != nil:
+		return e.Binary, contentType
+	case contentType == "":
+		return e.Data, "application/json"
+	case !strings.Contains(contentType, "json") && json.Unmarshal(e.Data, &text) == nil:
+		return []byte(text), contentType
+	}
+	return e.Data, contentType
+}
