@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,7 @@ func onMachine(cmd *cobra.Command, f func(ctx context.Context, c config.Config, 
 // result.
 func loadOptions(o *config.Options, path string, flags *pflag.FlagSet) (config.Config, error) {
 	required := true
-	if path == "" {
-		path = os.Getenv(variable("config"))
-	}
+	path = cmp.Or(path, os.Getenv(variable("config")))
 	if path == "" {
 		path, required = defaultConfigFile, false
 	}

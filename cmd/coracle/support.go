@@ -41,8 +41,7 @@ it before you share it. It also works while Coracle is not running, and then say
 			Certificates: func(w io.Writer) error { return cli.Certs(ctx, c.DataDir, c.RunDir, w) },
 			Status: func(w io.Writer) error {
 				err := cli.Status(ctx, c.RunDir, c.DataDir, "", w)
-				var unhealthy *cli.UnhealthyError
-				if errors.As(err, &unhealthy) {
+				if _, ok := errors.AsType[*cli.UnhealthyError](err); ok {
 					return nil // the status already lists the unhealthy components
 				}
 				if errors.Is(err, socket.ErrNotRunning) {

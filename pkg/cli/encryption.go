@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -73,12 +74,7 @@ func printEncryption(e socket.Encryption, out io.Writer) error {
 	return nil
 }
 
-func provider(r socket.EncryptionRule) string {
-	if r.Provider == "" {
-		return "no encryption"
-	}
-	return r.Provider
-}
+func provider(r socket.EncryptionRule) string { return cmp.Or(r.Provider, "no encryption") }
 
 // ChangeEncryption asks the server on this machine to run one of socket's Encryption* actions and prints the progress.
 func ChangeEncryption(ctx context.Context, runDir, action string, out io.Writer) error {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,9 +54,7 @@ func (p *plugins) link() (string, error) {
 		return "", err
 	}
 	dir := os.Getenv("KUBECACHEDIR")
-	if dir == "" {
-		dir = filepath.Join(homedir.HomeDir(), ".kube", "cache")
-	}
+	dir = cmp.Or(dir, filepath.Join(homedir.HomeDir(), ".kube", "cache"))
 	dir = filepath.Join(dir, "bin")
 	link := filepath.Join(dir, kubectlName)
 	if target, err := os.Readlink(link); err == nil && target == self {

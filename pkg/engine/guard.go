@@ -338,6 +338,5 @@ func Unchanged(o client.Object) client.Preconditions {
 
 // Preconditions limits a delete to the observed object in any version, because another object may have its name.
 func Preconditions(o client.Object) client.Preconditions {
-	uid := o.GetUID()
-	return client.Preconditions{UID: &uid}
+	return client.Preconditions{UID: new(o.GetUID())}
 }

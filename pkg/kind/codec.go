@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"reflect"
 	"strconv"
@@ -208,14 +209,10 @@ func (r *Resource) MessageSize(obj client.Object) int {
 func Shallow(obj client.Object) client.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		top := make(map[string]any, len(u.Object))
-		for k, v := range u.Object {
-			top[k] = v
-		}
+		maps.Copy(top, u.Object)
 		if meta, ok := top["metadata"].(map[string]any); ok {
 			m := make(map[string]any, len(meta))
-			for k, v := range meta {
-				m[k] = v
-			}
+			maps.Copy(m, meta)
 			top["metadata"] = m
 		}
 		return &unstructured.Unstructured{Object: top}

@@ -2,6 +2,7 @@ package kind
 
 import (
 	"fmt"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,12 +63,9 @@ func (r *Resource) Selector(s fields.Selector) (fields.Selector, error) {
 	if r.Label != nil {
 		return s.Transform(r.Label)
 	}
-	known := make(map[string]bool, len(r.FieldNames))
-	for _, n := range r.FieldNames {
-		known[n] = true
-	}
+	known := sets.New(r.FieldNames...)
 	return s.Transform(func(name, value string) (string, string, error) {
-		if !known[name] {
+		if !known.Has(name) {
 			return "", "", fmt.Errorf("field label not supported: %s", name)
 		}
 		return name, value, nil

@@ -309,8 +309,7 @@ func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime/2)
 	defer cancel()
 	if _, err := resolver.LookupNetIP(ctx, "ip4", name+"."); err != nil {
-		var dnsErr *net.DNSError
-		if errors.As(err, &dnsErr) {
+		if dnsErr, ok := errors.AsType[*net.DNSError](err); ok {
 			dnsErr.Server = address
 		}
 		h.Summary = "not responding"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"runtime/pprof"
 	"slices"
@@ -45,11 +46,7 @@ func stopPods(ctx context.Context, agent podStopper, progress func(string)) erro
 	names := func() string {
 		mu.Lock()
 		defer mu.Unlock()
-		var list []string
-		for name := range left {
-			list = append(list, name)
-		}
-		slices.Sort(list)
+		list := slices.Sorted(maps.Keys(left))
 		if more := len(list) - waitingNames; more > 0 {
 			list = append(list[:waitingNames], fmt.Sprintf("and %d more", more))
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -71,9 +72,7 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Config.NodeName == "" {
-		c.Config.NodeName = "localhost"
-	}
+	c.Config.NodeName = cmp.Or(c.Config.NodeName, "localhost")
 	c.Config.NodeIP = address.Addr().Unmap().String()
 	if !c.Given.Address.IsValid() {
 		c.Given.Address = reachable(address.Addr().Unmap())

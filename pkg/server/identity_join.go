@@ -68,8 +68,7 @@ func (i *identity) enterOrResume(ctx context.Context) error {
 // decided reports whether an error is a verdict on this machine. Other errors mean that no server is reachable,
 // that a proxy has no backend, or that the servers have no quorum.
 func decided(err error) bool {
-	var r *refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*refusal](err); ok {
 		return slices.Contains([]int{
 			http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity,
 		}, r.code)
@@ -252,8 +251,7 @@ func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path
 	}
 	defer transport.CloseIdleConnections()
 	answer, err := (&http.Client{Transport: i.servers.Transport(transport)}).Do(request)
-	var unreachable *net.OpError
-	if errors.As(err, &unreachable) {
+	if unreachable, ok := errors.AsType[*net.OpError](err); ok {
 		return nil, &unreachableError{strings.Join(i.servers.Addresses(), ", "), unreachable.Err}
 	}
 	if err != nil {

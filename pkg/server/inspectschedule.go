@@ -85,12 +85,8 @@ func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 	for _, g := range e.Pod.Spec.SchedulingGates {
 		r.Gates = append(r.Gates, g.Name)
 	}
-	applied := map[string]bool{}
-	for _, name := range e.Applied {
-		applied[name] = true
-	}
 	for _, name := range e.Filters {
-		r.Filters = append(r.Filters, socket.ScheduleFilter{Name: name, Applies: applied[name]})
+		r.Filters = append(r.Filters, socket.ScheduleFilter{Name: name, Applies: slices.Contains(e.Applied, name)})
 	}
 	for _, s := range e.Scores {
 		r.Scores = append(r.Scores, socket.ScheduleScore(s))

@@ -96,8 +96,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 			given, err := j.serve(w, r, slots, believe, answer)
 			if err != nil {
 				code := http.StatusInternalServerError
-				var coded httpError
-				if errors.As(err, &coded) {
+				if coded, ok := errors.AsType[httpError](err); ok {
 					code = coded.code
 				}
 				if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -144,9 +145,7 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	theirs.Clusters[Context] = ours.Clusters[Context]
 	theirs.AuthInfos[Context] = ours.AuthInfos[Context]
 	theirs.Contexts[Context] = ours.Contexts[Context]
-	if theirs.CurrentContext == "" {
-		theirs.CurrentContext = Context
-	}
+	theirs.CurrentContext = cmp.Or(theirs.CurrentContext, Context)
 	return replaceKubeconfig(path, theirs)
 }
 

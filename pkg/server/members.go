@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -140,11 +141,7 @@ func (m *members) admit(name, machine string, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.admitted) >= mostAdmitted {
-		for n, a := range m.admitted {
-			if now.After(a.until) {
-				delete(m.admitted, n)
-			}
-		}
+		maps.DeleteFunc(m.admitted, func(_ string, a admission) bool { return now.After(a.until) })
 	}
 	if _, again := m.admitted[name]; !again && len(m.admitted) >= mostAdmitted {
 		return errors.New("too many machines have joined and not registered their node yet: try again later")

@@ -232,7 +232,7 @@ const LabelBundle = "kontrol/bundle"
 func (b *Bundle) Phase() string {
 	switch {
 	case b.DeletionTimestamp != nil:
-		return "Terminating"
+		return StateTerminating
 	case b.Status.ObservedGeneration != b.Generation:
 		return string(BundleProgressing)
 	}

@@ -20,6 +20,20 @@ type header struct {
 	} `json:"metadata"`
 }
 
+// StateTerminating is shown for Resources and Bundles that are being deleted. It is never stored.
+const StateTerminating = "Terminating"
+
+// State returns the state of a Resource. It is OutOfSync until the latest generation has been observed.
+func (r *Resource) State() string {
+	switch {
+	case r.DeletionTimestamp != nil:
+		return StateTerminating
+	case r.Status.ObservedGeneration != r.Generation:
+		return string(StateOutOfSync)
+	}
+	return string(r.Status.State)
+}
+
 // TargetOf returns the identity of a Resource's object. Fields that cannot be read are empty.
 func TargetOf(r *Resource) Target {
 	var h header

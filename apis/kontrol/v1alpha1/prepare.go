@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"hash/fnv"
 	"slices"
@@ -26,20 +27,15 @@ func DefaultCluster(c *Cluster) {
 func Default(r *Resource) {
 	DefaultWritten(r)
 	if r.Spec.Revision == nil {
-		first := int64(1)
-		r.Spec.Revision = &first
+		r.Spec.Revision = new(int64(1))
 	}
 }
 
 // DefaultWritten sets the defaults of a Resource on every write. It sets no revision, which depends on the previous
 // object (Prepare), and sets the id once the object has a UID. It is idempotent.
 func DefaultWritten(r *Resource) {
-	if r.Spec.Mode == "" {
-		r.Spec.Mode = ModeCorrect
-	}
-	if r.Spec.DeletionPolicy == "" {
-		r.Spec.DeletionPolicy = DeletionDelete
-	}
+	r.Spec.Mode = cmp.Or(r.Spec.Mode, ModeCorrect)
+	r.Spec.DeletionPolicy = cmp.Or(r.Spec.DeletionPolicy, DeletionDelete)
 	if r.UID != "" && r.Status.ID == 0 {
 		r.Status.ID = IDOf(string(r.UID))
 	}
@@ -130,8 +126,7 @@ func SelfAccepted(r *Resource) bool {
 func Changed(r, old *Resource) {
 	was := RevisionOf(old)
 	if r.Spec.Revision == nil || *r.Spec.Revision == was {
-		next := was + 1
-		r.Spec.Revision = &next
+		r.Spec.Revision = new(was + 1)
 	}
 	if bytes.Equal(r.Spec.Template.Raw, old.Spec.Template.Raw) && *r.Spec.Revision == was {
 		return

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -43,21 +44,12 @@ const DockerConfigKey = ".dockerconfigjson"
 // DefaultBundle sets the defaults. It is idempotent.
 func DefaultBundle(b *Bundle) {
 	s := &b.Spec
-	if s.Mode == "" {
-		s.Mode = ModeCorrect
-	}
-	if s.DeletionPolicy == "" {
-		s.DeletionPolicy = DeletionDelete
-	}
-	if s.Rollout.OnFailure == "" {
-		s.Rollout.OnFailure = FailureStop
-	}
-	if s.Rollout.Approval == "" {
-		s.Rollout.Approval = ApprovalNone
-	}
+	s.Mode = cmp.Or(s.Mode, ModeCorrect)
+	s.DeletionPolicy = cmp.Or(s.DeletionPolicy, DeletionDelete)
+	s.Rollout.OnFailure = cmp.Or(s.Rollout.OnFailure, FailureStop)
+	s.Rollout.Approval = cmp.Or(s.Rollout.Approval, ApprovalNone)
 	if s.Rollout.MaxUnavailable == nil {
-		one := intstr.FromInt32(1)
-		s.Rollout.MaxUnavailable = &one
+		s.Rollout.MaxUnavailable = new(intstr.FromInt32(1))
 	}
 	if s.Rollout.HealthTimeout == nil {
 		s.Rollout.HealthTimeout = &metav1.Duration{Duration: DefaultHealthTimeout}

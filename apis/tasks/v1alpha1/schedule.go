@@ -99,15 +99,12 @@ const (
 
 // DefaultSchedule sets the defaults.
 func DefaultSchedule(s *TaskSchedule) {
-	if s.Spec.ConcurrencyPolicy == "" {
-		s.Spec.ConcurrencyPolicy = batchv1.AllowConcurrent
-	}
+	s.Spec.ConcurrencyPolicy = cmp.Or(s.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
 	for limit, otherwise := range map[**int32]int32{
 		&s.Spec.CompletedTasksHistoryLimit: 3, &s.Spec.FailedTasksHistoryLimit: 1,
 	} {
 		if *limit == nil {
-			n := otherwise
-			*limit = &n
+			*limit = new(otherwise)
 		}
 	}
 	DefaultSpec(&s.Spec.TaskTemplate.Spec)

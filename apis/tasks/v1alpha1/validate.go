@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -45,9 +46,7 @@ func Default(t *Task) {
 		t.Name = NameForKey(t.Spec.IdempotencyKey)
 	}
 	DefaultSpec(&t.Spec)
-	if t.Status.Phase == "" {
-		t.Status.Phase = TaskPending
-	}
+	t.Status.Phase = cmp.Or(t.Status.Phase, TaskPending)
 	if t.Status.CreatedAt == nil && !t.CreationTimestamp.IsZero() {
 		t.Status.CreatedAt = t.CreationTimestamp.DeepCopy()
 	}

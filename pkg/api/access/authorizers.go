@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -38,12 +39,7 @@ func (a *Access) Configured() bool { return a.chain.Load() != nil }
 
 // Has reports whether the file lists an authorizer of the type.
 func (a *Access) Has(kind string) bool {
-	for _, l := range *a.chain.Load() {
-		if l.kind == kind {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(*a.chain.Load(), func(l link) bool { return l.kind == kind })
 }
 
 // Webhooks reports whether the file lists a webhook.

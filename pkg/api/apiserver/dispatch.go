@@ -76,29 +76,33 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target,
 	whole bool) {
 	r := t.Resource
+	var err error
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb), isHead(req, r):
 		s.unsupported(w, req, info, r)
 	case verb == "watch" && req.Method != http.MethodGet: // all paths below /watch have this verb, whatever the method
 		s.unsupported(w, req, info, r)
 	case verb == "get" && !whole:
-		s.get(w, req, t)
+		err = s.get(w, req, t)
 	case verb == "list" && whole:
-		s.list(w, req, t)
+		err = s.list(w, req, t)
 	case verb == "watch":
-		s.watch(w, req, watchTarget(req, info, t))
+		err = s.watch(w, req, watchTarget(req, info, t))
 	case verb == "create" && whole:
-		s.create(w, req, t)
+		err = s.create(w, req, t)
 	case verb == "update" && !whole:
-		s.update(w, req, t)
+		err = s.update(w, req, t)
 	case verb == "patch" && !whole:
-		s.patch(w, req, t)
+		err = s.patch(w, req, t)
 	case verb == "delete" && !whole:
-		s.delete(w, req, t)
+		err = s.delete(w, req, t)
 	case verb == "deletecollection" && whole:
-		s.deleteCollection(w, req, t)
+		err = s.deleteCollection(w, req, t)
 	default:
 		s.unsupported(w, req, info, r)
+	}
+	if err != nil {
+		s.fail(w, req, err)
 	}
 }
 
@@ -139,21 +143,25 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 		s.stream(w, req, info, sub, t)
 		return
 	}
+	var err error
 	switch verb := info.Verb; {
 	case len(info.Parts) > 3:
 		s.notFound(w, req)
 	case !slices.Contains(verbs, verb), isHead(req, t.Resource):
 		s.unsupported(w, req, info, t.Resource)
 	case verb == "get":
-		s.get(w, req, t)
+		err = s.get(w, req, t)
 	case verb == "create":
-		s.create(w, req, t)
+		err = s.create(w, req, t)
 	case verb == "update":
-		s.update(w, req, t)
+		err = s.update(w, req, t)
 	case verb == "patch":
-		s.patch(w, req, t)
+		err = s.patch(w, req, t)
 	default:
 		s.unsupported(w, req, info, t.Resource)
+	}
+	if err != nil {
+		s.fail(w, req, err)
 	}
 }
 

@@ -83,8 +83,7 @@ func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fair
 
 // tooMany responds to a request that exceeds a limit: with 429 if fairness rejected it, otherwise with err.
 func (s *Server) tooMany(w http.ResponseWriter, req *http.Request, err error) {
-	var rejected *fairness.Rejected
-	if errors.As(err, &rejected) {
+	if _, ok := errors.AsType[*fairness.Rejected](err); ok {
 		err = errTooMany()
 	}
 	s.fail(w, req, err)

@@ -27,24 +27,21 @@ func can(r *kind.Resource) may {
 	return c
 }
 
-func (s *Server) get(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) get(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, s.forms(t))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	var o metav1.GetOptions
 	values := req.URL.Query()
 	if err := metav1.Convert_url_Values_To_v1_GetOptions(&values, &o, nil); err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
-		return
+		return apierrors.NewBadRequest(err.Error())
 	}
 	res, err := s.objects(t.Resource).Get(req.Context(), t, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
-	s.writeResult(w, req, n, http.StatusOK, t, res)
+	return s.writeResult(w, req, n, http.StatusOK, t, res)
 }
 
 // forms returns the response forms that the target has.
@@ -57,69 +54,64 @@ func (s *Server) forms(t registry.Target) may {
 
 // writeResult responds with an object. It uses the cached encoding if there is one.
 func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
-	res registry.Result) {
+	res registry.Result) error {
 	auditResult(req.Context(), res)
 	if n.as.Kind != "" {
 		obj, err := res.Value()
 		if err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
-		s.writeConverted(w, req, n, code, t, obj, res.Entry)
-		return
+		return s.writeConverted(w, req, n, code, t, obj, res.Entry)
 	}
 	if res.Entry == nil {
 		if res.Object == nil {
-			s.fail(w, req, apierrors.NewInternalError(errNoAnswer))
-			return
+			return apierrors.NewInternalError(errNoAnswer)
 		}
 		s.writeObject(w, req, n, code, res.Object)
-		return
+		return nil
 	}
 	if n.media == mediaProto {
 		if raw := res.Entry.Proto(); raw != nil {
 			w.Header().Set("Content-Type", typeProto)
 			s.writeBytes(w, req, code, envelope(nil, t.Resource.GroupVersionKind, len(raw)), raw, []byte(envelopeTail))
-			return
+			return nil
 		}
 		n.media = mediaJSON
 	}
 	s.writeJSON(w, req, n, code, res.Entry.JSON())
+	return nil
 }
 
-func (s *Server) list(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) list(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, can(t.Resource))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := listOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	l, err := s.objects(t.Resource).List(req.Context(), t, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
-	s.writeList(w, req, n, t, l)
+	return s.writeList(w, req, n, t, l)
 }
 
-func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, l *registry.List) {
+func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t registry.Target,
+	l *registry.List) error {
 	meta := metav1.ListMeta{ResourceVersion: itoa(l.Revision), Continue: l.Continue, RemainingItemCount: l.Remaining}
 	auditList(req.Context(), t, meta, l.Entries)
 	gvk := t.Resource.ListGVK()
 	switch {
 	case n.as.Kind == "Table":
-		s.writeTable(w, req, n, t, meta, l.Entries)
+		return s.writeTable(w, req, n, t, meta, l.Entries)
 	case n.as.Kind == "PartialObjectMetadataList":
-		s.writePartials(w, req, n, meta, l.Entries)
+		return s.writePartials(w, req, n, meta, l.Entries)
 	case n.as.Kind != "":
-		s.fail(w, req,
-			notAcceptable("you requested PartialObjectMetadata, but the requested object is a list ("+gvk.Kind+")"))
+		return notAcceptable("you requested PartialObjectMetadata, but the requested object is a list (" + gvk.Kind + ")")
 	case n.media == mediaProto:
-		s.streamProto(w, req, gvk, meta, l.Entries)
+		return s.streamProto(w, req, gvk, meta, l.Entries)
 	case n.media == mediaYAML || n.pretty:
 		// YAML and indented JSON are rare and for people, so the list is built whole.
 		var b bytes.Buffer
@@ -142,6 +134,7 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 		defer done()
 		_ = streamJSON(out, gvk, meta, l.Entries)
 	}
+	return nil
 }
 
 type writer interface{ Write([]byte) (int, error) }
@@ -182,11 +175,10 @@ func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, e
 
 // streamProto writes a list message: every Kubernetes list has its ListMeta as field 1 and its items as field 2.
 func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schema.GroupVersionKind,
-	meta metav1.ListMeta, entries []*cache.Entry) {
+	meta metav1.ListMeta, entries []*cache.Entry) error {
 	m, err := meta.Marshal()
 	if err != nil {
-		s.fail(w, req, apierrors.NewInternalError(err))
-		return
+		return apierrors.NewInternalError(err)
 	}
 	size := 1 + uvarintSize(uint64(len(m))) + len(m)
 	for _, e := range entries {
@@ -201,7 +193,7 @@ func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schem
 	out, done := body(w, req, http.StatusOK, len(head)-metaSize+size+len(envelopeTail))
 	defer done()
 	if _, err := out.Write(append(head, m...)); err != nil {
-		return
+		return nil
 	}
 	var frame [11]byte
 	scratch, release := cache.ScratchFor(len(entries))
@@ -210,11 +202,12 @@ func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schem
 		p := e.ProtoItem(scratch)
 		f := binary.AppendUvarint(append(frame[:0], 0x12), uint64(len(p)))
 		if _, err := out.Write(f); err != nil {
-			return
+			return nil
 		}
 		if _, err := out.Write(p); err != nil {
-			return
+			return nil
 		}
 	}
 	_, _ = out.Write([]byte(envelopeTail))
+	return nil
 }

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bufio"
+	"cmp"
 	"net"
 	"net/http"
 	"time"
@@ -38,12 +39,7 @@ func recorded(w http.ResponseWriter) *response {
 }
 
 // status returns the response's status code: 200 if the handler wrote nothing.
-func (r *response) status() int {
-	if r.code == 0 {
-		return http.StatusOK
-	}
-	return r.code
-}
+func (r *response) status() int { return cmp.Or(r.code, http.StatusOK) }
 
 func (r *response) begin(code int) {
 	if !r.written {

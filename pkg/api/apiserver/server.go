@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -194,24 +195,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	if cfg.MaxConnections == 0 {
-		cfg.MaxConnections = 8192
-	}
-	if cfg.MaxConnectionsPerAddress == 0 {
-		cfg.MaxConnectionsPerAddress = 1024
-	}
-	if cfg.WriteStall == 0 {
-		cfg.WriteStall = 30 * time.Second
-	}
-	if cfg.RequestTimeout == 0 {
-		cfg.RequestTimeout = 60 * time.Second
-	}
-	if cfg.MinWatch == 0 {
-		cfg.MinWatch = 30 * time.Minute
-	}
-	if cfg.Drain == 0 {
-		cfg.Drain = 5 * time.Second
-	}
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, 8192)
+	cfg.MaxConnectionsPerAddress = cmp.Or(cfg.MaxConnectionsPerAddress, 1024)
+	cfg.WriteStall = cmp.Or(cfg.WriteStall, 30*time.Second)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 60*time.Second)
+	cfg.MinWatch = cmp.Or(cfg.MinWatch, 30*time.Minute)
+	cfg.Drain = cmp.Or(cfg.Drain, 5*time.Second)
 	if cfg.Metrics == nil {
 		cfg.Metrics = prometheus.NewRegistry()
 	}
@@ -296,9 +285,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	t.DynamicRecordSizingDisabled = true // small first records help distant browsers, not API clients
 	t.NextProtos = []string{"h2", "http/1.1"}
-	if t.MinVersion == 0 {
-		t.MinVersion = tls.VersionTLS12
-	}
+	t.MinVersion = cmp.Or(t.MinVersion, tls.VersionTLS12)
 	if s.cfg.ClientCAs != nil {
 		asked := s.cfg.ClientCAs
 		if s.cfg.Access != nil {

@@ -111,22 +111,20 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectM
 }
 
 func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
-	obj runtime.Object, e *cache.Entry) {
+	obj runtime.Object, e *cache.Entry) error {
 	if status, ok := obj.(*metav1.Status); ok {
 		s.writeObject(w, req, n, code, status)
-		return
+		return nil
 	}
 	switch n.as.Kind {
 	case "Table":
 		o, err := tableOptions(req)
 		if err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
 		table, err := rows(req.Context(), t, obj, e, o, n.as.GroupVersion())
 		if err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
 		if o.NoHeaders {
 			table.ColumnDefinitions = nil
@@ -135,29 +133,27 @@ func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answ
 	case "PartialObjectMetadata":
 		p, err := partial(obj, n.as.GroupVersion())
 		if err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
 		s.writeObject(w, req, n, code, p)
 	default:
-		s.fail(w, req, notAcceptable("you requested PartialObjectMetadataList, but the requested object is not a list"))
+		return notAcceptable("you requested PartialObjectMetadataList, but the requested object is not a list")
 	}
+	return nil
 }
 
 // writeTable streams a list as a Table, row by row.
 func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, lm metav1.ListMeta,
-	entries []*cache.Entry) {
+	entries []*cache.Entry) error {
 	o, err := tableOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	// Printers return the columns for any object of the kind, so an empty one will do.
 	columns, err := rows(req.Context(), t, t.Resource.New(), nil, &metav1.TableOptions{IncludeObject: metav1.IncludeNone},
 		n.as.GroupVersion())
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	var b bytes.Buffer
 	head := struct {
@@ -171,8 +167,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	}
 	h, err := json.Marshal(head)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	whole := n.media == mediaYAML || n.pretty
 	var out writer = &b
@@ -199,7 +194,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 			}
 			first = false
 			if err := writeRow(out, &table.Rows[i]); err != nil {
-				return
+				return nil
 			}
 		}
 	}
@@ -207,6 +202,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	if whole {
 		s.writeJSON(w, req, n, http.StatusOK, b.Bytes())
 	}
+	return nil
 }
 
 func writeRow(out writer, row *metav1.TableRow) error {
@@ -233,7 +229,7 @@ func writeRow(out writer, row *metav1.TableRow) error {
 }
 
 func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answer, lm metav1.ListMeta,
-	entries []*cache.Entry) {
+	entries []*cache.Entry) error {
 	l := &metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: n.as.GroupVersion().String()},
 		ListMeta: lm, Items: make([]metav1.PartialObjectMetadata, 0, len(entries)),
@@ -241,10 +237,10 @@ func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answe
 	for _, e := range entries {
 		p, err := partial(e.Object, n.as.GroupVersion())
 		if err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
 		l.Items = append(l.Items, *p)
 	}
 	s.writeObject(w, req, n, http.StatusOK, l)
+	return nil
 }

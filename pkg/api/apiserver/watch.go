@@ -54,23 +54,20 @@ type watching struct {
 	refused error
 }
 
-func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, can(t.Resource)|mayStream)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := listOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o.Watch = true
 	if o.SendInitialEvents == nil && o.ResourceVersionMatch == "" &&
 		(o.ResourceVersion == "" || o.ResourceVersion == "0") {
 		// As upstream, such a watch begins with all objects, followed by a bookmark if the client allows bookmarks.
-		yes := true
-		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
+		o.SendInitialEvents, o.ResourceVersionMatch = new(true), metav1.ResourceVersionMatchNotOlderThan
 	}
 	live := s.cfg.MinWatch + rand.N(s.cfg.MinWatch)
 	if o.TimeoutSeconds != nil {
@@ -82,8 +79,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	v := &watching{s: s, t: t, n: n, o: o, ctx: ctx, rc: http.NewResponseController(w)}
 	if n.as.Kind == "Table" {
 		if v.table, err = tableOptions(req); err != nil {
-			s.fail(w, req, err)
-			return
+			return err
 		}
 	}
 	watcher, initial, sync, err := s.cfg.Registry.Watch(ctx, t, o)
@@ -93,15 +89,14 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	case outOfReach(err):
 		v.refused = err
 	default:
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	v.sentEvents = s.metrics.events(t.Resource)
 
 	v.rev = sync
 	if wsstream.IsWebSocketRequest(req) {
 		v.webSocket(w, req, cancel, watcher, initial, sync)
-		return
+		return nil
 	}
 	media := typeJSON
 	if n.media == mediaProto {
@@ -126,6 +121,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	if err != nil {
 		s.log.Debug("watch ended", "resource", t.Resource.Plural, "error", err)
 	}
+	return nil
 }
 
 // outOfReach reports whether err means that the watch's revision is too old or too new. Upstream sends it as an

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"mime"
@@ -46,61 +47,52 @@ func decodeBody(req *http.Request, t registry.Target, directive string) (runtime
 	return obj, nil
 }
 
-func (s *Server) create(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) create(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, s.forms(t))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := createOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	obj, err := decodeBody(req, t, o.FieldValidation)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o.FieldManager = manager(o.FieldManager, req)
 	res, err := s.objects(t.Resource).Create(req.Context(), t, obj, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	if status, ok := res.Object.(*metav1.Status); ok && status.Code == 0 {
 		status.Code = http.StatusCreated
 	}
-	s.writeResult(w, req, n, http.StatusCreated, t, res)
+	return s.writeResult(w, req, n, http.StatusCreated, t, res)
 }
 
-func (s *Server) update(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) update(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, s.forms(t))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := updateOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	obj, err := decodeBody(req, t, o.FieldValidation)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	if err := sameName(obj, t); err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o.FieldManager = manager(o.FieldManager, req)
 	res, err := s.cfg.Registry.Update(req.Context(), t, obj, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
-	s.writeResult(w, req, n, created(res), t, res)
+	return s.writeResult(w, req, n, created(res), t, res)
 }
 
 func created(res registry.Result) int {
@@ -143,17 +135,13 @@ func manager(given string, req *http.Request) string {
 	if len(clean) > validation.FieldManagerMaxLength {
 		clean = clean[:validation.FieldManagerMaxLength]
 	}
-	if clean == "" {
-		return "unknown"
-	}
-	return clean
+	return cmp.Or(clean, "unknown")
 }
 
-func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, s.forms(t))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	name, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
 	if err != nil {
@@ -163,26 +151,22 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	switch pt {
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
 	default:
-		s.fail(w, req, negotiation.NewUnsupportedMediaTypeError([]string{
+		return negotiation.NewUnsupportedMediaTypeError([]string{
 			string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType),
 			string(types.ApplyYAMLPatchType),
-		}))
-		return
+		})
 	}
 	var o metav1.PatchOptions
 	values := req.URL.Query()
 	if err := metav1.Convert_url_Values_To_v1_PatchOptions(&values, &o, nil); err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
-		return
+		return apierrors.NewBadRequest(err.Error())
 	}
 	if errs := validation.ValidatePatchOptions(&o, pt); len(errs) > 0 {
-		s.fail(w, req, invalidOptions("PatchOptions", errs))
-		return
+		return invalidOptions("PatchOptions", errs)
 	}
 	raw, err := readBody(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	if pt != types.ApplyYAMLPatchType {
 		o.FieldManager = manager(o.FieldManager, req)
@@ -190,10 +174,9 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	auditBody(req)
 	res, err := s.cfg.Registry.Patch(req.Context(), t, pt, raw, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
-	s.writeResult(w, req, n, created(res), t, res)
+	return s.writeResult(w, req, n, created(res), t, res)
 }
 
 // deleteOptions reads the options from the body or, if it is empty, from the query.
@@ -231,8 +214,7 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 		default:
 			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &o)
 		}
-		var shape *payload.ShapeError
-		if errors.As(err, &shape) {
+		if shape, ok := errors.AsType[*payload.ShapeError](err); ok {
 			return o, apierrors.NewRequestEntityTooLargeError(shape.Error())
 		}
 		if err != nil {
@@ -248,22 +230,19 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 	return o, nil
 }
 
-func (s *Server) delete(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) delete(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, s.forms(t))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := deleteOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	auditBody(req)
 	res, err := s.cfg.Registry.Delete(req.Context(), t, o)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	code := http.StatusOK
 	if res.Pending && o.OrphanDependents != nil && !*o.OrphanDependents { //nolint:staticcheck // old clients send it
@@ -275,30 +254,26 @@ func (s *Server) delete(w http.ResponseWriter, req *http.Request, t registry.Tar
 			Details: &metav1.StatusDetails{Name: t.Name, Group: t.Resource.Group, Kind: t.Resource.Plural},
 		}
 	}
-	s.writeResult(w, req, n, code, t, res)
+	return s.writeResult(w, req, n, code, t, res)
 }
 
-func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, t registry.Target) {
+func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, t registry.Target) error {
 	n, err := negotiate(req, can(t.Resource))
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	l, err := listOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	o, err := deleteOptions(req)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
 	auditBody(req)
 	list, err := s.cfg.Registry.DeleteCollection(req.Context(), t, o, l)
 	if err != nil {
-		s.fail(w, req, err)
-		return
+		return err
 	}
-	s.writeList(w, req, n, t, list)
+	return s.writeList(w, req, n, t, list)
 }

@@ -13,6 +13,8 @@
 package fairness
 
 import (
+	"cmp"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,9 +54,7 @@ func (c *Config) defaults() {
 	set(&c.Streams, 4000)
 	set(&c.BodyBytes, 32<<20)
 	set(&c.FlowBodyBytes, 8<<20)
-	if c.Wait == 0 {
-		c.Wait = 15 * time.Second
-	}
+	c.Wait = cmp.Or(c.Wait, 15*time.Second)
 }
 
 // smallBodies is the size of bodies, in bytes, up to which a flow may use the reserve.
@@ -184,9 +184,7 @@ func (s *Set) Stats() []Stat {
 			Dispatched: c.dispatched,
 			Rejected:   map[string]uint64{},
 		}
-		for reason, n := range c.rejected {
-			st.Rejected[reason] = n
-		}
+		maps.Copy(st.Rejected, c.rejected)
 		all = append(all, st)
 	}
 	return all

@@ -3,6 +3,7 @@ package local
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -116,9 +117,7 @@ func (x indexer) GetIndexers() toolscache.Indexers {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := make(toolscache.Indexers, len(x.indexers))
-	for name, f := range x.indexers {
-		out[name] = f
-	}
+	maps.Copy(out, x.indexers)
 	return out
 }
 

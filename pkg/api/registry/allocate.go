@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"net/netip"
 	"slices"
 
@@ -173,12 +174,9 @@ func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) (
 }
 
 func without[T comparable](a, b []T) (rest []T) {
-	has := make(map[T]bool, len(b))
-	for _, x := range b {
-		has[x] = true
-	}
+	has := sets.New(b...)
 	for _, x := range a {
-		if !has[x] {
+		if !has.Has(x) {
 			rest = append(rest, x)
 		}
 	}

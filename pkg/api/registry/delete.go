@@ -250,8 +250,7 @@ func markDeleting(m metav1.Object, now time.Time) {
 		m.SetGeneration(m.GetGeneration() + 1)
 	}
 	if was == nil || was.After(now) {
-		t := metav1.NewTime(now)
-		m.SetDeletionTimestamp(&t)
+		m.SetDeletionTimestamp(new(metav1.NewTime(now)))
 	}
 	m.SetDeletionGracePeriodSeconds(new(int64))
 }

@@ -49,8 +49,7 @@ func (c *call) terminate(e *cache.Entry, obj runtime.Object,
 	if err := c.admitDelete(e, o); err != nil {
 		return true, Result{}, 0, err
 	}
-	now := metav1.Now()
-	ns.DeletionTimestamp = &now
+	ns.DeletionTimestamp = new(metav1.Now())
 	ns.Status.Phase = core.NamespaceTerminating
 	ns.Finalizers = namespaceFinalizers(ns.Finalizers, o)
 	res, rev, err := c.mark(e, ns)

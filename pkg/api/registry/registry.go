@@ -8,6 +8,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,7 @@ func (c *Config) Validate() error {
 	if c.NodePortMin < 1 || c.NodePortMax > 65535 || c.NodePortMin > c.NodePortMax {
 		return fmt.Errorf("registry: invalid node port range %d-%d", c.NodePortMin, c.NodePortMax)
 	}
-	if c.EventTTL == 0 {
-		c.EventTTL = time.Hour
-	}
+	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -57,9 +58,7 @@ func pairClusterIPs(now, was *core.Service) {
 // keepAllocated copies allocated values from the old Service, so that clients can send the original manifest again.
 func keepAllocated(now, was *core.Service) {
 	if hasClusterIP(now) && hasClusterIP(was) {
-		if now.Spec.ClusterIP == "" {
-			now.Spec.ClusterIP = was.Spec.ClusterIP
-		}
+		now.Spec.ClusterIP = cmp.Or(now.Spec.ClusterIP, was.Spec.ClusterIP)
 		if len(now.Spec.ClusterIPs) == 0 {
 			now.Spec.ClusterIPs = was.Spec.ClusterIPs
 		}

@@ -144,8 +144,7 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
 // internalTokenRequest sets the default lifetime and returns the internal version, for validation and admission.
 func internalTokenRequest(in *authenticationv1.TokenRequest) *authentication.TokenRequest {
 	if in.Spec.ExpirationSeconds == nil {
-		life := int64(defaultTokenLife)
-		in.Spec.ExpirationSeconds = &life
+		in.Spec.ExpirationSeconds = new(int64(defaultTokenLife))
 	}
 	internal := &authentication.TokenRequest{ObjectMeta: in.ObjectMeta, Spec: authentication.TokenRequestSpec{
 		Audiences: in.Spec.Audiences, ExpirationSeconds: *in.Spec.ExpirationSeconds}}
@@ -161,12 +160,7 @@ func internalTokenRequest(in *authenticationv1.TokenRequest) *authentication.Tok
 }
 
 func (c *call) ownAudiences(asked []string) bool {
-	for _, a := range asked {
-		if !slices.Contains(c.cfg.Audiences, a) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(asked, func(a string) bool { return !slices.Contains(c.cfg.Audiences, a) })
 }
 
 type boundTo struct {

@@ -176,8 +176,7 @@ func wholeSeconds(obj metav1.Object) {
 	entries := obj.GetManagedFields()
 	for i := range entries {
 		if t := entries[i].Time; t != nil && t.Nanosecond() != 0 {
-			whole := seconds(*t)
-			entries[i].Time = &whole
+			entries[i].Time = new(seconds(*t))
 		}
 	}
 	obj.SetManagedFields(entries)

@@ -86,8 +86,7 @@ func read(path string, flags int, limit int64) ([]byte, error) {
 		return nil, &TooLargeError{Name: path, Limit: limit}
 	}
 	data, err := All(f, limit)
-	var large *TooLargeError
-	if errors.As(err, &large) {
+	if large, ok := errors.AsType[*TooLargeError](err); ok {
 		large.Name = path
 	}
 	return data, err

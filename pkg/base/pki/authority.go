@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -212,9 +213,7 @@ func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 		}
 	}
 	life := leaf.Life
-	if life == 0 {
-		life = leafLife
-	}
+	life = cmp.Or(life, leafLife)
 	now := time.Now()
 	der, err := sign(template, g.cert, public, g.key, now.Add(-skew), now.Add(life))
 	if err != nil {

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,11 +35,7 @@ func reduce(k kind, o *unstructured.Unstructured) {
 		delete(o.Object, "status")
 	}
 	if m, ok := o.Object["metadata"].(map[string]any); ok {
-		for field := range m {
-			if !slices.Contains(people, field) {
-				delete(m, field)
-			}
-		}
+		maps.DeleteFunc(m, func(field string, _ any) bool { return !slices.Contains(people, field) })
 	}
 	drop(o.Object, recorded, "metadata", "annotations")
 	spec := []string{"spec"}

@@ -3,6 +3,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -263,9 +264,7 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 	key := h
 	key.at, key.about.ResourceVersion = time.Time{}, ""
 	namespace := h.about.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
+	namespace = cmp.Or(namespace, metav1.NamespaceDefault)
 	was, seen := r.known[key]
 	if !seen && r.combine(key, h.at) {
 		key.message, h.message = combined, bounded.Text(combined+h.message, maxMessage)

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ func ParseConfiguration(data []byte) (out Configuration, err error) {
 
 func (c *configuredProfile) profile() (*profile, error) {
 	f := &profile{name: c.SchedulerName, filters: filters, scores: slices.Clone(scores)}
-	if f.name == "" {
-		f.name = corev1.DefaultSchedulerName
-	}
+	f.name = cmp.Or(f.name, corev1.DefaultSchedulerName)
 	for _, d := range c.Plugins.Score.Disabled {
 		if d.Name != "*" && indexOf(scores, d.Name) < 0 {
 			return nil, unknownScore("plugins.score.disabled", d.Name)
@@ -216,9 +215,7 @@ func (s *strategy) validate() error {
 	}
 	for i := range s.Resources {
 		r := &s.Resources[i]
-		if r.Weight == 0 {
-			r.Weight = 1
-		}
+		r.Weight = cmp.Or(r.Weight, 1)
 		if r.Name == "" || r.Weight < 1 || r.Weight > 100 {
 			return fmt.Errorf("resources[%d]: a name and a weight from 1 to 100 are needed, not %q and %d", i, r.Name, r.Weight)
 		}

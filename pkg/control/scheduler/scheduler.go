@@ -93,17 +93,13 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, late: late{}}
-	if s.binders == 0 {
-		s.binders = 64
-	}
+	s.binders = cmp.Or(s.binders, 64)
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	s.guard = run.Guard{Log: s.log, Component: s.Name()}
 	sample := cfg.Configuration.SamplePercent
-	if sample == 0 {
-		sample = 10
-	}
+	sample = cmp.Or(sample, 10)
 	s.events = events.New(cfg.Client, corev1.DefaultSchedulerName, "", cfg.Log)
 	s.metrics = newMetrics(cfg.Metrics, s)
 	s.queue = newQueue()

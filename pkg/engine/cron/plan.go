@@ -222,8 +222,7 @@ func (p *plan) start(due time.Time) {
 
 // Started returns the status after the creation of a run's job.
 func Started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.CronJobStatus {
-	last := metav1.Unix(at.Unix(), 0)
-	s.LastScheduleTime = &last
+	s.LastScheduleTime = new(metav1.Unix(at.Unix(), 0))
 	if Ended(j) == "" {
 		s.Active = append(slices.Clip(s.Active), corev1.ObjectReference{
 			APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -291,12 +292,7 @@ func (a *api) List(_ context.Context, list client.ObjectList, opts ...client.Lis
 }
 
 func sorted(m map[key]client.Object) []key {
-	keys := make([]key, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compare)
-	return keys
+	return slices.SortedFunc(maps.Keys(m), compare)
 }
 
 func (a *api) Status() client.SubResourceWriter { return a.SubResource("status") }

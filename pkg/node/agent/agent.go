@@ -238,13 +238,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	failed := make(chan error, 5)
 	spawn := func(f func() error) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			if err := f(); err != nil && ctx.Err() == nil {
 				failed <- err
 			}
-		}()
+		})
 	}
 	if a.recorder != nil {
 		spawn(func() error { a.guard.Loop(ctx, "events", a.recorder.Run); return nil })

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -115,22 +116,14 @@ func (c *Config) Validate() error {
 	}
 	need(c.ManifestDir == "" || filepath.IsAbs(c.ManifestDir) && c.DecodeManifest != nil,
 		"ManifestDir is not an absolute path, or DecodeManifest is missing")
-	if c.ClusterDomain == "" {
-		c.ClusterDomain = "cluster.local"
-	}
-	if c.CgroupRoot == "" {
-		c.CgroupRoot = "/coracle"
-	}
-	if c.MaxPods == 0 {
-		c.MaxPods = 110
-	}
+	c.ClusterDomain = cmp.Or(c.ClusterDomain, "cluster.local")
+	c.CgroupRoot = cmp.Or(c.CgroupRoot, "/coracle")
+	c.MaxPods = cmp.Or(c.MaxPods, 110)
 	need(c.MaxPods > 0, "MaxPods must be positive")
 	if c.Eviction.Thresholds == nil {
 		c.Eviction.Thresholds = config.DefaultThresholds()
 	}
-	if c.Eviction.Transition == 0 {
-		c.Eviction.Transition = 5 * time.Minute
-	}
+	c.Eviction.Transition = cmp.Or(c.Eviction.Transition, 5*time.Minute)
 	if c.Logind == nil {
 		c.Logind = shutdown.Connect
 	}
@@ -139,9 +132,7 @@ func (c *Config) Validate() error {
 	}
 	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100,
 		"ImageGCLow must be below ImageGCHigh, and ImageGCHigh at most 100")
-	if c.ListenAddress == "" {
-		c.ListenAddress = ":10250"
-	}
+	c.ListenAddress = cmp.Or(c.ListenAddress, ":10250")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

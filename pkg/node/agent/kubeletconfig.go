@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strconv"
@@ -26,9 +27,7 @@ func (a *Agent) kubeletConfiguration() map[string]any {
 		}
 	}
 	address, _, _ := net.SplitHostPort(a.c.ListenAddress)
-	if address == "" {
-		address = "0.0.0.0"
-	}
+	address = cmp.Or(address, "0.0.0.0")
 	a.mu.Lock()
 	port := a.port
 	a.mu.Unlock()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,9 +59,7 @@ func readMachine(dataDir string) (machine, error) {
 		m.info.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
 	}
 	m.info.RunningInUserNamespace = new(inUserNamespace())
-	if m.info.SystemUUID == "" {
-		m.info.SystemUUID = m.info.MachineID
-	}
+	m.info.SystemUUID = cmp.Or(m.info.SystemUUID, m.info.MachineID)
 	return m, nil
 }
 

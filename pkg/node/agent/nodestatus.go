@@ -110,14 +110,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	return s
 }
 
-func extended(name corev1.ResourceName) bool {
-	for _, r := range string(name) {
-		if r == '/' {
-			return true
-		}
-	}
-	return false
-}
+func extended(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
 func setNodeCondition(s *corev1.NodeStatus, c corev1.NodeCondition, now metav1.Time, heartbeat bool) {
 	c.LastHeartbeatTime, c.LastTransitionTime = now, now

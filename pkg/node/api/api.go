@@ -4,6 +4,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -73,9 +74,7 @@ const scrapes = 8
 func New(c Config) *Server {
 	s := &Server{c: c, mux: http.NewServeMux(), reviews: newReviews(c.Client), began: time.Now(),
 		ctx: context.Background()}
-	if s.c.HostLogDir == "" {
-		s.c.HostLogDir = "/var/log"
-	}
+	s.c.HostLogDir = cmp.Or(s.c.HostLogDir, "/var/log")
 	if s.c.Trusted == nil {
 		s.c.Trusted = func(c *x509.Certificate) bool {
 			return c.Subject.CommonName == "kube-apiserver-kubelet-client" ||

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -28,9 +29,7 @@ func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) 
 			return
 		}
 		want := verb
-		if want == "" {
-			want = verbOf(r.Method)
-		}
+		want = cmp.Or(want, verbOf(r.Method))
 		for _, sub := range subresources {
 			allowed, err := s.allowed(r.Context(), user, want, sub)
 			if err != nil {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html"
@@ -29,9 +30,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	defer root.Close()
 	name := strings.Trim(path.Clean("/"+r.PathValue("path")), "/")
-	if name == "" {
-		name = "."
-	}
+	name = cmp.Or(name, ".")
 	// Opening a FIFO must not block.
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	switch {

@@ -16,7 +16,10 @@ import (
 // removeVolume removes the directory of a local volume. It responds 204, or 409 while a pod uses the volume or it is
 // being copied. After a cancelled request, the next one removes the rest.
 func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
-	err := s.c.Pods.Directories().Remove(r.Context(), r.PathValue("volume"))
+	removed(w, s.c.Pods.Directories().Remove(r.Context(), r.PathValue("volume")))
+}
+
+func removed(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, volume.ErrInUse), errors.Is(err, volume.ErrBusy):
 		http.Error(w, err.Error(), http.StatusConflict)
@@ -117,15 +120,7 @@ func (s *Server) findSnapshot(w http.ResponseWriter, r *http.Request) {
 
 // removeSnapshot removes a snapshot. It responds 204, or 409 while the snapshot is being copied.
 func (s *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) {
-	err := s.c.Pods.Directories().RemoveSnapshot(r.Context(), r.PathValue("snapshot"))
-	switch {
-	case errors.Is(err, volume.ErrBusy):
-		http.Error(w, err.Error(), http.StatusConflict)
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-	default:
-		w.WriteHeader(http.StatusNoContent)
-	}
+	removed(w, s.c.Pods.Directories().RemoveSnapshot(r.Context(), r.PathValue("snapshot")))
 }
 
 // fillVolume creates the directory of a local volume from a snapshot or another volume.

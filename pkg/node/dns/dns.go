@@ -14,11 +14,13 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,12 +86,8 @@ type Config struct {
 
 // Validate sets defaults and checks all fields.
 func (c *Config) Validate() error {
-	if c.Domain == "" {
-		c.Domain = "cluster.local"
-	}
-	if c.ResolvConf == "" {
-		c.ResolvConf = "/etc/resolv.conf"
-	}
+	c.Domain = cmp.Or(c.Domain, "cluster.local")
+	c.ResolvConf = cmp.Or(c.ResolvConf, "/etc/resolv.conf")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -213,12 +211,7 @@ func (s *Server) allowed(a netip.Addr) bool {
 	if a.IsLoopback() || s.own[a] {
 		return true
 	}
-	for _, p := range s.Allow {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // maxChain limits the number of external names that a query follows.

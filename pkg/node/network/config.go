@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -57,9 +58,7 @@ type Config struct {
 }
 
 func (c *Config) fill() error {
-	if c.Prefix == "" {
-		c.Prefix = "coracle"
-	}
+	c.Prefix = cmp.Or(c.Prefix, "coracle")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

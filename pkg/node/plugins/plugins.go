@@ -7,6 +7,7 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -262,9 +263,7 @@ func (w *Watcher) register(ctx context.Context, rel string) (info Info, handler 
 		Endpoint: response.Endpoint,
 		Versions: response.SupportedVersions,
 	}
-	if info.Endpoint == "" {
-		info.Endpoint = w.c.Dir.Path(rel)
-	}
+	info.Endpoint = cmp.Or(info.Endpoint, w.c.Dir.Path(rel))
 	if handler, err = w.accept(ctx, info); err != nil {
 		return info, nil, errors.Join(err, notify(ctx, client, err))
 	}

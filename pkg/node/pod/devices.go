@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,9 +95,7 @@ func addEdits(s *runtime.Spec, given cdi.Edits) {
 	s.Env = append(s.Env, given.Env...)
 	for _, d := range given.Devices {
 		host := d.HostPath
-		if host == "" {
-			host = d.Path
-		}
+		host = cmp.Or(host, d.Path)
 		s.Devices = append(s.Devices, runtime.Device{HostPath: host, ContainerPath: d.Path, Permissions: d.Permissions})
 	}
 	for _, m := range given.Mounts {

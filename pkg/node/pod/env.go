@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -288,9 +289,7 @@ func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
 		vars[name+"_SERVICE_PORT"] = strconv.Itoa(int(first.Port))
 		for i, port := range s.Spec.Ports {
 			n, proto := strconv.Itoa(int(port.Port)), strings.ToLower(string(port.Protocol))
-			if proto == "" {
-				proto = "tcp"
-			}
+			proto = cmp.Or(proto, "tcp")
 			if port.Name != "" {
 				vars[name+"_SERVICE_PORT_"+strings.ToUpper(strings.ReplaceAll(port.Name, "-", "_"))] = n
 			}

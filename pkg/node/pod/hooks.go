@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -38,9 +39,7 @@ func (m *Manager) hook(ctx context.Context, p *corev1.Pod, h *corev1.LifecycleHa
 
 func hostPort(p corev1.ContainerPort) network.HostPort {
 	h := network.HostPort{HostPort: uint16(p.HostPort), PodPort: uint16(p.ContainerPort), Protocol: string(p.Protocol)}
-	if h.Protocol == "" {
-		h.Protocol = "TCP"
-	}
+	h.Protocol = cmp.Or(h.Protocol, "TCP")
 	if a, err := netip.ParseAddr(p.HostIP); err == nil && !a.IsUnspecified() {
 		h.HostIP = a
 	}

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,10 +49,5 @@ func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Conta
 }
 
 func mountsVolume(c *corev1.Container, name string) bool {
-	for i := range c.VolumeMounts {
-		if c.VolumeMounts[i].Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name })
 }

@@ -1,14 +1,17 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,15 +61,9 @@ func New(c Config) *Manager {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.ResolvConf == "" {
-		c.ResolvConf = "/etc/resolv.conf"
-	}
-	if c.SeccompDir == "" {
-		c.SeccompDir = filepath.Join(c.DataDir, "seccomp")
-	}
-	if c.BootID == "" {
-		c.BootID = boot.ID()
-	}
+	c.ResolvConf = cmp.Or(c.ResolvConf, "/etc/resolv.conf")
+	c.SeccompDir = cmp.Or(c.SeccompDir, filepath.Join(c.DataDir, "seccomp"))
+	c.BootID = cmp.Or(c.BootID, boot.ID())
 	if c.AdmitBy == nil {
 		c.AdmitBy = c.Node
 	}
@@ -137,11 +134,7 @@ func (m *Manager) goRun(f func()) bool {
 	if m.stopped {
 		return false
 	}
-	m.wg.Add(1)
-	go func() {
-		defer m.wg.Done()
-		_ = m.guard.Do("work", f)
-	}()
+	m.wg.Go(func() { _ = m.guard.Do("work", f) })
 	return true
 }
 
@@ -310,11 +303,7 @@ func (m *Manager) RetryVolumes() {
 func (m *Manager) all() []*worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make([]*worker, 0, len(m.workers))
-	for _, w := range m.workers {
-		out = append(out, w)
-	}
-	return out
+	return slices.Collect(maps.Values(m.workers))
 }
 
 func (m *Manager) worker(uid types.UID) *worker {

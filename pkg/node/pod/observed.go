@@ -264,8 +264,7 @@ func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemer
 	}
 	for i := range p.Spec.EphemeralContainers {
 		if p.Spec.EphemeralContainers[i].Name == name {
-			e := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-			return &e, false, true
+			return new(corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)), false, true
 		}
 	}
 	return nil, false, false

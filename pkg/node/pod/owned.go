@@ -1,7 +1,9 @@
 package pod
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,9 +64,7 @@ func (w *worker) keptFor(p *corev1.Pod) string {
 	owner := w.m.owner(p)
 	// If the pod was deleted while no agent ran, only the labels of its containers name the owner.
 	for _, c := range w.m.containers.of(w.uid) {
-		if owner == "" {
-			owner = c.Labels[labelOwner]
-		}
+		owner = cmp.Or(owner, c.Labels[labelOwner])
 	}
 	if p.Name == "" {
 		return ""
@@ -104,12 +104,9 @@ func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.Pod
 }
 
 func hasRun(s *corev1.PodStatus) bool {
-	for _, c := range s.ContainerStatuses {
-		if c.State.Running != nil || c.State.Terminated != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil || c.State.Terminated != nil
+	})
 }
 
 // unprepared returns why the network or the volumes failed, or "". For pods without owner only the events say it.

@@ -86,12 +86,7 @@ func resizeUnsure(want runtime.PodLimits, members []member) (steps []resizeStep)
 	return steps
 }
 
-func noLimit(n int64) int64 {
-	if n == 0 {
-		return math.MaxInt64
-	}
-	return n
-}
+func noLimit(n int64) int64 { return cmp.Or(n, math.MaxInt64) }
 
 // orUnlimited turns the limit 0, none, into the value that removes a limit.
 func orUnlimited(limit int64) int64 { return cmp.Or(limit, runtime.Unlimited) }

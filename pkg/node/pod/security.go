@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -81,13 +82,7 @@ func unmasked(cs *corev1.SecurityContext) bool {
 }
 
 func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityContext, image runtime.Image) error {
-	first := func(a, b *int64) *int64 {
-		if a != nil {
-			return a
-		}
-		return b
-	}
-	s.UID, s.GID = first(cs.RunAsUser, ps.RunAsUser), first(cs.RunAsGroup, ps.RunAsGroup)
+	s.UID, s.GID = cmp.Or(cs.RunAsUser, ps.RunAsUser), cmp.Or(cs.RunAsGroup, ps.RunAsGroup)
 	nonRoot := ps.RunAsNonRoot
 	if cs.RunAsNonRoot != nil {
 		nonRoot = cs.RunAsNonRoot

@@ -39,8 +39,7 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	}
 	terminal := d.Stopped && !o.Claimed
 	if s.StartTime == nil && !f.Start.IsZero() {
-		t := stamp(f.Start)
-		s.StartTime = &t
+		s.StartTime = new(stamp(f.Start))
 	}
 	if f.HostIP != "" && (d.Verdict == nil || len(o.Containers) > 0) {
 		s.HostIP, s.HostIPs = f.HostIP, []corev1.HostIP{{IP: f.HostIP}}

@@ -177,11 +177,9 @@ func (w *worker) objectChanged() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.held.stale = true
-	for k, f := range w.actions.failures {
-		if k == string(MountVolumes) || f.Reason == "CreateContainerConfigError" {
-			delete(w.actions.failures, k)
-		}
-	}
+	maps.DeleteFunc(w.actions.failures, func(k string, f Failure) bool {
+		return k == string(MountVolumes) || f.Reason == "CreateContainerConfigError"
+	})
 	w.loop.wake()
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,9 +57,7 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) fill() error {
-	if c.Prefix == "" {
-		c.Prefix = "coracle"
-	}
+	c.Prefix = cmp.Or(c.Prefix, "coracle")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

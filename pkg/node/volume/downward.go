@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -60,9 +61,7 @@ func lines(m map[string]string) string {
 func Resource(p *corev1.Pod, r *corev1.ResourceFieldSelector, containerName string,
 	allocatable corev1.ResourceList) (string, error) {
 	name := r.ContainerName
-	if name == "" {
-		name = containerName
-	}
+	name = cmp.Or(name, containerName)
 	var c *corev1.Container
 	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range list {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -164,10 +166,7 @@ func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id, users
 // ImagesInUse returns the IDs of the images that are mounted as volumes.
 func (m *Manager) ImagesInUse() []string {
 	m.mu.Lock()
-	records := make([]*podRecord, 0, len(m.records))
-	for _, r := range m.records {
-		records = append(records, r)
-	}
+	records := slices.Collect(maps.Values(m.records))
 	m.mu.Unlock()
 	var ids []string
 	for _, r := range records {

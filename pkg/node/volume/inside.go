@@ -38,8 +38,7 @@ func OpenInside(root, path string) (*os.File, error) {
 	// Open the file that was checked: the path may name another one by now.
 	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", found), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		var of *os.PathError
-		if errors.As(err, &of) {
+		if of, ok := errors.AsType[*os.PathError](err); ok {
 			of.Path = path
 		}
 		return nil, err

@@ -132,9 +132,7 @@ func (o *Objects) watch(r Reference, e *entry) {
 	}
 	ctx, cancel := context.WithCancel(o.ctx)
 	e.cancel = cancel
-	o.wg.Add(1)
-	go func() {
-		defer o.wg.Done()
+	o.wg.Go(func() {
 		defer cancel()
 		again := backoff.Backoff{First: time.Second, Most: 30 * time.Second}
 		for ctx.Err() == nil {
@@ -145,7 +143,7 @@ func (o *Objects) watch(r Reference, e *entry) {
 			again.ResetAfter(began)
 			again.Wait(ctx)
 		}
-	}()
+	})
 }
 
 func (o *Objects) follow(ctx context.Context, r Reference, e *entry) error {

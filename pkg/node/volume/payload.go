@@ -181,9 +181,7 @@ func (s *sources) configMap(ctx context.Context, p *corev1.Pod, files map[string
 	for k, v := range cm.Data {
 		data[k] = []byte(v)
 	}
-	for k, v := range cm.BinaryData {
-		data[k] = v
-	}
+	maps.Copy(data, cm.BinaryData)
 	return add(files, data, items, def, optional, "configmap")
 }
 

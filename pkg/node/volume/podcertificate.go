@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	mathrand "math/rand/v2"
 	"slices"
 	"sync"
@@ -78,11 +79,7 @@ func newPodCertificates(c client.Interface) *podCertificates {
 func (c *podCertificates) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for k := range c.byKey {
-		if k.uid == uid {
-			delete(c.byKey, k)
-		}
-	}
+	maps.DeleteFunc(c.byKey, func(k podCertificateKey, _ *podCertificate) bool { return k.uid == uid })
 }
 
 func (c *podCertificates) state(k podCertificateKey) (*podCertificate, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -180,11 +181,7 @@ func (r *podRecord) content() recorded {
 	c := recorded{
 		Volumes: make(map[string]volumeRecord, len(r.Volumes)), SubPaths: make(map[string]mountID, len(r.SubPaths)),
 	}
-	for k, v := range r.Volumes {
-		c.Volumes[k] = v
-	}
-	for k, v := range r.SubPaths {
-		c.SubPaths[k] = v
-	}
+	maps.Copy(c.Volumes, r.Volumes)
+	maps.Copy(c.SubPaths, r.SubPaths)
 	return c
 }

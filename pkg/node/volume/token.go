@@ -1,8 +1,10 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -46,11 +48,7 @@ func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID,
 func (t *tokens) forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k := range t.byKey {
-		if strings.HasPrefix(k, string(uid)+"/") {
-			delete(t.byKey, k)
-		}
-	}
+	maps.DeleteFunc(t.byKey, func(k string, _ token) bool { return strings.HasPrefix(k, string(uid)+"/") })
 }
 
 // get returns a token of the pod's service account. It renews after 4/5 of the lifetime or a day.
@@ -74,9 +72,7 @@ func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID,
 		return have, nil
 	}
 	account := p.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
+	account = cmp.Or(account, "default")
 	req := &authv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: authv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},

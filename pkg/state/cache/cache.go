@@ -13,6 +13,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,15 +86,9 @@ func (c *Config) Validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Encodings == 0 {
-		c.Encodings = keptEncodings
-	}
-	if c.RingSize == 0 {
-		c.RingSize = 8192
-	}
-	if c.RingFor == 0 {
-		c.RingFor = 5 * time.Minute
-	}
+	c.Encodings = cmp.Or(c.Encodings, keptEncodings)
+	c.RingSize = cmp.Or(c.RingSize, 8192)
+	c.RingFor = cmp.Or(c.RingFor, 5*time.Minute)
 	if c.RingSize < ringStart || c.RingFor < 0 {
 		return fmt.Errorf("cache: RingSize must be at least %d, RingFor positive", ringStart)
 	}

@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -138,24 +139,15 @@ func (ix *index) update(tail string, prev, entry *Entry) {
 		after = ix.values(entry.Object)
 	}
 	for _, v := range before {
-		if !contains(after, v) {
+		if !slices.Contains(after, v) {
 			ix.keys.Delete(v + "\x00" + tail)
 		}
 	}
 	for _, v := range after {
-		if !contains(before, v) {
+		if !slices.Contains(before, v) {
 			ix.keys.Set(v+"\x00"+tail, struct{}{})
 		}
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
 }
 
 // each calls f with the entries whose tail starts with prefix, in key order, until f returns false.

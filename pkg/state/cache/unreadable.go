@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -58,11 +59,7 @@ func (u *unreadable) forget(prefix string) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for key := range u.byKey {
-		if strings.HasPrefix(key, prefix) {
-			delete(u.byKey, key)
-		}
-	}
+	maps.DeleteFunc(u.byKey, func(key string, _ Unreadable) bool { return strings.HasPrefix(key, prefix) })
 	u.n.Store(int64(len(u.byKey)))
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
@@ -146,12 +147,7 @@ func dropKeys(c *apiserverv1.EncryptionConfiguration) {
 
 // unfinished reports whether there are keys that a completed rotation would have removed.
 func unfinished(c *apiserverv1.EncryptionConfiguration) bool {
-	for _, b := range boxes(c) {
-		if len(b.Keys) > 1 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(boxes(c), func(b *apiserverv1.SecretboxConfiguration) bool { return len(b.Keys) > 1 })
 }
 
 // encrypts reports whether new values are encrypted.

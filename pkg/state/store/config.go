@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,18 +60,10 @@ func (c *Config) Validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.CompactEvery == 0 {
-		c.CompactEvery = 5 * time.Minute
-	}
-	if c.RetainRevisions == 0 {
-		c.RetainRevisions = 20_000
-	}
-	if c.RetainBytes == 0 {
-		c.RetainBytes = 64 << 20
-	}
-	if c.QuotaBytes == 0 {
-		c.QuotaBytes = 8 << 30
-	}
+	c.CompactEvery = cmp.Or(c.CompactEvery, 5*time.Minute)
+	c.RetainRevisions = cmp.Or(c.RetainRevisions, 20_000)
+	c.RetainBytes = cmp.Or(c.RetainBytes, 64<<20)
+	c.QuotaBytes = cmp.Or(c.QuotaBytes, 8<<30)
 	if c.QuotaBytes > 0 {
 		c.RetainBytes = min(c.RetainBytes, max(c.QuotaBytes/16, 1))
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -49,11 +50,7 @@ func (l *leases) get(ctx context.Context, e endpoint, ttl time.Duration) (lease.
 	if l.byTTL == nil {
 		l.byTTL = map[time.Duration]*sharedLease{}
 	}
-	for t, s := range l.byTTL {
-		if now.After(s.until) {
-			delete(l.byTTL, t)
-		}
-	}
+	maps.DeleteFunc(l.byTTL, func(_ time.Duration, s *sharedLease) bool { return now.After(s.until) })
 	l.byTTL[ttl] = &sharedLease{id: lease.LeaseID(r.ID), until: now.Add(share), keys: 1}
 	return lease.LeaseID(r.ID), nil
 }
@@ -61,9 +58,5 @@ func (l *leases) get(ctx context.Context, e endpoint, ttl time.Duration) (lease.
 func (l *leases) forget(id lease.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for t, s := range l.byTTL {
-		if s.id == id {
-			delete(l.byTTL, t)
-		}
-	}
+	maps.DeleteFunc(l.byTTL, func(_ time.Duration, s *sharedLease) bool { return s.id == id })
 }

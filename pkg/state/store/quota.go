@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,11 +73,7 @@ func (s *Store) measured(ctx context.Context, e endpoint) {
 		}
 		from = kvs[len(kvs)-1].Key + "\x00"
 	}
-	kinds := make([]string, 0, len(sizes))
-	for kind := range sizes {
-		kinds = append(kinds, kind)
-	}
-	slices.SortFunc(kinds, func(a, b string) int { return int(sizes[b] - sizes[a]) })
+	kinds := slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return int(sizes[b] - sizes[a]) })
 	var parts []string
 	for _, kind := range kinds[:min(biggest, len(kinds))] {
 		parts = append(parts, fmt.Sprintf("%s: %d MB", kind, sizes[kind]>>20))

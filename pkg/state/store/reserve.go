@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,9 +26,7 @@ func (s *Store) lookAtDisk() error {
 		return err
 	}
 	least := s.cfg.MinFreeBytes
-	if least == 0 {
-		least = minFreeOf(size)
-	}
+	least = cmp.Or(least, minFreeOf(size))
 	leastUpdate := least / diskReserve
 	if reserve := min(maxReserve, size/minFreePart); !s.cfg.Volatile && !s.space.noReserve {
 		held, err := s.setReserve(free, least, reserve)

@@ -56,15 +56,8 @@ func resourceColumns() []own.Column[*kontrol.Resource] {
 			func(r *kontrol.Resource) any {
 				return fmt.Sprintf("%d/%d", r.Status.Clusters.Synced, r.Status.Clusters.Total)
 			}),
-		text("State", "The worst state on any cluster", ".status.state", func(r *kontrol.Resource) any {
-			switch {
-			case r.DeletionTimestamp != nil:
-				return "Terminating"
-			case r.Status.ObservedGeneration != r.Generation:
-				return kontrol.StateOutOfSync
-			}
-			return r.Status.State
-		}),
+		text("State", "The worst state on any cluster", ".status.state",
+			func(r *kontrol.Resource) any { return r.State() }),
 		number("Revision", "The revision of its content", ".spec.revision",
 			func(r *kontrol.Resource) any { return kontrol.RevisionOf(r) }),
 		text("Mode", "What is done about drift", ".spec.mode", func(r *kontrol.Resource) any { return r.Spec.Mode }),

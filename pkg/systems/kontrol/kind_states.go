@@ -1,6 +1,7 @@
 package kontrol
 
 import (
+	"cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,12 +50,8 @@ func currentKind() own.Kind {
 				func(c state) any { return c.State.Generation }),
 			number("Revision", "The Resource's revision that is there", ".state.revision",
 				func(c state) any { return c.State.Revision }),
-			text("Health", "Whether it works", ".state.health", func(c state) any {
-				if c.State.Reason != "" {
-					return c.State.Reason
-				}
-				return c.State.Health
-			}),
+			text("Health", "Whether it works", ".state.health",
+				func(c state) any { return cmp.Or(c.State.Reason, string(c.State.Health)) }),
 			number("Drift", "How many fields others changed", ".state.driftCount",
 				func(c state) any { return c.State.DriftCount }),
 			agoColumn("Seen", "Time since anything changed", ".state.time",
@@ -72,12 +69,7 @@ func currentKind() own.Kind {
 				}
 				return first
 			})),
-			messageColumn(".state.error", func(c state) any {
-				if c.State.Error != "" {
-					return c.State.Error
-				}
-				return c.State.HealthMessage
-			})),
+			messageColumn(".state.error", func(c state) any { return cmp.Or(c.State.Error, c.State.HealthMessage) })),
 	}, nil)
 }
 

@@ -74,7 +74,7 @@ func (s *bundles) create(c *Call, in *wire.CreateBundle) error {
 var bundleStates = []string{
 	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
 	string(kontrol.BundlePaused), string(kontrol.BundleFailed),
-	string(kontrol.BundleInvalid), view.ResourceTerminating,
+	string(kontrol.BundleInvalid), kontrol.StateTerminating,
 }
 
 func (s *bundles) list(c *Call) error {

@@ -42,8 +42,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // statusOf returns the status and message of an error. It keeps the API server's status, except that client errors,
 // including failed validation, are 400 as in Podling.
 func statusOf(err error) (int, string) {
-	var refused *refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*refusal](err); ok {
 		return refused.status, refused.message
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -71,9 +72,7 @@ func (n *nodes) Routes() []Route {
 
 // register registers a worker. silent is its heartbeat timeout in seconds, unless the request has one.
 func (n *nodes) register(c *Call, in *wire.RegisterNode, silent int) error {
-	if in.HeartbeatTimeoutSeconds == 0 {
-		in.HeartbeatTimeoutSeconds = silent
-	}
+	in.HeartbeatTimeoutSeconds = cmp.Or(in.HeartbeatTimeoutSeconds, silent)
 	if in.Hostname == "" || in.Port == 0 || in.Capacity == 0 && (in.CPU == "" || in.Memory == "") {
 		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required (or capacity, a number of tasks)")
 	}
@@ -218,9 +217,7 @@ func (s *Server) worker(c *Call, name string) (*corev1.Node, error) {
 }
 
 func (n *nodes) heartbeatBody(c *Call, in *wire.Heartbeat) error {
-	if in.NodeID == "" {
-		in.NodeID = in.ID
-	}
+	in.NodeID = cmp.Or(in.NodeID, in.ID)
 	if in.NodeID == "" {
 		return Refuse(http.StatusBadRequest, "nodeId is required")
 	}

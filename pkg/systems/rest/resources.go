@@ -85,7 +85,7 @@ var resourceStates = []string{
 	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
 	string(kontrol.StateDrifted),
 	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded),
-	view.ResourceTerminating,
+	kontrol.StateTerminating,
 }
 
 func (s *resources) list(c *Call) error {
@@ -104,7 +104,7 @@ func (s *resources) list(c *Call) error {
 		return err
 	}
 	shown := slices.DeleteFunc(pointers(list.Items), func(r *kontrol.Resource) bool {
-		if state != "" && state != view.ResourceState(r) || cluster != "" && !states.on(r, cluster) {
+		if state != "" && state != r.State() || cluster != "" && !states.on(r, cluster) {
 			return true
 		}
 		if namespace == "" && kind == "" && name == "" {

@@ -98,8 +98,7 @@ func (c *Call) Decode(into any) error {
 	data, err := bounded.All(c.Request.Body, maxBody)
 	_ = deadline.SetReadDeadline(time.Time{})
 	if err != nil {
-		var large *bounded.TooLargeError
-		if errors.As(err, &large) {
+		if _, ok := errors.AsType[*bounded.TooLargeError](err); ok {
 			return Refuse(http.StatusRequestEntityTooLarge, "invalid request: the body is larger than %d bytes", maxBody)
 		}
 		return Refuse(http.StatusBadRequest, "invalid request: %v", err)

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -35,9 +36,7 @@ type Server struct {
 
 // New returns a Server. It reads the token, but does not open the socket yet.
 func New(c Config) (*Server, error) {
-	if c.Namespace == "" {
-		c.Namespace = "default"
-	}
+	c.Namespace = cmp.Or(c.Namespace, "default")
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}

@@ -252,8 +252,7 @@ func (t *tasks) report(c *Call, in *wire.TaskStatus) error {
 
 // stale returns status 409 for a report that came too late, and 400 for an invalid one.
 func stale(err error) error {
-	var late view.ErrStale
-	if errors.As(err, &late) {
+	if late, ok := errors.AsType[view.ErrStale](err); ok {
 		return Refuse(http.StatusConflict, "%s", string(late))
 	}
 	return Refuse(http.StatusBadRequest, "%v", err)

@@ -172,8 +172,7 @@ func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
 	a := tasks.TaskAttempt{Number: int32(max(attempt, 1))}
 	from := &loggedFrom{uid: tasks.AnyPod, ended: true}
 	if array != nil {
-		at := int32(index)
-		a.Index = &at
+		a.Index = new(int32(index))
 		if st := t.Status.Array; st != nil && len(st.Targets) > 0 {
 			from.nodes = []string{st.Targets[index]}
 		} else if st != nil {

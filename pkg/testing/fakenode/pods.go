@@ -230,8 +230,7 @@ func (n *Nodes) write(ctx context.Context, t task) error {
 
 // gone returns the options that delete a pod at once, as its node does when its containers have ended.
 func gone(uid types.UID) metav1.DeleteOptions {
-	now := int64(0)
-	return metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}
+	return metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
 // removePods deletes the pods on the nodes until none is left: the scheduler may still bind pods to nodes that have

@@ -180,12 +180,9 @@ func conditions(p *corev1.Pod, runs bool, at time.Time) []corev1.PodCondition {
 
 // ready reports whether a running pod is ready: whether all its readiness gates are true.
 func ready(p *corev1.Pod) bool {
-	for _, gate := range p.Spec.ReadinessGates {
-		if !is(p, gate.ConditionType) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool {
+		return !is(p, gate.ConditionType)
+	})
 }
 
 func isReady(p *corev1.Pod) bool { return is(p, corev1.PodReady) }

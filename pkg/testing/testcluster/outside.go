@@ -1,6 +1,7 @@
 package testcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,12 +42,8 @@ func newOutside(c Config, dir string) (*outside, error) {
 			"do not")
 	}
 	program := c.Coracle
-	if program == "" {
-		program = os.Getenv("CORACLE")
-	}
-	if program == "" {
-		program = "coracle"
-	}
+	program = cmp.Or(program, os.Getenv("CORACLE"))
+	program = cmp.Or(program, "coracle")
 	program, err := exec.LookPath(program)
 	if err != nil {
 		return nil, fmt.Errorf("testcluster: Pods runs the program coracle: name it in Config.Coracle or the variable "+

@@ -133,7 +133,7 @@ func (c *Controller) configure(ctx context.Context, reader ctrl.Reader) (objects
 	if err := errors.Join(reader.List(ctx, &levels), reader.List(ctx, &schemas)); err != nil {
 		return objects{}, err
 	}
-	o := objects{pointers(levels.Items), pointers(schemas.Items)}
+	o := objects{engine.Pointers(levels.Items), engine.Pointers(schemas.Items)}
 	if len(o.levels)+len(o.schemas) > 0 {
 		c.cfg.Configure(o.levels, o.schemas)
 	}
@@ -231,12 +231,4 @@ func (o objects) withStatus(s *flowcontrolv1.FlowSchema, now time.Time) *flowcon
 	want.LastTransitionTime = metav1.NewTime(now)
 	next.Status.Conditions = append(next.Status.Conditions, want)
 	return next
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
 }

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -36,9 +37,7 @@ func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*ku
 		return nil, err
 	}
 	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
+	port = cmp.Or(port, "443")
 	return &kubelet.ConnectionInfo{
 		Scheme:                         u.Scheme,
 		Hostname:                       u.Hostname(),

@@ -113,8 +113,7 @@ func atRevision(o metav1.DeleteOptions, pod *corev1.Pod) metav1.DeleteOptions {
 	if out.Preconditions == nil {
 		out.Preconditions = &metav1.Preconditions{}
 	}
-	rv := pod.ResourceVersion
-	out.Preconditions.ResourceVersion = &rv
+	out.Preconditions.ResourceVersion = new(pod.ResourceVersion)
 	return out
 }
 
@@ -136,8 +135,7 @@ func disrupt(on kind.Parent, o metav1.DeleteOptions) error {
 			return err
 		}
 		if p := o.Preconditions; p != nil && p.ResourceVersion != nil {
-			rv := marked.GetResourceVersion()
-			p.ResourceVersion = &rv
+			p.ResourceVersion = new(marked.GetResourceVersion())
 		}
 	}
 	return on.Delete(o)

@@ -48,8 +48,7 @@ func logOptions(req *http.Request, name string) (*internal.PodLogOptions, error)
 		return nil, err
 	}
 	if o.Stream == nil {
-		all := internal.LogStreamAll
-		o.Stream = &all
+		o.Stream = new(internal.LogStreamAll)
 	}
 	if errs := validation.ValidatePodLogOptions(o, true); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)

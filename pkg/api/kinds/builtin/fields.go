@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -60,9 +61,7 @@ var eventFields = kind.SelectFields([]string{
 },
 	func(e *corev1.Event, v []string) []string {
 		source := e.Source.Component
-		if source == "" {
-			source = e.ReportingController
-		}
+		source = cmp.Or(source, e.ReportingController)
 		return append(involved(v, &e.InvolvedObject), e.Reason, e.ReportingController, source, e.Type)
 	})
 

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,9 +84,7 @@ func proxyPath(on kind.Connection) string {
 
 // forwardPath returns a handler that forwards requests to location, with the path behind the subresource.
 func forwardPath(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
-	if location.Scheme == "" {
-		location.Scheme = "http"
-	}
+	location.Scheme = cmp.Or(location.Scheme, "http")
 	// The handler keeps a trailing slash and redirects an empty path to "/".
 	location.Path = proxyPath(on)
 	location.RawQuery = req.URL.RawQuery

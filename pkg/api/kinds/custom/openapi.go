@@ -2,6 +2,7 @@ package custom
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -188,9 +189,7 @@ func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 	}
 	t, err := guarded(func() (managedfields.TypeConverter, error) {
 		models := map[string]*spec.Schema{}
-		for name, s := range metaModels() {
-			models[name] = s
-		}
+		maps.Copy(models, metaModels())
 		for _, v := range d.versions {
 			object, _, err := v.describe(3)
 			if err != nil {

@@ -90,8 +90,7 @@ var special = map[reflect.Type]apiextensionsv1.JSONSchemaProps{
 }
 
 func anything() apiextensionsv1.JSONSchemaProps {
-	yes := true
-	return apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &yes}
+	return apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 }
 
 // schemaOf returns a type's schema. above lists the enclosing types. Where a type contains itself, any fields are

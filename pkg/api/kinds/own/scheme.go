@@ -1,6 +1,7 @@
 package own
 
 import (
+	"cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -23,8 +24,5 @@ func Scheme(rows []*kind.Resource) *runtime.Scheme {
 		more.AddKnownTypeWithName(r.GroupVersion().WithKind(r.Kind+"List"), r.NewList())
 		metav1.AddToGroupVersion(more, r.GroupVersion())
 	}
-	if more == nil {
-		return known
-	}
-	return more
+	return cmp.Or(more, known)
 }

@@ -1,6 +1,7 @@
 package own
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"strings"
@@ -62,9 +63,7 @@ func (u Untyped) Row() *kind.Resource {
 		Fields:   nameFields(!u.Cluster), FieldNames: []string{"metadata.name"},
 		Table: rest.NewDefaultTableConvertor(schema.GroupResource{Group: u.Kind.Group, Resource: u.Plural}),
 	}
-	if r.Singular == "" {
-		r.Singular = strings.ToLower(u.Kind.Kind)
-	}
+	r.Singular = cmp.Or(r.Singular, strings.ToLower(u.Kind.Kind))
 	if !u.Cluster {
 		r.FieldNames = append(r.FieldNames, "metadata.namespace")
 	}

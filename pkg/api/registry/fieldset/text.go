@@ -80,8 +80,7 @@ func valueKey(v scalar) string {
 	if v.number {
 		return `"v:` + strconv.FormatInt(v.n, 10) + `":`
 	}
-	odd := v.value()
-	return oddKey(fieldpath.PathElement{Value: &odd})
+	return oddKey(fieldpath.PathElement{Value: new(v.value())})
 }
 
 // itemKey returns the key of an item of a list that is a map. Names and values are sorted by name.

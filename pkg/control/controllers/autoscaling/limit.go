@@ -156,8 +156,7 @@ func rulesOf(given *autoscalingv2.HPAScalingRules, window int32,
 		out.StabilizationWindowSeconds = &window
 	}
 	if out.SelectPolicy == nil {
-		most := autoscalingv2.MaxChangePolicySelect
-		out.SelectPolicy = &most
+		out.SelectPolicy = new(autoscalingv2.MaxChangePolicySelect)
 	}
 	if len(out.Policies) == 0 {
 		out.Policies = policies

@@ -128,8 +128,7 @@ func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer s
 	}
 	current.AverageValue = resource.NewMilliQuantity(m.average, format)
 	if to.AverageValue == nil {
-		u := m.utilization
-		current.AverageUtilization = &u
+		current.AverageUtilization = new(m.utilization)
 	}
 }
 

@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -122,9 +123,7 @@ func Plan(o Observed, now time.Time) Actions {
 	a.set(now, autoscalingv2.ScalingLimited, limited, why, message)
 	if current == 0 && least != 0 && desired < least {
 		desired = least
-		if reason == "" {
-			reason = "Current number of replicas below Spec.MinReplicas"
-		}
+		reason = cmp.Or(reason, "Current number of replicas below Spec.MinReplicas")
 	}
 	desired = max(min(desired, hpa.Spec.MaxReplicas), min(least, hpa.Spec.MaxReplicas))
 	if desired != current {
@@ -203,8 +202,7 @@ func (a *Actions) finish(o Observed, desired int32, statuses []autoscalingv2.Met
 }
 
 func (a *Actions) observe(hpa *autoscalingv2.HorizontalPodAutoscaler) {
-	generation := hpa.Generation
-	a.Status.ObservedGeneration = &generation
+	a.Status.ObservedGeneration = new(hpa.Generation)
 }
 
 // Rescaled records the result of writing the scale.
@@ -233,8 +231,7 @@ func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 		a.set(now, autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero",
 			"the HPA controller did not scale the workload to zero")
 	}
-	at := metav1.NewTime(now)
-	a.Status.LastScaleTime = &at
+	a.Status.LastScaleTime = new(metav1.NewTime(now))
 	if hpa.Spec.Behavior != nil {
 		if d := a.Replicas - current; d > 0 {
 			a.History.Up = append(a.History.Up, Moment{now, d})

@@ -108,8 +108,7 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *cron.Acti
 		// A Job with this name and another owner takes the place of this run. Plan has already handled the
 		// CronJob's own Jobs.
 		r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
-		last := metav1.Unix(a.Scheduled.Unix(), 0)
-		a.Status.LastScheduleTime = &last
+		a.Status.LastScheduleTime = new(metav1.Unix(a.Scheduled.Unix(), 0))
 		return nil
 	}
 	r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)

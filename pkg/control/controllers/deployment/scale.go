@@ -189,9 +189,7 @@ func (p *plan) proportion(rs *appsv1.ReplicaSet, add, added int32) int32 {
 		if n, err := strconv.ParseInt(rs.Annotations[maxAnnotation], 10, 32); err == nil && n > 0 {
 			before = int32(n)
 		}
-		if before == 0 {
-			before = p.want() + p.surge()
-		}
+		before = cmp.Or(before, p.want()+p.surge())
 		part = int32(math.Round(float64(size(rs))*float64(p.want()+p.surge())/float64(before))) - size(rs)
 	}
 	if add > 0 {

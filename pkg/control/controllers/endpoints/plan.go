@@ -84,8 +84,7 @@ func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubs
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
 		}
 		if p.Spec.NodeName != "" {
-			node := p.Spec.NodeName
-			a.NodeName = &node
+			a.NodeName = new(p.Spec.NodeName)
 		}
 		if p.Spec.Hostname != "" && p.Spec.Subdomain == svc.Name && p.Namespace == svc.Namespace {
 			a.Hostname = p.Spec.Hostname

@@ -96,10 +96,7 @@ func (o *others) all() (list []*other) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, k := range o.kinds {
-		list = append(list, k)
-	}
-	return list
+	return slices.Collect(maps.Values(o.kinds))
 }
 
 // follow keeps the watched kinds up to date until ctx ends.

@@ -216,8 +216,7 @@ func (p *plan) count() {
 	}
 	p.status.FailedIndexes = nil
 	if perIndex(p.Job) {
-		s := p.failedIndexes.String()
-		p.status.FailedIndexes = &s
+		p.status.FailedIndexes = new(p.failedIndexes.String())
 	}
 }
 

@@ -349,8 +349,7 @@ func (p *plan) finish() {
 // stamp truncates a time to the precision of the API: upstream's validation compares the start time with the one
 // that clients send back.
 func stamp(t time.Time) *metav1.Time {
-	at := metav1.Unix(t.Unix(), 0)
-	return &at
+	return new(metav1.Unix(t.Unix(), 0))
 }
 
 func condition(t batchv1.JobConditionType, s corev1.ConditionStatus, reason, message string,

@@ -145,12 +145,9 @@ func (c Config) reconcile(ctx context.Context, env engine.Env) error {
 	if err := env.Cache.List(ctx, &machines); err != nil {
 		return err
 	}
-	o := Observed{Pool: c.Pool, Reserved: c.Reserved, Disabled: c.Disabled}
-	for i := range list.Items {
-		o.Services = append(o.Services, &list.Items[i])
-	}
-	for i := range machines.Items {
-		o.Nodes = append(o.Nodes, &machines.Items[i])
+	o := Observed{
+		Pool: c.Pool, Reserved: c.Reserved, Disabled: c.Disabled,
+		Services: engine.Pointers(list.Items), Nodes: engine.Pointers(machines.Items),
 	}
 	if served, err := ingress(ctx, env); err != nil {
 		return err

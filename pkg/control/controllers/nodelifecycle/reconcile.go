@@ -4,6 +4,7 @@
 package nodelifecycle
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -21,9 +22,7 @@ import (
 
 // New declares the reconciler. A node is lost after patience without a heartbeat. 0 means DefaultPatience.
 func New(patience time.Duration) *engine.Reconciler {
-	if patience == 0 {
-		patience = DefaultPatience
-	}
+	patience = cmp.Or(patience, DefaultPatience)
 	var l *listener
 	return &engine.Reconciler{
 		Name: "nodelifecycle", Account: "node-controller", Workers: 2,

@@ -87,8 +87,7 @@ func status(rs *appsv1.ReplicaSet, pods, terminating []*corev1.Pod,
 	s = *rs.Status.DeepCopy()
 	s.ObservedGeneration = rs.Generation
 	s.Replicas, s.FullyLabeledReplicas, s.ReadyReplicas, s.AvailableReplicas = int32(len(pods)), 0, 0, 0
-	ending := int32(len(terminating))
-	s.TerminatingReplicas = &ending
+	s.TerminatingReplicas = new(int32(len(terminating)))
 	template := labels.SelectorFromSet(rs.Spec.Template.Labels)
 	minReady := time.Duration(rs.Spec.MinReadySeconds) * time.Second
 	for _, p := range pods {

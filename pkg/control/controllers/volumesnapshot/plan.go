@@ -145,8 +145,7 @@ func (s State) report() Step {
 		st.ReadyToUse = new(said.ReadyToUse != nil && *said.ReadyToUse)
 		st.Error = said.Error.DeepCopy()
 		if said.CreationTime != nil {
-			at := metav1.NewTime(time.Unix(0, *said.CreationTime).Truncate(time.Second))
-			st.CreationTime = &at
+			st.CreationTime = new(metav1.NewTime(time.Unix(0, *said.CreationTime).Truncate(time.Second)))
 		}
 		if said.RestoreSize != nil {
 			st.RestoreSize = resource.NewQuantity(*said.RestoreSize, resource.BinarySI)

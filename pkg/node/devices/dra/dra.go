@@ -7,6 +7,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,9 +63,7 @@ type Manager struct {
 
 // New returns a Manager with the recorded claims. Run deletes the slices of unregistered drivers.
 func New(c Config) (*Manager, error) {
-	if c.Wipe == 0 {
-		c.Wipe = 30 * time.Second
-	}
+	c.Wipe = cmp.Or(c.Wipe, 30*time.Second)
 	if c.CDIDirs == nil {
 		c.CDIDirs = cdi.Dirs
 	}

@@ -6,6 +6,7 @@
 package userns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -41,9 +42,7 @@ type Manager struct {
 
 // New reads the machine's configuration. Supported returns its errors.
 func New(c Config) *Manager {
-	if c.IDs == 0 {
-		c.IDs = Unit
-	}
+	c.IDs = cmp.Or(c.IDs, Unit)
 	m := &Manager{c: c}
 	if m.pool, m.err = configured("/etc", c.IDs, c.Pods); m.err != nil {
 		m.pool = newPool(Range{}, c.IDs) // Keep still works, for ranges of earlier processes

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,13 +100,9 @@ func (c *Client) HTTPGet(ctx context.Context, a *corev1.HTTPGetAction, t Target,
 		return Response{}, errored{err}
 	}
 	host := a.Host
-	if host == "" {
-		host = t.PodIP
-	}
+	host = cmp.Or(host, t.PodIP)
 	scheme := strings.ToLower(string(a.Scheme))
-	if scheme == "" {
-		scheme = "http"
-	}
+	scheme = cmp.Or(scheme, "http")
 	u, err := url.Parse(a.Path)
 	if err != nil {
 		u = &url.URL{Path: a.Path}
@@ -161,9 +158,7 @@ func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) 
 		return errored{err}
 	}
 	host := a.Host
-	if host == "" {
-		host = t.PodIP
-	}
+	host = cmp.Or(host, t.PodIP)
 	conn, err := m.client.to(a.Host, t).dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return err

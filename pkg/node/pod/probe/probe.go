@@ -120,11 +120,7 @@ func (m *Manager) Watch(ctx context.Context, t Target) Result {
 	}
 	run := func(ctx context.Context, p *corev1.Probe, f func(bool)) {
 		if p != nil {
-			m.wg.Add(1)
-			go func() {
-				defer m.wg.Done()
-				m.loop(ctx, w, p, f)
-			}()
+			m.wg.Go(func() { m.loop(ctx, w, p, f) })
 		}
 	}
 	if !r.Started {

@@ -100,9 +100,7 @@ func complete(p *corev1.Pod, file, node string) error {
 	h := sha256.Sum256(fmt.Appendf(said, "host:%sfile:%s", node, file))
 	p.UID = types.UID(hex.EncodeToString(h[:16]))
 	p.Name += "-" + node
-	if p.Namespace == "" {
-		p.Namespace = metav1.NamespaceDefault
-	}
+	p.Namespace = cmp.Or(p.Namespace, metav1.NamespaceDefault)
 	p.Spec.NodeName = node
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}

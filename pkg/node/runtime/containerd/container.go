@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -264,12 +265,8 @@ func (r *Runtime) explain(id string, err error) error {
 
 // noShim reports whether an error means that the shim was not running or exited during the call.
 func noShim(err error) bool {
-	for _, e := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ECONNRESET, unix.EPIPE, io.EOF} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{unix.ECONNREFUSED, unix.ENOENT, unix.ECONNRESET, unix.EPIPE, io.EOF},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 func (r *Runtime) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {

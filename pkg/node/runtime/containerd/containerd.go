@@ -10,6 +10,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -74,18 +75,12 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("containerd: %s must be an absolute path, not %q", name, dir)
 		}
 	}
-	if c.CgroupRoot == "" {
-		c.CgroupRoot = "/coracle"
-	}
-	if c.Namespace == "" {
-		c.Namespace = Namespace
-	}
+	c.CgroupRoot = cmp.Or(c.CgroupRoot, "/coracle")
+	c.Namespace = cmp.Or(c.Namespace, Namespace)
 	if c.ImageReserve == nil {
 		c.ImageReserve = func(capacity int64) int64 { return capacity / 20 }
 	}
-	if c.patience == 0 {
-		c.patience = dialTime
-	}
+	c.patience = cmp.Or(c.patience, dialTime)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -111,7 +112,7 @@ func devices(s runtime.Spec, spec *specs.Spec) error {
 		}
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
-		if at := cmpOr(d.ContainerPath, path); s.Users != nil && (at != path || !strings.HasPrefix(path, "/dev/")) {
+		if at := cmp.Or(d.ContainerPath, path); s.Users != nil && (at != path || !strings.HasPrefix(path, "/dev/")) {
 			// In a user namespace libcontainer cannot make device nodes. It bind-mounts the host's device of the same
 			// path below /dev. Other devices need an explicit mount.
 			spec.Mounts = append(spec.Mounts, specs.Mount{
@@ -127,7 +128,9 @@ func devices(s runtime.Spec, spec *specs.Spec) error {
 		}
 		if !s.Privileged {
 			linux.Resources.Devices = append(linux.Resources.Devices[:len(linux.Resources.Devices):len(linux.Resources.Devices)],
-				specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: cmpOr(d.Permissions, "rwm")})
+				specs.LinuxDeviceCgroup{
+					Allow: true, Type: kind, Major: &major, Minor: &minor, Access: cmp.Or(d.Permissions, "rwm"),
+				})
 		}
 	}
 	return nil

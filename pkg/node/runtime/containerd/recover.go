@@ -96,13 +96,7 @@ func (r *Runtime) recover() error {
 // Purge implements runtime.Runtime. In the host's containerd, it removes Coracle's namespace.
 func (r *Runtime) Purge(ctx context.Context) error {
 	r.mu.Lock()
-	var ids, uids []string
-	for id := range r.containers {
-		ids = append(ids, id)
-	}
-	for uid := range r.pods {
-		uids = append(uids, uid)
-	}
+	ids, uids := slices.Collect(maps.Keys(r.containers)), slices.Collect(maps.Keys(r.pods))
 	r.mu.Unlock()
 	var errs []error
 	for _, id := range ids {

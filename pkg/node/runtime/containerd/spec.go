@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,8 +51,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 		NoNewPrivileges: s.NoNewPrivs, Rlimits: nil,
 		Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 	}
-	adj := max(s.Resources.OOMScoreAdj, r.limits.oomScoreAdj)
-	process.OOMScoreAdj = &adj
+	process.OOMScoreAdj = new(max(s.Resources.OOMScoreAdj, r.limits.oomScoreAdj))
 	b.Spec = specs.Spec{
 		Version: specs.Version, Process: process, Hostname: s.Hostname,
 		Root:   &specs.Root{Path: shim.Rootfs(dir), Readonly: s.ReadonlyRootfs},
@@ -250,7 +250,7 @@ func mounts(s runtime.Spec) []specs.Mount {
 }
 
 func mountOptions(m runtime.Mount) []string {
-	options := []string{"rbind", "r" + strings.TrimPrefix(cmpOr(m.Propagation, "private"), "r")}
+	options := []string{"rbind", "r" + strings.TrimPrefix(cmp.Or(m.Propagation, "private"), "r")}
 	switch {
 	case m.ReadOnly && m.RecursiveReadOnly:
 		options = append(options, "ro", "rro")
@@ -272,13 +272,6 @@ func mountOptions(m runtime.Mount) []string {
 		options = append(options, shim.MapIDs)
 	}
 	return options
-}
-
-func cmpOr(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func namespaceList(s runtime.Spec) []specs.LinuxNamespace {
@@ -307,9 +300,7 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 		}
 		if r.CPUQuota != 0 {
 			period := r.CPUPeriod
-			if period == 0 {
-				period = 100_000
-			}
+			period = cmp.Or(period, 100_000)
 			res.CPU.Quota, res.CPU.Period = new(r.CPUQuota), new(period)
 		}
 	}

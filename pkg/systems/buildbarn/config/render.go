@@ -5,6 +5,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -132,9 +133,7 @@ func (f farm) browserURL() string {
 		return u
 	}
 	host := f.Spec.Browser.IngressHost
-	if host == "" {
-		host = "bb-browser." + f.Namespace
-	}
+	host = cmp.Or(host, "bb-browser."+f.Namespace)
 	return "http://" + host
 }
 

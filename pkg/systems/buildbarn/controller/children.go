@@ -42,8 +42,7 @@ func kindOf(p buildbarn.Part) string {
 
 // copyOf returns the immutable copy of the configuration that the pods mount.
 func (p *plan) copyOf(files map[string]string, hash string) *corev1.ConfigMap {
-	fixed := true
-	c := &corev1.ConfigMap{ObjectMeta: childMeta(p.part, p.o.Part), Data: files, Immutable: &fixed}
+	c := &corev1.ConfigMap{ObjectMeta: childMeta(p.part, p.o.Part), Data: files, Immutable: new(true)}
 	c.Name = p.copyName(hash)
 	c.Annotations = map[string]string{buildbarn.AnnotationConfig: hash}
 	return c
@@ -191,8 +190,7 @@ func storagePod(s *buildbarn.BuildbarnStorage, pod *corev1.PodSpec) {
 func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	pod, s := &t.Spec, &w.Spec
 	t.Labels[buildbarn.LabelInstance] = s.Instance
-	grace := int64(s.DrainSeconds)
-	pod.TerminationGracePeriodSeconds = &grace
+	pod.TerminationGracePeriodSeconds = new(int64(s.DrainSeconds))
 	for _, name := range []string{"worker", "empty"} {
 		pod.Volumes = append(pod.Volumes, corev1.Volume{
 			Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
@@ -212,8 +210,7 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	// The worker runs as another user than the runner, whatever the image says: they share a process namespace, in
 	// which a process may read what belongs to its user's other processes.
 	if s.TLS != nil {
-		root := int64(0)
-		worker.SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
+		worker.SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(0))}
 	}
 
 	user, no := nobody, false

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -276,9 +277,7 @@ func workers(b *buildbarn.Buildbarn, w *buildbarn.FarmWorkers,
 			VolumeInitImage: b.Spec.Images.VolumeInit,
 			RunnerResources: w.RunnerResources, DrainSeconds: w.DrainSeconds},
 	}
-	if out.Spec.RunnerImage == "" {
-		out.Spec.RunnerImage = b.Spec.Images.Runner
-	}
+	out.Spec.RunnerImage = cmp.Or(out.Spec.RunnerImage, b.Spec.Images.Runner)
 	if r := w.Scale; r != nil {
 		out.Spec.Scale = &buildbarn.WorkerScale{
 			Min: r.Min, Max: r.Max, IdleSeconds: r.IdleSeconds, IntervalSeconds: r.IntervalSeconds,

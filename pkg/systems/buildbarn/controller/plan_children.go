@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -64,12 +65,8 @@ func (p *plan) statefulSet(s *buildbarn.BuildbarnStorage, hash string, replicas 
 
 func merged(have, add map[string]string) map[string]string {
 	out := map[string]string{}
-	for k, v := range have {
-		out[k] = v
-	}
-	for k, v := range add {
-		out[k] = v
-	}
+	maps.Copy(out, have)
+	maps.Copy(out, add)
 	return out
 }
 

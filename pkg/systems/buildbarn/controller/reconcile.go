@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -117,9 +118,7 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	o.Part = p
 	namespace, name := p.GetNamespace(), p.GetName()
 	source := p.Pods().ConfigMapName
-	if source == "" {
-		source = buildbarn.DefaultConfigMap
-	}
+	source = cmp.Or(source, buildbarn.DefaultConfigMap)
 	if o.Source, err = engine.Find[corev1.ConfigMap](ctx, r.Cache, namespace, source); err != nil {
 		return o, err
 	}

@@ -46,8 +46,7 @@ func (p *plan) replicas() int32 {
 		return want
 	}
 	if s.LowSince == nil {
-		since := p.now
-		s.LowSince = &since
+		s.LowSince = new(p.now)
 	}
 	if p.now.Sub(s.LowSince.Time) >= time.Duration(r.IdleSeconds)*time.Second {
 		s.DesiredReplicas, s.LowSince = want, nil

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -43,9 +44,7 @@ func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []by
 			}
 		}
 		if e := s.field(join(path, name), f, fields[name], depth); e != nil {
-			if e.Field == "" {
-				e.Field = name
-			}
+			e.Field = cmp.Or(e.Field, name)
 			return e
 		}
 	}

@@ -139,8 +139,7 @@ func (t *target) waveNumber() *int32 {
 	if t.next == len(t.waves) {
 		return nil
 	}
-	n := int32(t.waves[t.next].number)
-	return &n
+	return new(int32(t.waves[t.next].number))
 }
 
 // left returns the rest of the current wave's health timeout.
@@ -228,8 +227,7 @@ func tooMany(clusters, objects int) string {
 
 // moment rounds a time up to whole seconds, the precision of metav1.Time, so that it is never before the event.
 func moment(now time.Time) *metav1.Time {
-	t := metav1.NewTime(now.Add(time.Second - time.Nanosecond).Truncate(time.Second))
-	return &t
+	return new(metav1.NewTime(now.Add(time.Second - time.Nanosecond).Truncate(time.Second)))
 }
 
 func soonest(a, b time.Duration) time.Duration {

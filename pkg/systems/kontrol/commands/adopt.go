@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,9 +131,7 @@ func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 			DeletionPolicy: kontrol.DeletionOrphan,
 		},
 	}
-	if r.Name == "" {
-		r.Name = resourceName(o.Cluster, kontrol.TargetOf(r))
-	}
+	r.Name = cmp.Or(r.Name, resourceName(o.Cluster, kontrol.TargetOf(r)))
 	return r, nil
 }
 

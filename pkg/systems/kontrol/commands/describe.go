@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,7 @@ func describeSpec(r *kontrol.Resource) [][2]string {
 	}
 	rows := [][2]string{
 		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
-		{"State", stateOf(r)}, {"Message", r.Status.Message},
+		{"State", r.State()}, {"Message", r.Status.Message},
 		{"Revision", fmt.Sprintf("%d (generation %d)", kontrol.RevisionOf(r), r.Generation)},
 		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]},
 		{"Created", command.Stamp(&r.CreationTimestamp)},
@@ -185,9 +186,7 @@ func driftTable(out io.Writer, list []Drift, now time.Time) error {
 	return command.Table(out, "RESOURCE\tCLUSTER\tFIELD\tCHANGE\tDESIRED\tACTUAL\tBY\tSEEN", func(line func(...any)) {
 		for _, d := range list {
 			field := d.Path
-			if field == "" {
-				field = d.Object
-			}
+			field = cmp.Or(field, d.Object)
 			seen := metav1.NewTime(d.FirstSeen.Time)
 			line(d.Resource, d.Cluster, field, strings.ToLower(string(d.Type)), command.Shorten(d.Desired),
 				command.Shorten(d.Actual), d.Manager, command.Ago(&seen, now))

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -98,9 +99,7 @@ func only(v any, f fieldSet) any {
 				if m == nil {
 					m = map[string]any{}
 				}
-				for k, id := range keys {
-					m[k] = id
-				}
+				maps.Copy(m, keys)
 				part = m
 			}
 			parts[i] = part

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 		return nil, nil, err
 	}
 	defer root.Close()
-	if o.Name == "" {
-		o.Name = strings.ToLower(filepath.Base(dir))
-	}
+	o.Name = cmp.Or(o.Name, strings.ToLower(filepath.Base(dir)))
 	files, err := bundle.ReadDir(root.FS())
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)

@@ -107,7 +107,7 @@ func (c *cluster) matching(ctx context.Context, o *KontrolOptions) ([]kontrol.Re
 func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Resource) (bool, error) {
 	t := kontrol.TargetOf(r)
 	if o.Namespace != "" && o.Namespace != t.Namespace || o.Kind != "" && !strings.EqualFold(o.Kind, t.Kind) ||
-		o.State != "" && o.State != stateOf(r) {
+		o.State != "" && o.State != r.State() {
 		return false, nil
 	}
 	if o.Cluster == "" {
@@ -115,17 +115,6 @@ func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Res
 	}
 	names, err := c.clustersOf(ctx, r)
 	return slices.Contains(names, o.Cluster), err
-}
-
-// stateOf returns the state of a Resource. A generation that is not observed yet is OutOfSync.
-func stateOf(r *kontrol.Resource) string {
-	switch {
-	case r.DeletionTimestamp != nil:
-		return "Terminating"
-	case r.Status.ObservedGeneration != r.Generation:
-		return string(kontrol.StateOutOfSync)
-	}
-	return string(r.Status.State)
 }
 
 func (c *cluster) clustersOf(ctx context.Context, r *kontrol.Resource) ([]string, error) {
@@ -156,7 +145,7 @@ func resourceLine(r *kontrol.Resource, now time.Time) []any {
 		message = s.Message
 	}
 	return []any{
-		r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), stateOf(r),
+		r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), r.State(),
 		kontrol.RevisionOf(r),
 		string(r.Spec.Mode), command.Ago(&r.CreationTimestamp, now), command.Shorten(message),
 	}

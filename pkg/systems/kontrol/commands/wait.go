@@ -58,7 +58,7 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 			}
 			return true, fmt.Errorf("resource %s was deleted", r.Name)
 		}
-		if last = now; stateOf(now) != state {
+		if last = now; now.State() != state {
 			return false, nil
 		}
 		fmt.Fprintf(t.Out, "resource %s is %s (revision %d, generation %d)\n", r.Name, state, kontrol.RevisionOf(now),
@@ -68,7 +68,7 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 	for {
 		over, err := watchOne(ctx, c, &kontrol.ResourceList{}, r.Name, done)
 		if ctx.Err() != nil && !over {
-			text := fmt.Sprintf("resource %s is %s, not %s", r.Name, stateOf(last), state)
+			text := fmt.Sprintf("resource %s is %s, not %s", r.Name, last.State(), state)
 			if last.Status.Message != "" && last.Status.ObservedGeneration == last.Generation {
 				text += ": " + last.Status.Message
 			}

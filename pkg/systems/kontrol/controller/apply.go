@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -313,8 +314,6 @@ func explain(err error) kontrol.Applied {
 		}
 	}
 	reason := string(apierrors.ReasonForError(err))
-	if reason == "" {
-		reason = "Error"
-	}
+	reason = cmp.Or(reason, "Error")
 	return kontrol.Applied{Status: kontrol.ApplyFailed, Reason: reason, Error: err.Error()}
 }

@@ -173,8 +173,7 @@ func clusterStatus(s *kontrol.ClusterStatus, generation int64, known target.Stat
 	}
 	if s.LastSeen == nil || changed && known.Seen.After(s.LastSeen.Time) ||
 		known.Ready && now.Sub(s.LastSeen.Time) >= seenInterval {
-		seen := metav1.NewTime(known.Seen)
-		s.LastSeen = &seen
+		s.LastSeen = new(metav1.NewTime(known.Seen))
 	}
 	if known.Ready {
 		return seenInterval

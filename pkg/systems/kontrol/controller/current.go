@@ -217,8 +217,7 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 		}
 		next.ResourceVersion = version
 	}
-	at := metav1.NewMicroTime(now)
-	next.Time = &at
+	next.Time = new(metav1.NewMicroTime(now))
 	return next
 }
 

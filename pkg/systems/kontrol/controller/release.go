@@ -110,8 +110,7 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 			return nil
 		}
 		if remove {
-			uid := live.GetUID()
-			err := c.Delete(ctx, live, client.Preconditions{UID: &uid},
+			err := c.Delete(ctx, live, client.Preconditions{UID: new(live.GetUID())},
 				client.PropagationPolicy(metav1.DeletePropagationBackground))
 			if apierrors.IsConflict(err) {
 				return nil // a new object with the same name

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"maps"
 	"reflect"
 
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -81,9 +82,7 @@ func remove(o any, p fieldpath.Path) any {
 	switch c := o.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(c))
-		for k, v := range c {
-			out[k] = v
-		}
+		maps.Copy(out, c)
 		if len(p) == 1 {
 			delete(out, *p[0].FieldName)
 		} else {

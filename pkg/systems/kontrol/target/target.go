@@ -10,7 +10,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -151,10 +153,7 @@ func (p *Pool) Get(name string) *Target {
 
 func (p *Pool) changed(name string) {
 	p.mu.Lock()
-	all := make([]func(string), 0, len(p.notify))
-	for _, f := range p.notify {
-		all = append(all, f)
-	}
+	all := slices.Collect(maps.Values(p.notify))
 	p.mu.Unlock()
 	for _, f := range all {
 		f(name)

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -245,9 +246,7 @@ func containerOf(c *corev1.Container, s *corev1.ContainerStatus) wire.Container 
 				out.Error = fmt.Sprintf("container exited with code %d", code)
 			}
 		}
-		if out.ContainerID == "" {
-			out.ContainerID = containerID(end.ContainerID)
-		}
+		out.ContainerID = cmp.Or(out.ContainerID, containerID(end.ContainerID))
 	case s.State.Waiting != nil:
 		out.Error = s.State.Waiting.Message
 	}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -120,9 +121,7 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 		return nil, err
 	}
 	timeout := in.HeartbeatTimeoutSeconds
-	if timeout == 0 {
-		timeout = tasks.DefaultHeartbeatTimeout
-	}
+	timeout = cmp.Or(timeout, tasks.DefaultHeartbeatTimeout)
 	if timeout < tasks.MinHeartbeatTimeout || timeout > tasks.MaxHeartbeatTimeout {
 		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout,
 			tasks.MaxHeartbeatTimeout)
@@ -174,9 +173,7 @@ func capacity(in *wire.RegisterNode) (corev1.ResourceList, error) {
 	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
 		return nil, errors.New("cpu and memory must be positive, and not more than any machine has")
 	}
-	if tasks == 0 {
-		tasks = max(1, min(cpu/1000, memory>>30))
-	}
+	tasks = cmp.Or(tasks, max(1, min(cpu/1000, memory>>30)))
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
 		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),

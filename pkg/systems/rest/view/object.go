@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -23,9 +24,7 @@ func whole(spec json.RawMessage, t kontrol.Target) (map[string]json.RawMessage, 
 // specAlone reports whether the kind's spec has all fields, and the kind itself has none. An object of an unknown kind,
 // such as a custom resource, has at least one of the fields that all kinds have.
 func specAlone(fields map[string]json.RawMessage, t kontrol.Target) bool {
-	if t.APIVersion == "" {
-		t.APIVersion = apiVersion(t.Kind)
-	}
+	t.APIVersion = cmp.Or(t.APIVersion, apiVersion(t.Kind))
 	gv, _ := schema.ParseGroupVersion(t.APIVersion) // validated by the API server
 	top := map[string]bool{"apiVersion": true, "kind": true, "metadata": true, "spec": true, "status": true}
 	var inner map[string]bool

@@ -91,8 +91,7 @@ func report(p *corev1.Pod, phase corev1.PodPhase, states []wire.Container, messa
 	}
 	s.Phase, s.Message, s.Reason = phase, clip(message), clip(reason)
 	if s.StartTime == nil {
-		at := metav1.NewTime(now)
-		s.StartTime = &at
+		s.StartTime = new(metav1.NewTime(now))
 	}
 	return true, nil
 }

@@ -19,20 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// ResourceTerminating is the state of a Resource that is being deleted.
-const ResourceTerminating = "Terminating"
-
-// ResourceState returns the state of a Resource for clients: OutOfSync until its latest generation was observed.
-func ResourceState(r *kontrol.Resource) string {
-	switch {
-	case r.DeletionTimestamp != nil:
-		return ResourceTerminating
-	case r.Status.ObservedGeneration != r.Generation:
-		return string(kontrol.StateOutOfSync)
-	}
-	return string(r.Status.State)
-}
-
 // Resource converts a Resource and its states for clients.
 func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*kontrol.CurrentState) wire.Resource {
 	target := kontrol.TargetOf(r)
@@ -42,7 +28,7 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 		DesiredSpec: json.RawMessage(r.Spec.Template.Raw), Generation: r.Generation, Mode: string(r.Spec.Mode),
 		DeletionPolicy: string(r.Spec.DeletionPolicy),
 		Suspend:        r.Spec.Suspend, Windows: windows(r.Spec.Windows), Approval: string(r.Spec.Approval),
-		ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: ResourceState(r),
+		ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: r.State(),
 		CreatedAt:     r.CreationTimestamp.Time,
 		CurrentStates: []wire.CurrentState{}, AppliedStates: []wire.AppliedState{},
 		Placement: wire.Placement{

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -34,9 +35,7 @@ func Service(s *corev1.Service, own string) wire.Service {
 	}
 	for _, p := range s.Spec.Ports {
 		target := p.TargetPort.IntValue()
-		if target == 0 {
-			target = int(p.Port)
-		}
+		target = cmp.Or(target, int(p.Port))
 		out.Ports = append(out.Ports, wire.ServicePort{
 			Name:       p.Name,
 			Protocol:   string(p.Protocol),
@@ -117,9 +116,7 @@ func UpdateService(s *corev1.Service, in *wire.UpdateService) error {
 func servicePorts(ports []wire.ServicePort) ([]corev1.ServicePort, error) {
 	var out []corev1.ServicePort
 	for _, p := range ports {
-		if p.TargetPort == 0 {
-			p.TargetPort = p.Port
-		}
+		p.TargetPort = cmp.Or(p.TargetPort, p.Port)
 		port, err := number("port", p.Port)
 		if err != nil {
 			return nil, err

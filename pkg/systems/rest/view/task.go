@@ -205,8 +205,7 @@ func Assignment(p *corev1.Pod) (wire.Task, error) {
 		if err != nil {
 			return wire.Task{}, fmt.Errorf("pod %s has no valid label %s", p.Name, tasks.LabelIndex)
 		}
-		index := int32(n)
-		a.Index = &index
+		a.Index = new(int32(n))
 	}
 	c := &p.Spec.Containers[0]
 	return wire.Task{

@@ -102,12 +102,10 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 	s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds = seconds(o.Timeout), seconds(o.ScheduleTimeout)
 	s.StartTimeoutSeconds, s.StopTimeoutSeconds = seconds(o.StartTimeout), seconds(o.StopTimeout)
 	if o.Backoff >= 0 {
-		pause := int32(min((o.Backoff+time.Second-1)/time.Second, 1<<31-1))
-		s.BackoffSeconds = &pause
+		s.BackoffSeconds = new(int32(min((o.Backoff+time.Second-1)/time.Second, 1<<31-1)))
 	}
 	if o.TTL >= 0 || o.Remove && !o.Wait {
-		ttl := int32(max(min(o.TTL/time.Second, 1<<31-1), 0))
-		s.TTLSecondsAfterFinished = &ttl
+		s.TTLSecondsAfterFinished = new(int32(max(min(o.TTL/time.Second, 1<<31-1), 0)))
 	}
 	if o.Array > 0 || o.EveryNode {
 		s.Array = &tasks.TaskArray{Size: o.Array, EveryNode: o.EveryNode}
@@ -191,8 +189,7 @@ func seconds(d time.Duration) *int64 {
 	if d <= 0 {
 		return nil
 	}
-	n := int64((d + time.Second - 1) / time.Second)
-	return &n
+	return new(int64((d + time.Second - 1) / time.Second))
 }
 
 func port(text string) (tasks.TaskPort, error) {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 )
 
@@ -67,11 +68,4 @@ func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
 	return Assign, ""
 }
 
-func condition(p *corev1.Pod) *corev1.PodCondition {
-	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == Assigned {
-			return &p.Status.Conditions[i]
-		}
-	}
-	return nil
-}
+func condition(p *corev1.Pod) *corev1.PodCondition { return podstate.Condition(p, Assigned) }

@@ -91,9 +91,7 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 	if !p.exceeds(pod.CreationTimestamp.Time, d) {
 		return true
 	}
-	if a.Message == "" {
-		a.Message = "the scheduler has not considered the pod yet"
-	}
+	a.Message = cmp.Or(a.Message, "the scheduler has not considered the pod yet")
 	fail(a, tasks.ReasonNoNode, "no feasible node within %s: %s", d, a.Message)
 	return false
 }
@@ -112,14 +110,11 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 			fail(a, pod.Status.Reason, "%s", pod.Status.Message)
 		}
 		if a.FinishedAt == nil {
-			at := metav1.NewTime(p.now)
-			a.FinishedAt = &at
+			a.FinishedAt = new(metav1.NewTime(p.now))
 		}
 	case pod.Status.Phase == corev1.PodFailed:
 		reason := pod.Status.Reason
-		if reason == "" {
-			reason = tasks.ReasonError
-		}
+		reason = cmp.Or(reason, tasks.ReasonError)
 		message := cmp.Or(pod.Status.Message, failedInit(pod), "the node refused the pod")
 		fail(a, reason, "%s", message)
 		a.Usage = usage(pod)

@@ -61,9 +61,7 @@ type Actions struct {
 func Plan(o Observed, now time.Time) Actions {
 	p := &plan{Observed: o, now: now, spec: &o.Task.Spec}
 	p.Status = *o.Task.Status.DeepCopy()
-	if p.Status.Phase == "" {
-		p.Status.Phase = tasks.TaskPending
-	}
+	p.Status.Phase = cmp.Or(p.Status.Phase, tasks.TaskPending)
 	if p.Status.CreatedAt == nil && !o.Task.CreationTimestamp.IsZero() {
 		p.Status.CreatedAt = o.Task.CreationTimestamp.DeepCopy()
 	}
@@ -217,8 +215,7 @@ func (p *plan) find(i int) *tasks.TaskAttempt {
 func (p *plan) begin(i int, number int32) *tasks.TaskAttempt {
 	a := tasks.TaskAttempt{Number: number, Phase: tasks.TaskPending}
 	if p.spec.Array != nil {
-		at := int32(i)
-		a.Index = &at
+		a.Index = new(int32(i))
 	}
 	p.active = append(p.active, a)
 	return &p.active[len(p.active)-1]
@@ -244,8 +241,7 @@ func (p *plan) follow() {
 			if end := p.ended[len(p.ended)-1].FinishedAt; end.Time.Before(from) { // the node's clock may be fast
 				from = end.Time
 			}
-			at := metav1.NewTime(from.Add(Backoff(p.spec, a.Number)))
-			next.NotBefore = &at
+			next.NotBefore = new(metav1.NewTime(from.Add(Backoff(p.spec, a.Number))))
 			retries = append(retries, next)
 		default:
 			p.failed = p.failed.With([]int{i})
@@ -256,8 +252,7 @@ func (p *plan) follow() {
 
 func (p *plan) end(a tasks.TaskAttempt) {
 	if a.FinishedAt == nil {
-		at := metav1.NewTime(p.now)
-		a.FinishedAt = &at
+		a.FinishedAt = new(metav1.NewTime(p.now))
 	}
 	if len(a.Message) > tasks.MaxMessage {
 		a.Message = a.Message[:tasks.MaxMessage]

@@ -4,6 +4,7 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -43,9 +44,7 @@ const logs = "logs/"
 // node to remove the logs of a deleted task; it may be nil.
 func New(patience time.Duration,
 	forget func(ctx context.Context, node, namespace string, task types.UID) error) *engine.Reconciler {
-	if patience == 0 {
-		patience = tasks.DefaultPatience
-	}
+	patience = cmp.Or(patience, tasks.DefaultPatience)
 	var heard *heartbeat.Record
 	quotas, targeting := &waiting{}, &waiting{}
 	metrics := newMetrics()

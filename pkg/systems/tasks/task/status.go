@@ -25,8 +25,7 @@ func (p *plan) store() {
 	if s.Phase.Ended() {
 		p.Again = 0
 		if s.FinishedAt == nil {
-			at := metav1.NewTime(p.now)
-			s.FinishedAt = &at
+			s.FinishedAt = new(metav1.NewTime(p.now))
 		}
 		p.expire()
 		p.Expired = false // not before the end is recorded

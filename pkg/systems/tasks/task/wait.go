@@ -95,8 +95,7 @@ func named(t *tasks.Task, p *corev1.Pod) bool {
 		if text != strconv.Itoa(i) {
 			return false
 		}
-		at := int32(i)
-		a.Index = &at
+		a.Index = new(int32(i))
 	}
 	return p.Name == tasks.PodName(t, &a)
 }

@@ -1,6 +1,7 @@
 package tasklogs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -131,9 +132,7 @@ func (n *node) dir(r *http.Request) (string, error) {
 
 func (n *node) read(w http.ResponseWriter, r *http.Request) {
 	container := r.URL.Query().Get("container")
-	if container == "" {
-		container = tasks.ContainerName
-	}
+	container = cmp.Or(container, tasks.ContainerName)
 	if len(validation.IsDNS1123Label(container)) > 0 {
 		http.Error(w, fmt.Sprintf("%q is not the name of a container", container), http.StatusBadRequest)
 		return

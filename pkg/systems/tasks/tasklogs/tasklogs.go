@@ -48,12 +48,8 @@ type entry struct {
 // New returns the archive in dir, which must be on the same file system as the logs. It keeps at most count attempts
 // and that many bytes; 0 means the defaults.
 func New(dir string, count int, bytes int64) *Archive {
-	if count == 0 {
-		count = DefaultCount
-	}
-	if bytes == 0 {
-		bytes = DefaultBytes
-	}
+	count = cmp.Or(count, DefaultCount)
+	bytes = cmp.Or(bytes, DefaultBytes)
 	return &Archive{dir: dir, count: count, bytes: bytes}
 }
 

@@ -16,8 +16,7 @@ import (
 func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
 	suspend := s.Spec.Suspend
 	if s.Spec.Schedule == "" {
-		yes := true
-		suspend = &yes
+		suspend = new(true)
 	}
 	return &batchv1.CronJob{
 		ObjectMeta: s.ObjectMeta,

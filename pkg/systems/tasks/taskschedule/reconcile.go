@@ -95,8 +95,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	failed := r.apply(ctx, &s, &a)
 	status := statusOf(a.Status)
 	if a.Again > 0 {
-		at := metav1.NewTime(r.Now().Add(a.Again).Truncate(time.Second))
-		status.NextScheduleTime = &at
+		status.NextScheduleTime = new(metav1.NewTime(r.Now().Add(a.Again).Truncate(time.Second)))
 	}
 	if !equality.Semantic.DeepEqual(status, s.Status) {
 		next := s.DeepCopy()
@@ -136,8 +135,7 @@ func (r *reconciler) apply(ctx context.Context, s *tasks.TaskSchedule, a *cron.A
 	case apierrors.IsAlreadyExists(err):
 		// A foreign task with this name takes the place of this run. The schedule's own tasks are handled before.
 		r.Events.Event(s, corev1.EventTypeWarning, "FailedCreate", "Error creating task: %v", err)
-		last := metav1.Unix(a.Scheduled.Unix(), 0)
-		a.Status.LastScheduleTime = &last
+		a.Status.LastScheduleTime = new(metav1.Unix(a.Scheduled.Unix(), 0))
 		return nil
 	}
 	r.Events.Event(s, corev1.EventTypeWarning, "FailedCreate", "Error creating task: %v", err)

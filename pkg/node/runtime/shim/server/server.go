@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -188,10 +190,7 @@ func (s *Server) remove(id string) error {
 func (s *Server) shutdown() error {
 	s.mu.Lock()
 	s.closing = true
-	var ids []string
-	for id := range s.containers {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(s.containers))
 	holder := s.holder
 	s.mu.Unlock()
 	var wg sync.WaitGroup
