@@ -53,8 +53,7 @@ func (p *plugins) link() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := os.Getenv("KUBECACHEDIR")
-	dir = cmp.Or(dir, filepath.Join(homedir.HomeDir(), ".kube", "cache"))
+	dir := cmp.Or(os.Getenv("KUBECACHEDIR"), filepath.Join(homedir.HomeDir(), ".kube", "cache"))
 	dir = filepath.Join(dir, "bin")
 	link := filepath.Join(dir, kubectlName)
 	if target, err := os.Readlink(link); err == nil && target == self {

@@ -31,8 +31,7 @@ func nodeName(dataDir, given, hostname string, log *slog.Logger) (string, error)
 	known := strings.TrimSpace(string(text))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && known == "":
-		name := given
-		name = cmp.Or(name, strings.ToLower(hostname))
+		name := cmp.Or(given, strings.ToLower(hostname))
 		if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 			return "", fmt.Errorf("the hostname is not a valid node name: %q: %s: set one with --node-name", name, wrong[0])
 		}

@@ -212,8 +212,7 @@ func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	life := leaf.Life
-	life = cmp.Or(life, leafLife)
+	life := cmp.Or(leaf.Life, leafLife)
 	now := time.Now()
 	der, err := sign(template, g.cert, public, g.key, now.Add(-skew), now.Add(life))
 	if err != nil {

@@ -263,8 +263,7 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 	at := metav1.NewTime(h.at)
 	key := h
 	key.at, key.about.ResourceVersion = time.Time{}, ""
-	namespace := h.about.Namespace
-	namespace = cmp.Or(namespace, metav1.NamespaceDefault)
+	namespace := cmp.Or(h.about.Namespace, metav1.NamespaceDefault)
 	was, seen := r.known[key]
 	if !seen && r.combine(key, h.at) {
 		key.message, h.message = combined, bounded.Text(combined+h.message, maxMessage)

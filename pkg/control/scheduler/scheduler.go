@@ -98,8 +98,7 @@ func New(cfg Config) (*Scheduler, error) {
 		s.log = slog.Default()
 	}
 	s.guard = run.Guard{Log: s.log, Component: s.Name()}
-	sample := cfg.Configuration.SamplePercent
-	sample = cmp.Or(sample, 10)
+	sample := cmp.Or(cfg.Configuration.SamplePercent, 10)
 	s.events = events.New(cfg.Client, corev1.DefaultSchedulerName, "", cfg.Log)
 	s.metrics = newMetrics(cfg.Metrics, s)
 	s.queue = newQueue()

@@ -28,8 +28,7 @@ func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) 
 			h(w, r)
 			return
 		}
-		want := verb
-		want = cmp.Or(want, verbOf(r.Method))
+		want := cmp.Or(verb, verbOf(r.Method))
 		for _, sub := range subresources {
 			allowed, err := s.allowed(r.Context(), user, want, sub)
 			if err != nil {

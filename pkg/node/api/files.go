@@ -29,8 +29,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer root.Close()
-	name := strings.Trim(path.Clean("/"+r.PathValue("path")), "/")
-	name = cmp.Or(name, ".")
+	name := cmp.Or(strings.Trim(path.Clean("/"+r.PathValue("path")), "/"), ".")
 	// Opening a FIFO must not block.
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	switch {

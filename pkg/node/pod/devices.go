@@ -94,8 +94,7 @@ func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 func addEdits(s *runtime.Spec, given cdi.Edits) {
 	s.Env = append(s.Env, given.Env...)
 	for _, d := range given.Devices {
-		host := d.HostPath
-		host = cmp.Or(host, d.Path)
+		host := cmp.Or(d.HostPath, d.Path)
 		s.Devices = append(s.Devices, runtime.Device{HostPath: host, ContainerPath: d.Path, Permissions: d.Permissions})
 	}
 	for _, m := range given.Mounts {

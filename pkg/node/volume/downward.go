@@ -60,8 +60,7 @@ func lines(m map[string]string) string {
 // limit that is not set is the node's allocatable resource.
 func Resource(p *corev1.Pod, r *corev1.ResourceFieldSelector, containerName string,
 	allocatable corev1.ResourceList) (string, error) {
-	name := r.ContainerName
-	name = cmp.Or(name, containerName)
+	name := cmp.Or(r.ContainerName, containerName)
 	var c *corev1.Container
 	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range list {

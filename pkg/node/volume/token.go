@@ -71,8 +71,7 @@ func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID,
 	if ok && now.Before(have.refresh) {
 		return have, nil
 	}
-	account := p.Spec.ServiceAccountName
-	account = cmp.Or(account, "default")
+	account := cmp.Or(p.Spec.ServiceAccountName, "default")
 	req := &authv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: authv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},

@@ -25,8 +25,7 @@ func (s *Store) lookAtDisk() error {
 	if err != nil {
 		return err
 	}
-	least := s.cfg.MinFreeBytes
-	least = cmp.Or(least, minFreeOf(size))
+	least := cmp.Or(s.cfg.MinFreeBytes, minFreeOf(size))
 	leastUpdate := least / diskReserve
 	if reserve := min(maxReserve, size/minFreePart); !s.cfg.Volatile && !s.space.noReserve {
 		held, err := s.setReserve(free, least, reserve)

@@ -41,8 +41,7 @@ func newOutside(c Config, dir string) (*outside, error) {
 		return nil, errors.New("testcluster: Pods needs root, for network namespaces and containers; API and Reconcilers " +
 			"do not")
 	}
-	program := c.Coracle
-	program = cmp.Or(program, os.Getenv("CORACLE"))
+	program := cmp.Or(c.Coracle, os.Getenv("CORACLE"))
 	program = cmp.Or(program, "coracle")
 	program, err := exec.LookPath(program)
 	if err != nil {

@@ -36,8 +36,7 @@ func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*ku
 	if err != nil {
 		return nil, err
 	}
-	port := u.Port()
-	port = cmp.Or(port, "443")
+	port := cmp.Or(u.Port(), "443")
 	return &kubelet.ConnectionInfo{
 		Scheme:                         u.Scheme,
 		Hostname:                       u.Hostname(),

@@ -60,8 +60,7 @@ var eventFields = kind.SelectFields([]string{
 	"reportingComponent", "source", "type",
 },
 	func(e *corev1.Event, v []string) []string {
-		source := e.Source.Component
-		source = cmp.Or(source, e.ReportingController)
+		source := cmp.Or(e.Source.Component, e.ReportingController)
 		return append(involved(v, &e.InvolvedObject), e.Reason, e.ReportingController, source, e.Type)
 	})
 

@@ -99,8 +99,7 @@ func (c *Client) HTTPGet(ctx context.Context, a *corev1.HTTPGetAction, t Target,
 	if err != nil {
 		return Response{}, errored{err}
 	}
-	host := a.Host
-	host = cmp.Or(host, t.PodIP)
+	host := cmp.Or(a.Host, t.PodIP)
 	scheme := strings.ToLower(string(a.Scheme))
 	scheme = cmp.Or(scheme, "http")
 	u, err := url.Parse(a.Path)
@@ -157,8 +156,7 @@ func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) 
 	if err != nil {
 		return errored{err}
 	}
-	host := a.Host
-	host = cmp.Or(host, t.PodIP)
+	host := cmp.Or(a.Host, t.PodIP)
 	conn, err := m.client.to(a.Host, t).dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return err

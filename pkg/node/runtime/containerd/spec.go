@@ -299,8 +299,7 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 			res.CPU.Shares = new(max(r.CPUShares, 2))
 		}
 		if r.CPUQuota != 0 {
-			period := r.CPUPeriod
-			period = cmp.Or(period, 100_000)
+			period := cmp.Or(r.CPUPeriod, 100_000)
 			res.CPU.Quota, res.CPU.Period = new(r.CPUQuota), new(period)
 		}
 	}

@@ -132,8 +132,7 @@ func (f farm) browserURL() string {
 	if u := f.Spec.Config.BrowserURL; u != "" {
 		return u
 	}
-	host := f.Spec.Browser.IngressHost
-	host = cmp.Or(host, "bb-browser."+f.Namespace)
+	host := cmp.Or(f.Spec.Browser.IngressHost, "bb-browser."+f.Namespace)
 	return "http://" + host
 }
 

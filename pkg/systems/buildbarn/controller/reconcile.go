@@ -117,8 +117,7 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed, err error) {
 	o.Part = p
 	namespace, name := p.GetNamespace(), p.GetName()
-	source := p.Pods().ConfigMapName
-	source = cmp.Or(source, buildbarn.DefaultConfigMap)
+	source := cmp.Or(p.Pods().ConfigMapName, buildbarn.DefaultConfigMap)
 	if o.Source, err = engine.Find[corev1.ConfigMap](ctx, r.Cache, namespace, source); err != nil {
 		return o, err
 	}

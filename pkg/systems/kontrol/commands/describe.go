@@ -185,8 +185,7 @@ func driftsOf(n *kontrol.Current) (out []Drift) {
 func driftTable(out io.Writer, list []Drift, now time.Time) error {
 	return command.Table(out, "RESOURCE\tCLUSTER\tFIELD\tCHANGE\tDESIRED\tACTUAL\tBY\tSEEN", func(line func(...any)) {
 		for _, d := range list {
-			field := d.Path
-			field = cmp.Or(field, d.Object)
+			field := cmp.Or(d.Path, d.Object)
 			seen := metav1.NewTime(d.FirstSeen.Time)
 			line(d.Resource, d.Cluster, field, strings.ToLower(string(d.Type)), command.Shorten(d.Desired),
 				command.Shorten(d.Actual), d.Manager, command.Ago(&seen, now))

@@ -313,7 +313,6 @@ func explain(err error) kontrol.Applied {
 			Error:  "the cluster does not serve the kind yet; the object is applied once it does: " + err.Error(),
 		}
 	}
-	reason := string(apierrors.ReasonForError(err))
-	reason = cmp.Or(reason, "Error")
+	reason := cmp.Or(string(apierrors.ReasonForError(err)), "Error")
 	return kontrol.Applied{Status: kontrol.ApplyFailed, Reason: reason, Error: err.Error()}
 }

@@ -120,8 +120,7 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 	if err != nil {
 		return nil, err
 	}
-	timeout := in.HeartbeatTimeoutSeconds
-	timeout = cmp.Or(timeout, tasks.DefaultHeartbeatTimeout)
+	timeout := cmp.Or(in.HeartbeatTimeoutSeconds, tasks.DefaultHeartbeatTimeout)
 	if timeout < tasks.MinHeartbeatTimeout || timeout > tasks.MaxHeartbeatTimeout {
 		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout,
 			tasks.MaxHeartbeatTimeout)

@@ -34,8 +34,7 @@ func Service(s *corev1.Service, own string) wire.Service {
 		}
 	}
 	for _, p := range s.Spec.Ports {
-		target := p.TargetPort.IntValue()
-		target = cmp.Or(target, int(p.Port))
+		target := cmp.Or(p.TargetPort.IntValue(), int(p.Port))
 		out.Ports = append(out.Ports, wire.ServicePort{
 			Name:       p.Name,
 			Protocol:   string(p.Protocol),

@@ -113,8 +113,7 @@ func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
 			a.FinishedAt = new(metav1.NewTime(p.now))
 		}
 	case pod.Status.Phase == corev1.PodFailed:
-		reason := pod.Status.Reason
-		reason = cmp.Or(reason, tasks.ReasonError)
+		reason := cmp.Or(pod.Status.Reason, tasks.ReasonError)
 		message := cmp.Or(pod.Status.Message, failedInit(pod), "the node refused the pod")
 		fail(a, reason, "%s", message)
 		a.Usage = usage(pod)

@@ -131,8 +131,7 @@ func (n *node) dir(r *http.Request) (string, error) {
 }
 
 func (n *node) read(w http.ResponseWriter, r *http.Request) {
-	container := r.URL.Query().Get("container")
-	container = cmp.Or(container, tasks.ContainerName)
+	container := cmp.Or(r.URL.Query().Get("container"), tasks.ContainerName)
 	if len(validation.IsDNS1123Label(container)) > 0 {
 		http.Error(w, fmt.Sprintf("%q is not the name of a container", container), http.StatusBadRequest)
 		return
