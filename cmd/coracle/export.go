@@ -27,8 +27,8 @@ objects that controllers own, objects that every cluster makes for itself, nodes
 dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data of volumes is not
 exported; "coracle snapshot" saves the store as it is.
 
-Secrets are in clear text, and only if --include-secrets says so; those with tokens of service
-accounts or join tokens never are.
+Secrets are in clear text, and only if --include-secrets says so; tokens of service accounts and join
+tokens never are.
 
 A directory has definitions, cluster-scoped objects, the objects of each namespace, and webhooks and
 policies of admission, to be applied in this order:
@@ -38,7 +38,7 @@ policies of admission, to be applied in this order:
   kubectl apply --server-side -R -f cluster/2-cluster -f cluster/3-namespaces
   kubectl apply --server-side -R -f cluster/4-admission
 
-It has only those that are needed. A single file can be applied, too; apply it twice if it defines
+Folders without objects are left out. A single file can be applied, too; apply it twice if it defines
 custom resources, which kubectl does not know the first time.`,
 		Example: `  coracle export > cluster.yaml
   coracle export -n shop -o shop.yaml

@@ -58,7 +58,7 @@ func (o operator) command() *cobra.Command {
 	var namespaces []string
 	if o.Operator.Sources {
 		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil,
-			"namespaces whose Secrets and ConfigMaps it reads, for those that Clusters and Bundles name (default all)")
+			"namespaces in which it reads the Secrets and ConfigMaps that Clusters and Bundles name (default all)")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {

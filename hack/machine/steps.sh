@@ -113,7 +113,7 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
   done
   try /var/lib/coracle
   umount /tmp /var
-  mkfs.ext4 -q -O ^filetype /untyped.img
+  mkfs.xfs -q -m crc=0 -n ftype=0 /untyped.img
   mount /untyped.img /disk/untyped
   refused /disk/untyped 'types of files'
   mount -t overlay -o lowerdir=/var/empty,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay

@@ -13,7 +13,7 @@ import (
 // terminal of 80 columns.
 var remedies = []struct{ filter, next string }{
 	{"NodeUnschedulable", "the node is cordoned: `coracle ctl uncordon NODE` ends that"},
-	{"TaintToleration", "add a toleration, or remove it: `coracle ctl taint node NODE KEY-`"},
+	{"TaintToleration", "add a toleration, or end the taint: `coracle ctl taint node NODE KEY-`"},
 	{"NodeAffinity", "`coracle ctl label node NODE KEY=VALUE`, or change the selector"},
 	{"NodePorts", "use a Service: `coracle help expose`; or end the pod with the port"},
 	{"NodeResourcesFit", "lower the requests; `coracle nodes` shows who has room"},

@@ -70,15 +70,15 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 	case r.NominatedNode != "":
 		where = "has chosen node " + r.NominatedNode + ", and waits there for pods to end or volumes to be made"
 	}
-	fmt.Fprintf(out, "Pod %s/%s %s", r.Namespace, r.Name, where)
+	head := fmt.Sprintf("Pod %s/%s %s", r.Namespace, r.Name, where)
 	if !r.Ours {
-		fmt.Fprintf(out, "\nIts scheduler is %q, not Coracle's; by Coracle's default profile", r.SchedulerName)
+		command.Paragraph(out, head)
+		head = fmt.Sprintf("Its scheduler is %q, not Coracle's; by Coracle's default profile", r.SchedulerName)
 	}
-	if r.Summary != "" {
-		fmt.Fprintf(out, ": %s\n", r.Summary)
-	} else {
-		fmt.Fprintf(out, ": %d/%d nodes fit.\n", r.Fitting, r.NodeCount)
+	if r.Summary == "" {
+		r.Summary = fmt.Sprintf("%d/%d nodes fit.", r.Fitting, r.NodeCount)
 	}
+	command.Paragraph(out, head+": "+r.Summary)
 	if r.Group != "" {
 		fmt.Fprintf(out, "Its group: %s.\n", r.Group)
 	}

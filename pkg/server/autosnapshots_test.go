@@ -112,11 +112,11 @@ func TestSnapshotRoom(t *testing.T) {
 func TestErrorsNameTheNewestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, storeDir, store.Directory), 0o700))
-	require.ErrorContains(t, checkKeys(dir), "`coracle snapshot restore FILE --replace`")
+	require.ErrorContains(t, checkLost(dir), "`coracle snapshot restore FILE --replace`")
 	file := filepath.Join(snapshotDir(dir), "20261127-060000-7.snapshot")
 	require.NoError(t, os.MkdirAll(snapshotDir(dir), 0o700))
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	require.ErrorContains(t, checkKeys(dir), "`coracle snapshot restore "+file+" --replace`")
+	require.ErrorContains(t, checkLost(dir), "`coracle snapshot restore "+file+" --replace`")
 	for arg, want := range map[string]string{"": file, filepath.Base(file): file, "other": "other", file: file} {
 		got, err := SnapshotFile(dir, slices.DeleteFunc([]string{arg}, func(a string) bool { return a == "" }))
 		require.NoError(t, err)

@@ -177,7 +177,7 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
 }
 
 // unpack unpacks and verifies an archive of Coracle or a snapshot of etcd. The latter has no keys, so unpack makes an
-// empty directory for them: a missing one means that keys were lost (checkKeys).
+// empty directory for them: a missing one means that keys were lost (checkLost).
 func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
 	in := bufio.NewReader(archive)
 	if head, _ := in.Peek(snapshot.EtcdHead); snapshot.IsEtcd(head) {
@@ -238,18 +238,26 @@ func exists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// checkKeys fails if the directory of the cluster's keys was lost. With new keys, every node and client is refused.
-func checkKeys(dataDir string) error {
-	stored, err := exists(filepath.Join(dataDir, storeDir, store.Directory))
-	if err != nil || !stored {
+// checkLost fails if the keys or the objects of a cluster were lost. With new keys, every node and client is refused; an
+// empty store ends the containers that run, and deletes their volumes. Objects without a snapshot are not asked for.
+func checkLost(dataDir string) error {
+	keys, objects := pkiDir(dataDir), filepath.Join(dataDir, storeDir)
+	stored, err := exists(filepath.Join(objects, store.Directory))
+	keyed, keyErr := exists(keys)
+	if err := errors.Join(err, keyErr); err != nil {
 		return err
 	}
-	if there, err := exists(pkiDir(dataDir)); err != nil || there {
-		return err
+	newest := newestSnapshot(dataDir)
+	switch {
+	case stored && !keyed:
+		return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
+			"the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
+			keys, objects, cmp.Or(newest, "FILE"))
+	case keyed && !stored && newest != "":
+		return fmt.Errorf("%s is missing, with the objects of the cluster whose keys are in %s: restore them with "+
+			"`coracle snapshot restore %s --replace`; `coracle delete` removes the cluster", objects, keys, newest)
 	}
-	return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
-		"the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
-		pkiDir(dataDir), filepath.Join(dataDir, storeDir), cmp.Or(newestSnapshot(dataDir), "FILE"))
+	return nil
 }
 
 func checkRestored(dataDir string) error {

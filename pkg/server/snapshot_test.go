@@ -84,14 +84,22 @@ func TestABadArchiveAfterAnInterruptedRestore(t *testing.T) {
 	}
 }
 
-// TestLostKeys checks that a start makes no new keys for a cluster whose keys are gone: all nodes would be refused.
-func TestLostKeys(t *testing.T) {
+// TestLostKeysOrObjects checks that a start makes neither new keys for a cluster whose keys are gone, since all nodes
+// would be refused, nor an empty store where snapshots of the lost one are.
+func TestLostKeysOrObjects(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, checkKeys(dir), "a new data directory")
+	require.NoError(t, checkLost(dir), "a new data directory")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, storeDir, store.Directory), 0o700))
-	require.ErrorContains(t, checkKeys(dir), pkiDir(dir)+" is missing, with the keys of the cluster")
+	require.ErrorContains(t, checkLost(dir), pkiDir(dir)+" is missing, with the keys of the cluster")
 	require.NoError(t, os.MkdirAll(pkiDir(dir), 0o700))
-	require.NoError(t, checkKeys(dir))
+	require.NoError(t, checkLost(dir))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, storeDir)))
+	require.NoError(t, checkLost(dir), "there is nothing to restore")
+	require.NoError(t, os.MkdirAll(snapshotDir(dir), 0o700))
+	file := filepath.Join(snapshotDir(dir), "20261128-060000-7.snapshot")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.ErrorContains(t, checkLost(dir), "store is missing, with the objects of the cluster")
+	require.ErrorContains(t, checkLost(dir), "`coracle snapshot restore "+file+" --replace`")
 }
 
 // TestRestoreWithTheRunDirOfAnotherCluster checks that the refusal names the other cluster.
@@ -136,7 +144,7 @@ func TestRestoreOfEtcd(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, m.Etcd)
 	require.DirExists(t, filepath.Join(old, keyDir))
-	require.NoError(t, checkKeys(c.DataDir))
+	require.NoError(t, checkLost(c.DataDir))
 	entries, err := os.ReadDir(filepath.Join(c.DataDir, keyDir))
 	require.NoError(t, err)
 	require.Empty(t, entries, "a start makes new keys")

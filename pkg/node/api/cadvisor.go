@@ -13,7 +13,7 @@ type containerMetric struct {
 	of                      func(runtime.Stats) float64
 }
 
-// cadvisorMetrics returns those that dashboards and alerts for Kubernetes use, with cAdvisor's names and units.
+// cadvisorMetrics returns the metrics that dashboards and alerts for Kubernetes use, with cAdvisor's names and units.
 func cadvisorMetrics() []containerMetric {
 	limited := func(u runtime.Stats, value float64) float64 { // of containers with a CPU limit
 		if u.Periods == 0 {

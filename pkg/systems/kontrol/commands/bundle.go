@@ -105,7 +105,7 @@ func (c *cluster) Describe(ctx context.Context, name string, out io.Writer) erro
 
 func clustersOf(b *kontrol.Bundle) string {
 	if b.Spec.ClusterSelector != nil {
-		return "those with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
+		return "clusters with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
 	}
 	return b.Spec.ClusterName
 }

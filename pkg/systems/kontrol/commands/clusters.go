@@ -234,7 +234,7 @@ func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer)
 func portable(file, context string) ([]byte, error) {
 	cfg, err := clientcmd.LoadFromFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot read %s as a kubeconfig: %w", file, err)
 	}
 	if context != "" {
 		cfg.CurrentContext = context
@@ -258,9 +258,6 @@ func portable(file, context string) ([]byte, error) {
 func (c *cluster) connectTo(ctx context.Context, name string) (ctrl.Client, error) {
 	k, err := c.getCluster(ctx, name)
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("there is no cluster %s: `coracle kontrol clusters` lists them", name)
-		}
 		return nil, err
 	}
 	config := c.REST

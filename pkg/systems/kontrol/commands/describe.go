@@ -55,11 +55,13 @@ func (c *cluster) statesOf(ctx context.Context,
 
 func (c *cluster) getCluster(ctx context.Context, name string) (*kontrol.Cluster, error) {
 	k := &kontrol.Cluster{}
-	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k)
-	if apierrors.IsNotFound(err) {
+	switch err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k); {
+	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("there is no cluster %s: `coracle kontrol clusters` lists them", name)
+	case err != nil:
+		return nil, err
 	}
-	return k, err
+	return k, nil
 }
 
 // DescribeResource prints one Resource with its applied and current state, and the drift, of each cluster.
@@ -84,9 +86,11 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 		"CLUSTER\tSTATE\tAPPLIED\tREVISION\tGENERATION\tCURRENT\tREVISION\tGENERATION\tDRIFT\tCORRECTED\tMESSAGE",
 		func(line func(...any)) {
 			for _, name := range clusters {
-				k, err := c.getCluster(ctx, name)
-				if err != nil && !apierrors.IsNotFound(err) {
-					failed = err
+				k := &kontrol.Cluster{}
+				if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k); err != nil {
+					if k = nil; !apierrors.IsNotFound(err) { // state.Of knows clusters that were removed
+						failed = err
+					}
 				}
 				st, why := state.Of(state.Input{Resource: r, Cluster: k, Applied: applied[name], Current: current[name]})
 				cells := []any{name, st, "never", "", "", "unseen", "", "", "", "", command.Shorten(why)}
@@ -119,7 +123,7 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 func describeSpec(r *kontrol.Resource) [][2]string {
 	target := r.Spec.ClusterName
 	if r.Spec.ClusterSelector != nil {
-		target = "those with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
+		target = "clusters with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
 	}
 	policy := map[kontrol.DeletionPolicy]string{
 		kontrol.DeletionDelete: "the object is deleted with the resource",

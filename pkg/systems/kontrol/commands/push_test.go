@@ -56,8 +56,8 @@ func TestKontrolPush(t *testing.T) {
 	require.Contains(t, b.Spec.Source.Inline, "# a/prices.yaml\n")
 
 	for o, want := range map[PushOptions]string{
-		{Cluster: "typo"}: "there is no cluster typo: the objects of bundle shop would be deleted from those with labels " +
-			"env=prod; `coracle kontrol clusters` lists",
+		{Cluster: "typo"}: "there is no cluster typo: the objects of bundle shop would be deleted from " +
+			"clusters with labels env=prod; `coracle kontrol clusters` lists",
 		{Selector: "enf=prod"}: "no cluster has the labels enf=prod: the objects of bundle shop would be deleted",
 	} {
 		_, text, code = push(o)
@@ -66,7 +66,7 @@ func TestKontrolPush(t *testing.T) {
 	}
 	_, text, _ = push(PushOptions{Cluster: "edge", DryRun: true})
 	require.Contains(t, text,
-		"from those with labels env=prod to edge: its objects are deleted from clusters that it leaves")
+		"from clusters with labels env=prod to edge: its objects are deleted from clusters that it leaves")
 	_, text, _ = push(PushOptions{Selector: "env=prod", DryRun: true})
 	require.NotContains(t, text, "are deleted")
 
