@@ -238,8 +238,8 @@ func exists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// checkLost fails if the keys or the objects of a cluster were lost. With new keys, every node and client is refused; an
-// empty store ends the containers that run, and deletes their volumes. Objects without a snapshot are not asked for.
+// checkLost fails if the keys or the objects of a cluster were lost. With new keys, every node and client is refused.
+// With an empty store, the containers that run are ended and their volumes deleted. It starts where no snapshot exists.
 func checkLost(dataDir string) error {
 	keys, objects := pkiDir(dataDir), filepath.Join(dataDir, storeDir)
 	stored, err := exists(filepath.Join(objects, store.Directory))
@@ -250,8 +250,8 @@ func checkLost(dataDir string) error {
 	newest := newestSnapshot(dataDir)
 	switch {
 	case stored && !keyed:
-		return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, or "+
-			"the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
+		return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, "+
+			"or the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
 			keys, objects, cmp.Or(newest, "FILE"))
 	case keyed && !stored && newest != "":
 		return fmt.Errorf("%s is missing, with the objects of the cluster whose keys are in %s: restore them with "+

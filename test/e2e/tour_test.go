@@ -102,7 +102,8 @@ func TestTour(t *testing.T) {
 		require.Contains(t, h.Fails("run", "bad", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "exit 3"),
 			"task bad failed")
 		require.Regexp(t, `(?m)^bad +busybox:1.36 +Failed +`+h.Name+` +3 `, h.Run("ps", "-a"))
-		require.Regexp(t, `(?m)^`+h.Name+` +Online .* \d+\.\d [MGT]iB/\d+\.\d [GT]iB +\d+\.\d [KMG]iB `, h.Run("nodes"))
+		require.Regexp(t, `(?m)^`+h.Name+` +Online .* \d+\.\d [MGT]iB/\d+\.\d [GT]iB +\d+/\d+ `, h.Run("nodes"))
+		require.Regexp(t, `(?m)^`+h.Name+` +Online .* \d+\.\d [KMG]iB +\d+$`, h.Run("nodes", "-o", "wide"))
 		require.Contains(t, h.Fails("logs", "nobody"), "there is no task nobody")
 	})
 
