@@ -73,7 +73,7 @@ install)
 filesystems) # of the data directory, and refusals of those that cannot hold containers
   systemctl stop coracle-server
   coracle delete
-  mkdir -p /disk/{xfs,btrfs,tmpfs,overlay,untyped} /overlay/{upper,work}
+  mkdir -p /disk/{xfs,btrfs,tmpfs,overlay,untyped} /overlay/{lower,upper,work}
   try() { # DIRECTORY: a cluster there runs a pod with a claim, is restarted, and deleted
     local begin=$SECONDS data=(--data-dir "$1")
     coracle start "${data[@]}" 9>&-
@@ -87,7 +87,7 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
     ctl exec notes-0 -- grep kept /data/note
     until_true coracle status
     coracle delete "${data[@]}"
-    echo "$(findmnt -no FSTYPE,OPTIONS -T "$1"): $((SECONDS - begin)) s"
+    echo "$(findmnt -no FSTYPE,OPTIONS -T "$(dirname "$1")"): $((SECONDS - begin)) s"
   }
   refused() { # DIRECTORY REASON: nothing is left there
     local text
@@ -116,7 +116,7 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
   mkfs.xfs -q -m crc=0 -n ftype=0 /untyped.img
   mount /untyped.img /disk/untyped
   refused /disk/untyped 'types of files'
-  mount -t overlay -o lowerdir=/var/empty,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
+  mount -t overlay -o lowerdir=/overlay/lower,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
   refused /disk/overlay '(overlay: '
   umount /disk/*
   rm -r /disk /overlay /*.img
