@@ -55,6 +55,7 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 	ctx, cancel := context.WithCancel(w.m.ctx)
 	b := &op{Action: a, cancel: cancel, sooner: make(chan struct{}, 1), deadline: time.Now().Add(a.Grace)}
 	w.actions.inFlight[a.Target] = b
+	serial := w.held.allocation.serial
 	if !w.m.goRun(func() {
 		defer cancel()
 		began := time.Now()
@@ -69,7 +70,7 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 		delete(w.actions.inFlight, a.Target)
 		switch {
 		case ctx.Err() != nil:
-		case f != nil:
+		case f != nil && (a.Kind != Resize || w.held.allocation.serial == serial): // or another resize was granted
 			w.actions.failures[a.Target] = *f
 		default:
 			delete(w.actions.failures, a.Target)

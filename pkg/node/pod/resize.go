@@ -81,7 +81,6 @@ func (w *worker) resize(ctx context.Context) *Failure {
 		w.held.limited, w.held.unsure = true, false
 		a.Resizing = a.Resizing && a.serial != serial
 	}
-	late := a.serial != serial // another resize was granted meanwhile
 	a.Amounts = w.running(a.Amounts)
 	data, broken := json.Marshal(a)
 	w.mu.Unlock()
@@ -90,9 +89,6 @@ func (w *worker) resize(ctx context.Context) *Failure {
 		errors.Join(broken, atomicfile.Write(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), data)); broken !=
 		nil && err == nil {
 		w.m.log.Warn("could not record resize of pod", "pod", p.Namespace+"/"+p.Name, "error", broken)
-	}
-	if late {
-		return nil
 	}
 	if err != nil && ctx.Err() == nil {
 		w.m.log.Warn("could not resize pod, retrying", "pod", p.Namespace+"/"+p.Name, "error", err)
