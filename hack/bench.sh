@@ -25,7 +25,8 @@ inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/bu
 
 # Tasks beside the runtime alone, as hack/bench-side.sh repeats them in turn.
 go test -c -o dist/reap.test ./pkg/node/runtime/containerd
-inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" -only tasks -tasks 300
+inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" \
+  -only tasks -tasks 300
 (cd pkg/node/runtime/containerd && ../../../../dist/reap.test -test.run '^$' -test.bench Reap -test.benchtime 300x) |
   sed -n 's/^BenchmarkReap/the runtime alone: &/p'
 

@@ -36,7 +36,8 @@ fi
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 # A mirror may be weeks behind testing.
-mmdebstrap --quiet --architectures=$arch --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' --include=$packages "$suite" "$root"
+mmdebstrap --quiet --architectures=$arch --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' \
+  --include=$packages "$suite" "$root"
 rm -f "$out/key" "$out/key.pub"
 ssh-keygen -q -t ed25519 -N '' -f "$out/key"
 install -D -m 0600 "$out/key.pub" "$root/root/.ssh/authorized_keys"

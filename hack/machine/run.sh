@@ -2,8 +2,8 @@
 # Tries the release's package on virtual machines with Debian as it is installed: hack/machine/run.sh [SUITE...]. Each
 # machine boots from a fresh copy of its disk and goes through the steps of steps.sh. SUITE arm64 is Debian 13 for that
 # architecture, with fewer steps. The report has the seconds of each step; logs are in dist/machine/SUITE, with the
-# second of each command. QEMU emulates the processor, which takes some fifteen minutes a machine; MACHINE_ACCEL=kvm uses
-# the real one. CUTS is how often the power is cut during writes, image loads and pod starts (default 3, a minute and a
+# second of each command. QEMU emulates the processor, which takes some fifteen minutes a machine; MACHINE_ACCEL=kvm
+# uses the real one. CUTS is how often the power is cut during writes, image loads and pod starts (default 3, a minute and a
 # half each). STEPS names some of the steps; MEMORY, in MiB, and PROCESSORS make a smaller machine.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -16,7 +16,8 @@ fi
 qemu=
 CUTS=${CUTS:-3}
 first="before install hello pods network claim systems limits"
-all="before install filesystems docker ${first#before install } swap apparmor firewall nested kill restart upgrade reboot rebooted power rebooted cuts clock purge"
+all="before install filesystems docker ${first#before install } swap apparmor firewall nested kill restart upgrade"
+all+=" reboot rebooted power rebooted cuts clock purge"
 
 choose() { # SUITE: sets what depends on the machine's architecture
   arch=amd64 images=dist/images console=ttyS0
@@ -36,13 +37,14 @@ pack() { # the machine's second disk
   local more=()
   [[ " ${steps[*]} " != *" nested "* ]] || more+=(dist/coracle-image.tar)
   [[ " ${steps[*]} " != *" images "* ]] || more+=(dist/coracle-image.tar dist/images-examples/guestbook.tar)
-  tar -cf "$folder/files.tar" -C "$PWD" --transform "s,^$images/,images/," --transform 's,^dist/,,' --transform 's,^manifests/,,' \
-    --transform 's,^hack/machine/,,' "$deb" "${more[@]}" $images/*.tar manifests/examples hack/machine/steps.sh
+  tar -cf "$folder/files.tar" -C "$PWD" --transform "s,^$images/,images/," --transform 's,^dist/,,' \
+    --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' "$deb" "${more[@]}" $images/*.tar manifests/examples hack/machine/steps.sh
 }
 boot() { # returns when the machine serves
   "${machine[@]}" -m "${MEMORY:-2048}" -smp "${PROCESSORS:-2}" -display none -monitor none \
     -kernel "$folder/kernel" -initrd "$folder/initrd" -append "root=/dev/vda rw console=$console quiet" \
-    -drive "file=$folder/run.qcow2,if=virtio,format=qcow2" -drive "file=$folder/files.tar,if=virtio,format=raw,readonly=on" \
+    -drive "file=$folder/run.qcow2,if=virtio,format=qcow2" \
+    -drive "file=$folder/files.tar,if=virtio,format=raw,readonly=on" \
     -serial "file:$folder/console.log" -device virtio-rng-pci \
     -netdev "user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:$port-10.0.2.15:22" -device virtio-net-pci,netdev=n &
   qemu=$!

@@ -80,7 +80,8 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
     coracle image load images/busybox.tar
     ctl apply -f examples/notes.yaml
     ctl rollout status statefulset/notes --timeout=120s
-    ctl exec notes-0 -- sh -c 'cp /bin/busybox /tmp/busybox; /tmp/busybox true; rm -r /home; mkdir /home; echo kept >/data/note'
+    ctl exec notes-0 -- sh -c 'cp /bin/busybox /tmp/busybox; /tmp/busybox true; rm -r /home; mkdir /home
+      echo kept >/data/note'
     coracle stop "${data[@]}"
     coracle start "${data[@]}" 9>&-
     ctl wait pod/notes-0 --for=condition=Ready --timeout=60s
@@ -387,7 +388,10 @@ images) # a list with an image for each architecture, and one that is for anothe
   ctl logs list | grep "linux/$(dpkg --print-architecture)"
   coracle image load images-examples/guestbook.tar
   ctl run foreign --image docker.io/coracle/guestbook:latest --image-pull-policy=Never --restart=Never
-  said() { ctl get pod foreign -o 'jsonpath={.status.containerStatuses[0].state.terminated.message}' | grep 'the image is for linux/amd64'; }
+  said() {
+    ctl get pod foreign -o 'jsonpath={.status.containerStatuses[0].state.terminated.message}' |
+      grep 'the image is for linux/amd64'
+  }
   until_true said
   cat /tmp/try
   ctl delete pod list foreign --now

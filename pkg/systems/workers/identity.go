@@ -53,7 +53,7 @@ func traceOf(h http.Header) string {
 }
 
 // validTrace returns a traceparent unchanged or, if it is invalid, "": the program begins a new trace then (W3C Trace
-// Context). There is no tracestate, which would be up to 512 bytes more of each message in the queue.
+// Context). The queue does not keep tracestate, which would add up to 512 bytes to each message.
 func validTrace(text string) string {
 	parts := strings.SplitN(text, "-", 5)
 	if len(text) > maxTrace || len(parts) < 4 || parts[0] == "ff" || parts[0] == "00" && len(parts) > 4 {

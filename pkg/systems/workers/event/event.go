@@ -12,7 +12,7 @@ type Event struct {
 	ID, Source      string
 	DataContentType string
 	PartitionKey    *string
-	// Key is PartitionKey in an object that is no CloudEvent.
+	// Key replaces PartitionKey in the shorter objects of `coracle send --objects`.
 	Key   *string
 	Trace string `json:"traceparent"`
 	Data  json.RawMessage
