@@ -82,21 +82,25 @@ type WorkerSpec struct {
 	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
 
-	// Triggers send messages to the worker by schedules. At most 16, with at most 64 KiB of data together.
+	// Triggers send messages to the worker by schedules and when objects change. At most 16, with at most 64 KiB of data
+	// together.
 	//
 	// +listType=atomic
 	Triggers []WorkerTrigger `json:"triggers,omitempty"`
 }
 
-// WorkerTrigger sends a message to the worker at the times of a schedule.
+// WorkerTrigger sends messages to the worker. Exactly one of schedule and objects is set.
 type WorkerTrigger struct {
-	// Schedule is a cron expression with five fields, or @hourly, @daily, @weekly, @monthly or @yearly.
-	Schedule string `json:"schedule"`
+	// Schedule sends a message at certain times: a cron expression with five fields, or @hourly, @daily, @weekly, @monthly
+	// or @yearly.
+	Schedule string `json:"schedule,omitempty"`
+	// Objects sends the changes of Kubernetes objects.
+	Objects *ObjectsTrigger `json:"objects,omitempty"`
 	// TimeZone is the name of the schedule's time zone, such as Europe/Paris. Defaults to the server's time zone.
 	TimeZone string `json:"timeZone,omitempty"`
-	// Data is the message. Defaults to a JSON object with the schedule and the scheduled time.
+	// Data is the message of a schedule. Defaults to a JSON object with the schedule and the scheduled time.
 	Data string `json:"data,omitempty"`
-	// StartingDeadlineSeconds is how late the message may be sent, 1 to 86400. Of several missed times only the latest
+	// StartingDeadlineSeconds is how late the message of a schedule may be sent, 1 to 86400. Of several missed times only the latest
 	// counts. Defaults to 3600.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
@@ -228,15 +232,17 @@ type WorkerStatus struct {
 // TriggerStatus is the state of a trigger.
 type TriggerStatus struct {
 	// Schedule and TimeZone are the trigger's.
-	Schedule string `json:"schedule"`
+	Schedule string `json:"schedule,omitempty"`
 	TimeZone string `json:"timeZone,omitempty"`
-	// Since is when the schedule began to count.
+	// Objects is the state of a trigger with objects.
+	Objects *ObjectsStatus `json:"objects,omitempty"`
+	// Since is when the trigger began to count.
 	Since metav1.Time `json:"since"`
 	// LastScheduleTime is the latest time whose message was queued.
 	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
 	// NextScheduleTime is the time of the next message.
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
-	// Failure is why the latest message was not queued.
+	// Failure is why the latest message was not queued, or why objects are not watched.
 	Failure string `json:"failure,omitempty"`
 }
 

@@ -78,7 +78,7 @@ func Default(w *Worker) {
 		set(&s.Delivery.MaxAttempts, defaultAttempts)
 	}
 	for i := range s.Triggers {
-		if t := &s.Triggers[i]; t.StartingDeadlineSeconds == nil {
+		if t := &s.Triggers[i]; t.StartingDeadlineSeconds == nil && t.Schedule != "" {
 			late := int64(defaultLate)
 			t.StartingDeadlineSeconds = &late
 		}
@@ -267,8 +267,12 @@ func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
 	for i := range list {
 		t, at := &list[i], path.Index(i)
 		size += len(t.Data)
-		if t.Schedule == "" {
-			errs = append(errs, field.Required(at.Child("schedule"), "five fields as in a CronJob, such as */5 * * * *"))
+		switch {
+		case t.Objects != nil:
+			errs = append(errs, validateObjects(t, at)...)
+		case t.Schedule == "":
+			errs = append(errs, field.Required(at.Child("schedule"),
+				"five fields as in a CronJob, such as */5 * * * *, or set objects"))
 		}
 		if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
 			errs = append(errs, field.Invalid(at.Child("startingDeadlineSeconds"), *d,

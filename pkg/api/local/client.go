@@ -210,8 +210,7 @@ func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList,
 		cancel()
 		return nil, err
 	}
-	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil &&
-		*lo.SendInitialEvents, c.view(row, as)), nil
+	return newWatch(ctx, cancel, w, initial, sync, lo, c.view(row, as)), nil
 }
 
 func noKind(gvk schema.GroupVersionKind) error {

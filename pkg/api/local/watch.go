@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/state/cache"
@@ -30,10 +32,13 @@ func (v viewFunc) of(e *cache.Entry) (ctrl.Object, error) {
 	return v(e.Object)
 }
 
-// newWatch sends initial, a bookmark at sync if mark is set, and then the watcher's events, until Stop is called or
-// ctx is done. If the watcher ends before, the last event is an error.
+// bookmarkEvery is the interval of bookmarks while there are no events, as in the API server.
+const bookmarkEvery = time.Minute
+
+// newWatch sends initial, a bookmark at sync if o asks for initial events, and then the watcher's events, until Stop is
+// called or ctx is done. If the watcher ends before, the last event is an error.
 func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watcher, initial []*cache.Entry, sync int64,
-	mark bool, view viewFunc) *clientWatch {
+	o *metav1.ListOptions, view viewFunc) *clientWatch {
 	w := &clientWatch{results: make(chan watch.Event), cancel: cancel}
 	send := func(t watch.EventType, e *cache.Entry) bool {
 		o, err := view.of(e)
@@ -48,6 +53,15 @@ func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watche
 			return false
 		}
 	}
+	bookmark := func(rev int64, notes map[string]string) bool {
+		b := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version(rev), Annotations: notes}}
+		select {
+		case w.results <- watch.Event{Type: watch.Bookmark, Object: b}:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
 	go func() {
 		defer close(w.results)
 		defer from.Close()
@@ -57,17 +71,23 @@ func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watche
 				return
 			}
 		}
-		if mark {
-			b := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version(sync),
-				Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
-			select {
-			case w.results <- watch.Event{Type: watch.Bookmark, Object: b}:
-			case <-ctx.Done():
-				return
-			}
+		if ptr.Deref(o.SendInitialEvents, false) &&
+			!bookmark(sync, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
+			return
 		}
 		for {
-			events, err := from.Next(ctx)
+			reading, done := ctx, func() {}
+			if o.AllowWatchBookmarks {
+				reading, done = context.WithTimeout(ctx, bookmarkEvery)
+			}
+			events, err := from.Next(reading)
+			done()
+			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				if !from.Ahead() && !bookmark(from.Progress(), nil) {
+					return
+				}
+				continue
+			}
 			if err != nil {
 				if ctx.Err() == nil {
 					select {

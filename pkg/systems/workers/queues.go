@@ -46,7 +46,7 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	if q.messages, err = queue.Open(c); err != nil {
 		return err
 	}
-	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
+	recorder := events.New(q.host.Client, trigger.Component, q.host.Name, q.host.Log)
 	q.dispatch = dispatch.New(dispatch.Config{
 		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
 		Events: recorder, Logger: q.host.Log,
@@ -57,9 +57,9 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	q.host.Metrics.MustRegister(q.dispatch.Metrics())
 	q.of.queues.Store(q)
 	q.SetReady()
-	guard := run.Guard{Log: q.host.Log, Component: q.Name()}
+	guard := &run.Guard{Log: q.host.Log, Component: q.Name()}
 	var triggers sync.WaitGroup
-	triggers.Go(func() { guard.Loop(ctx, "triggers", func(ctx context.Context) { q.trigger(ctx, recorder) }) })
+	triggers.Go(func() { guard.Loop(ctx, "triggers", func(ctx context.Context) { q.trigger(ctx, recorder, guard) }) })
 	recorder.Run(ctx) // until ctx is done
 	triggers.Wait()
 	q.of.queues.Store(nil)
@@ -67,13 +67,13 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	return q.messages.Close()
 }
 
-// trigger sends the messages of schedules until ctx is done.
-func (q *queues) trigger(ctx context.Context, recorder *events.Recorder) {
+// trigger sends the messages of triggers until ctx is done.
+func (q *queues) trigger(ctx context.Context, recorder *events.Recorder, guard *run.Guard) {
 	err := trigger.Run(ctx, trigger.Config{
-		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Events: recorder, Logger: q.host.Log,
+		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Events: recorder, Guard: guard, Logger: q.host.Log,
 	})
 	if err != nil && ctx.Err() == nil {
-		q.host.Log.Error("schedules of workers send no messages until this server restarts", "error", err)
+		q.host.Log.Error("triggers of workers send no messages until this server restarts", "error", err)
 	}
 }
 

@@ -57,11 +57,34 @@ func TestValidateTemplate(t *testing.T) {
 	}
 }
 
-// TestValidateTriggers checks which schedules are refused.
+// TestValidateTriggers checks which schedules and objects are refused.
 func TestValidateTriggers(t *testing.T) {
+	objects := func(version, kind, fields string, changes ...workers.ObjectChange) *workers.ObjectsTrigger {
+		return &workers.ObjectsTrigger{APIVersion: version, Kind: kind, FieldSelector: fields, Changes: changes}
+	}
+	selecting := func(label string, values []string) *workers.ObjectsTrigger {
+		o := objects("v1", "Pod", "")
+		o.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{label: "x"}}
+		if values != nil {
+			o.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: "In", Values: values}}
+		}
+		return o
+	}
 	late := func(n int64) *int64 { return &n }
 	for want, c := range map[string]workers.WorkerTrigger{
 		"schedule: Required value":                       {},
+		"may not be set with schedule, timeZone":         {Schedule: "@daily", Objects: objects("v1", "Pod", "")},
+		"objects: Forbidden":                             {Data: "x", Objects: objects("v1", "Pod", "")},
+		"objects.apiVersion: Invalid value: \"\"":        {Objects: objects("", "Pod", "")},
+		"objects.apiVersion: Invalid value: \"a/b/c\"":   {Objects: objects("a/b/c", "Pod", "")},
+		"objects.kind: Invalid value: \"\"":              {Objects: objects("v1", "", "")},
+		"which would send the next message":              {Objects: objects("workers.coracle.dev/v1alpha1", "Worker", "")},
+		"objects.fieldSelector: Invalid value: \"x\"":    {Objects: objects("v1", "Pod", "x")},
+		"objects.fieldSelector: Too long":                {Objects: objects("v1", "Pod", strings.Repeat("x", 1025))},
+		"objects.selector.matchLabels: Invalid value":    {Objects: selecting("a b", nil)},
+		"objects.selector: Too many: 67":                 {Objects: selecting("a", make([]string, 65))},
+		"objects.changes[1]: Unsupported value":          {Objects: objects("v1", "Pod", "", "Added", "ADDED")},
+		"objects.changes: Too many":                      {Objects: objects("v1", "Pod", "", "Added", "Added", "Added", "Added")},
 		"schedule: Invalid value: \"x\": expected":       {Schedule: "x"},
 		"expected exactly 5 fields, found 6":             {Schedule: "0 0 * * * *"},
 		"no time matches it":                             {Schedule: "0 0 30 2 *"},
@@ -85,6 +108,9 @@ func TestValidateTriggers(t *testing.T) {
 		errs := validate(w)
 		if want == "" {
 			require.Empty(t, errs)
+			w.Spec.Triggers = []workers.WorkerTrigger{{Objects: selecting("app", []string{"a", "b"})}}
+			workers.Default(w)
+			require.Empty(t, validate(w))
 			w.Spec.Triggers = slices.Repeat([]workers.WorkerTrigger{{Schedule: "@daily"}}, 17)
 			require.ErrorContains(t, validate(w).ToAggregate(), "Too many")
 			continue

@@ -34,6 +34,10 @@ func plan(w *workers.Worker, now time.Time) (a actions) {
 	for i := range w.Spec.Triggers {
 		t := &w.Spec.Triggers[i]
 		since := metav1.NewTime(now.Truncate(time.Second))
+		if t.Objects != nil {
+			a.status = append(a.status, objectsStatus(w, i, since))
+			continue
+		}
 		s := workers.TriggerStatus{Schedule: t.Schedule, TimeZone: t.TimeZone, Since: since}
 		if i < len(w.Status.Triggers) {
 			if is := w.Status.Triggers[i]; is.Schedule == s.Schedule && is.TimeZone == s.TimeZone {
@@ -57,6 +61,20 @@ func plan(w *workers.Worker, now time.Time) (a actions) {
 		}
 	}
 	return a
+}
+
+// objectsStatus returns the status of a trigger with objects, as far as it has begun.
+func objectsStatus(w *workers.Worker, i int, since metav1.Time) workers.TriggerStatus {
+	t := w.Spec.Triggers[i].Objects
+	if i < len(w.Status.Triggers) {
+		is := w.Status.Triggers[i].DeepCopy()
+		if s := is.Objects; s != nil && s.APIVersion == t.APIVersion && s.Kind == t.Kind {
+			return *is
+		}
+	}
+	return workers.TriggerStatus{
+		Objects: &workers.ObjectsStatus{APIVersion: t.APIVersion, Kind: t.Kind}, Since: since,
+	}
 }
 
 // CronJob returns a trigger as a CronJob, so that the rules for CronJobs apply.

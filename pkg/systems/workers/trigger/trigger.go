@@ -1,8 +1,8 @@
-// Package trigger sends the messages of workers' schedules (spec.triggers). It runs on every server; the server that
-// keeps a worker's queue sends.
+// Package trigger sends the messages of workers' triggers (spec.triggers): at the times of schedules and for changes of
+// objects. It runs on every server; the server that keeps a worker's queue sends.
 //
-// Its invariant: a time is in the worker's status only after its message is in the queue. A server that is killed in
-// between sends the message again with the same DedupID, which the queue refuses within queue.Window.
+// Its invariant: a time or a version is in the worker's status only after its message is in the queue. A server that is
+// killed in between sends the message again with the same DedupID, which the queue refuses within queue.Window.
 package trigger
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -21,21 +22,25 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
-// Config configures Run. All fields are required, except Events.
+// Config configures Run. All fields are required, except Events and Guard.
 type Config struct {
-	// Client reads workers and writes their status.
+	// Client reads workers, writes their status, watches the objects of triggers and checks permissions.
 	Client client.Interface
 	// Send queues a message of a worker. Repeating it is safe.
 	Send func(ctx context.Context, worker types.NamespacedName, m queue.Message) error
 	// Elsewhere reports whether another server keeps the worker's queue.
 	Elsewhere func(ctx context.Context, w *workers.Worker) bool
 	Events    *events.Recorder
+	Guard     *run.Guard
 	Logger    *slog.Logger
+	// Only tests set these: retry replaces retryAfter for objects, and ask replaces askEvery.
+	retry, ask time.Duration
 }
 
 const (
@@ -48,15 +53,25 @@ const (
 func Run(ctx context.Context, c Config) error {
 	list := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
 	defer list.ShutDown()
+	ctx, stop := context.WithCancel(ctx)
+	objects := newObjects(ctx, &c, list.AddAfter)
+	defer objects.all.Wait()
+	defer stop()
 	see := func(o any) {
-		if w, ok := o.(*workers.Worker); ok && len(w.Spec.Triggers)+len(w.Status.Triggers) > 0 {
+		if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = last.Obj
+		}
+		if w, ok := o.(*workers.Worker); ok && w != nil && len(w.Spec.Triggers)+len(w.Status.Triggers) > 0 {
 			list.Add(ctrl.ObjectKeyFromObject(w))
 		}
 	}
 	end, err := client.Follow(ctx, c.Client.Cache(), &workers.Worker{}, toolscache.ResourceEventHandlerFuncs{
-		AddFunc: see, UpdateFunc: func(was, is any) {
+		AddFunc: see, DeleteFunc: see, UpdateFunc: func(was, is any) {
 			before, _ := was.(*workers.Worker)
-			if after, ok := is.(*workers.Worker); ok && (before == nil || before.Generation != after.Generation) {
+			after, ok := is.(*workers.Worker)
+			if ok && (before == nil || before.Generation != after.Generation ||
+				before.Status.QueueServer != after.Status.QueueServer) {
+				see(before)
 				see(after)
 			}
 		},
@@ -65,13 +80,29 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer end()
+	// The queue of a server that is lost may be kept here from now on.
+	unfollow, err := client.Follow(ctx, c.Client.Cache(), &corev1.Node{}, toolscache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(any) {
+			var all workers.WorkerList
+			if err := c.Client.Cache().List(ctx, &all); err != nil {
+				c.Logger.Warn("could not list workers after a node was deleted", "error", err)
+			}
+			for i := range all.Items {
+				see(&all.Items[i])
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer unfollow()
 	defer context.AfterFunc(ctx, list.ShutDown)()
 	for {
 		name, down := list.Get()
 		if down {
 			return nil
 		}
-		again, err := c.process(ctx, name)
+		again, err := c.process(ctx, name, objects)
 		list.Done(name)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -86,17 +117,25 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // process sends the messages of a worker that are due, and returns when to call it again.
-func (c *Config) process(ctx context.Context, name types.NamespacedName) (again time.Duration, err error) {
+func (c *Config) process(ctx context.Context, name types.NamespacedName, o *objects) (again time.Duration, err error) {
 	var w workers.Worker
 	if err := c.Client.Cache().Get(ctx, name, &w); err != nil {
+		if apierrors.IsNotFound(err) {
+			o.update(name, &workers.Worker{}, nil)
+		}
 		return 0, ctrl.IgnoreNotFound(err)
 	}
 	if w.DeletionTimestamp != nil {
+		o.update(name, &workers.Worker{}, nil)
 		return 0, nil
 	}
 	a := plan(&w, time.Now())
 	if c.Elsewhere(ctx, &w) {
+		o.update(name, &workers.Worker{}, nil)
 		return a.again, nil // if that server is lost, this one sends from the next time on
+	}
+	if again := o.update(name, &w, a.status); again > 0 && (a.again == 0 || again < a.again) {
+		a.again = again
 	}
 	for _, m := range a.due {
 		s := &a.status[m.trigger]

@@ -82,7 +82,7 @@ func (w *world) run(t *testing.T, until time.Duration) {
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for end := time.Now().Add(until); ; {
-		again, err := c.process(t.Context(), types.NamespacedName{})
+		again, err := c.process(t.Context(), types.NamespacedName{}, newObjects(t.Context(), c, nil))
 		if err != nil {
 			require.ErrorIs(t, err, w.broken)
 			again = time.Second
