@@ -245,7 +245,10 @@ func ofMessages(o ctrl.Object) bool {
 func (f *follower) message(t watch.EventType, o ctrl.Object) (queue.Message, error) {
 	f.encoders <- struct{}{}
 	defer func() { <-f.encoders }()
-	payload, err := json.Marshal(map[string]any{"type": t, "object": f.bare(o)})
+	payload, err := json.Marshal(struct { // as the API's watch events
+		Type   watch.EventType `json:"type"`
+		Object ctrl.Object     `json:"object"`
+	}{t, f.bare(o)})
 	if err == nil && len(payload) > workers.MaxPayload {
 		err = apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("its message has %d bytes, of at most %d", len(payload),
 			workers.MaxPayload))
