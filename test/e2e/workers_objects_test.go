@@ -24,8 +24,8 @@ metadata: {name: %s, labels: {app: %s}}
 data: {price: %q}
 `
 
-// TestWorkerObjects sends the changes of ConfigMaps to a worker, which needs a role for them, and kills the server: each
-// change comes once, in order.
+// TestWorkerObjects sends the changes of ConfigMaps to a worker, which needs a role for them, and kills the server:
+// each change comes once, in order.
 func TestWorkerObjects(t *testing.T) {
 	h := host.New(t)
 	h.Start()

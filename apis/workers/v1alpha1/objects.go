@@ -12,8 +12,8 @@ import (
 
 // ObjectsTrigger sends the changes of the objects of one kind in the worker's namespace, from now on. The service
 // account of the worker must have the permission to list and watch them. A message is an event of a watch:
-// {"type": "ADDED", "object": {...}}, or with the type MODIFIED or DELETED. An object that begins or ceases to match the
-// selectors counts as added or deleted.
+// {"type": "ADDED", "object": {...}}, or with the type MODIFIED or DELETED. An object that begins or ceases to match
+// the selectors counts as added or deleted.
 type ObjectsTrigger struct {
 	// APIVersion is the group and version of the kind, such as apps/v1.
 	APIVersion string `json:"apiVersion"`

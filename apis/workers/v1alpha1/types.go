@@ -100,8 +100,8 @@ type WorkerTrigger struct {
 	TimeZone string `json:"timeZone,omitempty"`
 	// Data is the message of a schedule. Defaults to a JSON object with the schedule and the scheduled time.
 	Data string `json:"data,omitempty"`
-	// StartingDeadlineSeconds is how late the message of a schedule may be sent, 1 to 86400. Of several missed times only the latest
-	// counts. Defaults to 3600.
+	// StartingDeadlineSeconds is how late the message of a schedule may be sent, 1 to 86400. Of several missed times only
+	// the latest counts. Defaults to 3600.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
 

@@ -84,7 +84,7 @@ func TestValidateTriggers(t *testing.T) {
 		"objects.selector.matchLabels: Invalid value":    {Objects: selecting("a b", nil)},
 		"objects.selector: Too many: 67":                 {Objects: selecting("a", make([]string, 65))},
 		"objects.changes[1]: Unsupported value":          {Objects: objects("v1", "Pod", "", "Added", "ADDED")},
-		"objects.changes: Too many":                      {Objects: objects("v1", "Pod", "", "Added", "Added", "Added", "Added")},
+		"objects.changes: Too many":                      {Objects: objects("v1", "Pod", "", "", "", "", "")},
 		"schedule: Invalid value: \"x\": expected":       {Schedule: "x"},
 		"expected exactly 5 fields, found 6":             {Schedule: "0 0 * * * *"},
 		"no time matches it":                             {Schedule: "0 0 30 2 *"},

@@ -97,7 +97,7 @@ func (f *follower) watch(ctx context.Context) error {
 			}
 			continue
 		case f.gap: // the objects end
-			slices.SortFunc(missed, func(a, b ctrl.Object) int { return compare(a.GetResourceVersion(), b.GetResourceVersion()) })
+			slices.SortFunc(missed, byVersion)
 			for _, o := range missed {
 				if err := f.take(ctx, watch.Modified, o); err != nil {
 					return err
@@ -120,6 +120,8 @@ func compare(a, b string) int {
 	}
 	return n
 }
+
+func byVersion(a, b ctrl.Object) int { return compare(a.GetResourceVersion(), b.GetResourceVersion()) }
 
 // find finds the trigger's kind and its resource.
 func (f *follower) find() error {

@@ -108,8 +108,8 @@ type follower struct {
 	index int
 	stop  context.CancelFunc
 
-	// The following fields are run's. asked is when the permission was last checked. With gap, the history after version is
-	// gone.
+	// Only run uses the following fields. asked is when the permission was last checked. With gap, the history after
+	// version is gone.
 	kind     schema.GroupVersionKind
 	resource schema.GroupVersionResource
 	asked    time.Time

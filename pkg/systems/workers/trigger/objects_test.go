@@ -24,7 +24,7 @@ func objectsOf(o workers.ObjectsTrigger) workers.WorkerTrigger {
 	return workers.WorkerTrigger{Objects: &o}
 }
 
-// TestObjects checks which changes a trigger sends: those of objects that match its selectors, from its beginning on.
+// TestObjects checks that a trigger sends the changes of objects that match its selectors, from its beginning on.
 func TestObjects(t *testing.T) {
 	p := newPlane(t)
 	p.create(p.config("before", "1"))
@@ -60,7 +60,7 @@ func TestObjectsOfEvents(t *testing.T) {
 	p.begun()
 	event := func(name, by string) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, ReportingController: by,
-			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}, Source: corev1.EventSource{Component: by}}
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}}
 	}
 	p.create(event("dead", Component))
 	seen := event("seen", "kubelet")
@@ -162,8 +162,8 @@ func TestObjectsThatCannotBeWatched(t *testing.T) {
 	}
 }
 
-// TestObjectsWaitForAFullQueue checks that changes stay in order while the queue refuses them, and that a change that is
-// too large is left out.
+// TestObjectsWaitForAFullQueue checks that changes stay in order while the queue refuses them, and that a change that
+// is too large is left out.
 func TestObjectsWaitForAFullQueue(t *testing.T) {
 	p := newPlane(t)
 	p.start()

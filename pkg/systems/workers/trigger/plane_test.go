@@ -49,7 +49,8 @@ type plane struct {
 func newPlane(t *testing.T) *plane {
 	k := own.Declare(own.Definition[*workers.Worker]{
 		Kind: workers.GroupVersion.WithKind("Worker"), Plural: "workers",
-		New: func() *workers.Worker { return &workers.Worker{} }, NewList: func() ctrl.ObjectList { return &workers.WorkerList{} },
+		New:     func() *workers.Worker { return &workers.Worker{} },
+		NewList: func() ctrl.ObjectList { return &workers.WorkerList{} },
 		Default: workers.Default, Validate: workers.Validate, Source: workers.Source,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	kinds := builtin.Table(own.Extension{Kinds: []own.Kind{k}})
