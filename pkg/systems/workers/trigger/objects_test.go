@@ -205,11 +205,11 @@ func TestObjectsEnd(t *testing.T) {
 		}
 	}
 	change := func(f func(*workers.Worker)) {
-		var w workers.Worker
-		require.NoError(t, p.Get(t.Context(), key, &w))
-		patch := ctrl.MergeFrom(w.DeepCopy())
-		f(&w)
-		require.NoError(t, p.Patch(t.Context(), &w, patch))
+		var is workers.Worker // shares memory with the cache
+		require.NoError(t, p.Get(t.Context(), key, &is))
+		w := is.DeepCopy()
+		f(w)
+		require.NoError(t, p.Patch(t.Context(), w, ctrl.MergeFrom(&is)))
 	}
 	p.worker(objectsOf(workers.ObjectsTrigger{}))
 	p.begun()
