@@ -34,7 +34,7 @@ func (p *process) joined(ctx context.Context) (names []string) {
 	return names
 }
 
-// IsNode reports whether a data directory is of a machine that joined the cluster of another one. On errors it is false.
+// IsNode reports whether the machine of a data directory has joined the cluster of another one. Errors mean false.
 func IsNode(dataDir string) bool {
 	joined, err := exists(filepath.Join(pkiDir(dataDir), machineCertificate))
 	stored, storeErr := exists(filepath.Join(dataDir, storeDir))

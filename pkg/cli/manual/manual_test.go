@@ -119,8 +119,16 @@ func TestWideTablesFitTheTerminal(t *testing.T) {
 			require.Contains(t, b.String(), "validatingwebhookconfigurations,")
 		}
 	}
+	narrow := strings.Repeat("| "+strings.Repeat("é", 30)+" ", 3) + "|\n"
+	var cut strings.Builder
+	require.NoError(t, Render(&cut, "| A | B | C |\n|---|---|---|\n"+narrow, Style{Width: 60}))
+	for line := range strings.Lines(cut.String()) {
+		require.LessOrEqual(t, columns(strings.TrimSpace(line)), 60, "no column is wide enough for its word")
+	}
+	require.Equal(t, 90, strings.Count(cut.String(), "é"))
 	var b strings.Builder
-	require.NoError(t, Render(&b, "| A | B | C |\n|---|---|---|\n| a | "+strings.Repeat("b ", 40)+"| c |\n", Style{Width: 49}))
+	const head = "| A | B | C |\n|---|---|---|\n"
+	require.NoError(t, Render(&b, head+"| a | "+strings.Repeat("b ", 40)+"| c |\n", Style{Width: 49}))
 	require.Equal(t, "A  B                                            C\n"+
 		"a  b b b b b b b b b b b b b b b b b b b b b b  c\n"+
 		"   b b b b b b b b b b b b b b b b b b\n", b.String(), "only the widest column is narrowed")

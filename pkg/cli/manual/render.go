@@ -104,8 +104,8 @@ func (r *renderer) table(n *blackfriday.Node) {
 	r.line("")
 }
 
-// widths returns the width of each column. If they do not fit side by side, the widest are narrowed first, but not below
-// the longest word if that can be.
+// widths returns the width of each column. If they do not fit side by side, the widest are narrowed first, but not
+// below the longest word if that can be.
 func (r *renderer) widths(rows [][]string) (widths []int) {
 	var least []int
 	for _, row := range rows {
@@ -280,7 +280,8 @@ func split(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// splitCell is split for cells: it also breaks words that are too long for their column, after a comma or a slash.
+// splitCell is split for cells: it also breaks words that are too long for their column, after a
+// comma or a slash if that is enough.
 func splitCell(text string, width int) []string {
 	var words []string
 	for word := range strings.FieldsSeq(text) {
@@ -295,13 +296,17 @@ func breakWord(word string, width int) (parts []string) {
 		at := strings.IndexByte(word, 'm') + 1
 		colour, word, end = word[:at], strings.TrimSuffix(word[at:], reset), reset
 	}
-	if len(word) <= width {
+	if columns(word) <= width || strings.Contains(word, "\x1b") {
 		return []string{colour + word + end}
 	}
 	part := ""
 	for _, piece := range pieces(word) {
-		if part != "" && len(part)+len(piece) > width {
+		if part != "" && columns(part)+columns(piece) > width {
 			parts, part = append(parts, colour+part+end), ""
+		}
+		for columns(piece) > width { // no column can have it
+			r := []rune(piece)
+			parts, piece = append(parts, colour+string(r[:width])+end), string(r[width:])
 		}
 		part += piece
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -110,9 +111,10 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
 	}
+	scopeOf := c.scopes()
 	if o.Namespace != "" {
 		namespaced := func(group, kind string) bool {
-			namespaced, _ := c.scopeOf(group, kind)
+			namespaced, _ := scopeOf(group, kind)
 			return namespaced
 		}
 		if files, err = bundle.InNamespace(files, o.Namespace, namespaced); err != nil {
@@ -125,7 +127,7 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	}
 	for i := range objects { // kinds that only the hub knows
 		o := &objects[i]
-		if namespaced, known := c.scopeOf(o.Group(), o.Kind); known {
+		if namespaced, known := scopeOf(o.Group(), o.Kind); known {
 			if err := bundle.CheckScope(o.Target, namespaced); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", filepath.Join(dir, o.From), err)
 			}
@@ -134,16 +136,24 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	return files, objects, nil
 }
 
-// scopeOf reports whether objects of a kind are namespaced, if this program or the hub knows the kind.
-func (c *cluster) scopeOf(group, kind string) (namespaced, known bool) {
-	if namespaced, known := kontrol.ScopeOf(group, kind); known {
-		return namespaced, true
+// scopes returns a function that reports whether objects of a kind are namespaced, if this program or the hub knows the
+// kind. It connects to the hub for the first kind that is not Kubernetes' own.
+func (c *cluster) scopes() func(group, kind string) (namespaced, known bool) {
+	hub := sync.OnceValues(func() (ctrl.Client, error) { return c.clientFor(c.REST) })
+	return func(group, kind string) (namespaced, known bool) {
+		if namespaced, known := kontrol.ScopeOf(group, kind); known {
+			return namespaced, true
+		}
+		client, err := hub()
+		if err != nil {
+			return false, false
+		}
+		mapping, err := client.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind})
+		if err != nil {
+			return false, false
+		}
+		return mapping.Scope.Name() == meta.RESTScopeNameNamespace, true
 	}
-	mapping, err := c.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind})
-	if err != nil {
-		return false, false
-	}
-	return mapping.Scope.Name() == meta.RESTScopeNameNamespace, true
 }
 
 func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions, t command.Terminal) (*kontrol.Bundle, error) {

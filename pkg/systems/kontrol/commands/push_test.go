@@ -11,7 +11,10 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -99,13 +102,17 @@ func TestKontrolPush(t *testing.T) {
 // TestKontrolPushNamespace pushes objects that name no namespace: without --namespace it is an error that names the
 // file and the flag, before anything is stored. The flag leaves alone the objects that name one or need none.
 func TestKontrolPushNamespace(t *testing.T) {
-	c := kontrolCluster(t, nil, edge())
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "x.dev", Version: "v1", Kind: "Widget"}, meta.RESTScopeNamespace)
+	c := kontrolCluster(t, fake.NewClientBuilder().WithRESTMapper(mapper).Build(), edge())
 	dir := filepath.Join(t.TempDir(), "shop")
 	const untouched = "# a comment\n" + shopConfig
 	writeFile(t, dir, "a.yaml", untouched)
 	writeFile(t, dir, "b.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: web}\n---\n"+
 		"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: ConfigMap, metadata: {name: m}, data: {n: \"1\"}}]\n")
 	writeFile(t, dir, "c.json", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}]}}`)
+	writeFile(t, dir, "d.yaml", "apiVersion: x.dev/v1\nkind: Widget\nmetadata: {name: w}\n---\n"+
+		"apiVersion: x.dev/v1\nkind: OnlyTheEdgeKnows\nmetadata: {name: w}\n")
 	push := func(o PushOptions) (string, string, int) {
 		o.Dir, o.Cluster = dir, "edge"
 		return ran(t, func(at command.Terminal) error { return c.Push(t.Context(), o, at) })
@@ -127,12 +134,27 @@ func TestKontrolPushNamespace(t *testing.T) {
 	for i := range objects {
 		names = append(names, objects[i].Target.String())
 	}
-	require.ElementsMatch(t, []string{"ConfigMap/shop/prices", "Namespace/web", "ConfigMap/web/m", "Service/web/s"}, names)
+	require.ElementsMatch(t, []string{"ConfigMap/shop/prices", "Namespace/web", "ConfigMap/web/m", "Service/web/s",
+		"Widget/web/w", "OnlyTheEdgeKnows/w"}, names)
 	for i := range objects {
 		if objects[i].Kind == "Service" {
 			require.Contains(t, string(objects[i].JSON), `"ports":[{"port":80}]`)
 		}
 	}
+}
+
+// TestKontrolPushKindOfTheHub checks the scope of a kind that only the hub knows.
+func TestKontrolPushKindOfTheHub(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "x.dev", Version: "v1", Kind: "Widget"}, meta.RESTScopeNamespace)
+	c := kontrolCluster(t, fake.NewClientBuilder().WithRESTMapper(mapper).Build(), edge())
+	dir := t.TempDir()
+	writeFile(t, dir, "w.yaml", "apiVersion: x.dev/v1\nkind: Widget\nmetadata: {name: w}\n")
+	_, text, code := ran(t, func(at command.Terminal) error {
+		return c.Push(t.Context(), PushOptions{Dir: dir, Name: "w", Cluster: "edge"}, at)
+	})
+	require.NotZero(t, code)
+	require.Contains(t, text, "w.yaml: Widget/w has no namespace: set metadata.namespace")
 }
 
 // TestKontrolBundles checks the commands get, describe and approve for Bundles.
