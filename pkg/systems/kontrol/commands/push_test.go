@@ -99,12 +99,18 @@ func TestKontrolPush(t *testing.T) {
 	require.Contains(t, text, "push them to a registry with --artifact")
 }
 
+// hubWithWidgets returns a client whose cluster serves the namespaced kind Widget.
+func hubWithWidgets() ctrl.Client {
+	version := schema.GroupVersion{Group: "x.dev", Version: "v1"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
+	mapper.Add(version.WithKind("Widget"), meta.RESTScopeNamespace)
+	return fake.NewClientBuilder().WithRESTMapper(mapper).Build()
+}
+
 // TestKontrolPushNamespace pushes objects that name no namespace: without --namespace it is an error that names the
 // file and the flag, before anything is stored. The flag leaves alone the objects that name one or need none.
 func TestKontrolPushNamespace(t *testing.T) {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "x.dev", Version: "v1", Kind: "Widget"}, meta.RESTScopeNamespace)
-	c := kontrolCluster(t, fake.NewClientBuilder().WithRESTMapper(mapper).Build(), edge())
+	c := kontrolCluster(t, hubWithWidgets(), edge())
 	dir := filepath.Join(t.TempDir(), "shop")
 	const untouched = "# a comment\n" + shopConfig
 	writeFile(t, dir, "a.yaml", untouched)
@@ -145,9 +151,7 @@ func TestKontrolPushNamespace(t *testing.T) {
 
 // TestKontrolPushKindOfTheHub checks the scope of a kind that only the hub knows.
 func TestKontrolPushKindOfTheHub(t *testing.T) {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "x.dev", Version: "v1", Kind: "Widget"}, meta.RESTScopeNamespace)
-	c := kontrolCluster(t, fake.NewClientBuilder().WithRESTMapper(mapper).Build(), edge())
+	c := kontrolCluster(t, hubWithWidgets(), edge())
 	dir := t.TempDir()
 	writeFile(t, dir, "w.yaml", "apiVersion: x.dev/v1\nkind: Widget\nmetadata: {name: w}\n")
 	_, text, code := ran(t, func(at command.Terminal) error {
