@@ -69,10 +69,10 @@ type Server struct {
 	Alone func() bool
 	// NATSContext is the path of a file of `nats context save`; empty if there is none.
 	NATSContext string
-	// TracingConfig is the path of a TracingConfiguration file; empty if there is none.
-	TracingConfig string
-	Metrics       prometheus.Registerer
-	Log           *slog.Logger
+	// MessageTracing is the path of a TracingConfiguration file; empty if there is none.
+	MessageTracing string
+	Metrics        prometheus.Registerer
+	Log            *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

@@ -37,6 +37,15 @@ func (q *queues) Name() string { return "message-queues" }
 
 // Run implements run.Component.
 func (q *queues) Run(ctx context.Context) (err error) {
+	var traces *spans.Spans
+	if file := q.host.MessageTracing; file != "" {
+		out, ratio, err := spans.Load(file)
+		if err != nil {
+			return fmt.Errorf("message-tracing-config %s: %w", file, err)
+		}
+		traces = spans.New(out, ratio, q.host.Name, q.host.Metrics, q.host.Log)
+	}
+	defer traces.Close()
 	nats := &queue.NATS{Context: q.host.NATSContext, Name: "coracle " + q.host.Name}
 	defer nats.Close()
 	c := queue.Config{
@@ -48,15 +57,6 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	if q.messages, err = queue.Open(c); err != nil {
 		return err
 	}
-	var traces *spans.Spans
-	if file := q.host.TracingConfig; file != "" {
-		out, ratio, err := spans.Load(file)
-		if err != nil {
-			return fmt.Errorf("tracing-config-file %s: %w", file, err)
-		}
-		traces = spans.New(out, ratio, q.host.Name, q.host.Metrics, q.host.Log)
-	}
-	defer traces.Close()
 	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
 	q.dispatch = dispatch.New(dispatch.Config{
 		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
