@@ -73,8 +73,8 @@ type Spans struct {
 	logged   rate.Sometimes
 }
 
-// New returns Spans that Close must end; Close also shuts out down. ratio is the share of messages without a traceparent
-// that have spans, 0 to 1, and server the name of this server.
+// New returns Spans that Close must end, with out. ratio is the share of messages without a traceparent that have
+// spans, 0 to 1, and server the name of this server.
 func New(out sdk.SpanExporter, ratio float64, server string, metrics prometheus.Registerer, log *slog.Logger) *Spans {
 	s := &Spans{
 		out: out, ratio: ratio, seed: maphash.MakeSeed(), log: log, logged: rate.Sometimes{Interval: time.Minute},
