@@ -69,7 +69,8 @@ func file(t *testing.T, fields string) string {
 	return path
 }
 
-// TestCollectorGetsSpans checks what a collector gets with the settings of a file, and what the program gets.
+// TestCollectorGetsSpans checks what a collector gets with the settings of a file, a hostile error text included, and what
+// the program gets.
 func TestCollectorGetsSpans(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -84,7 +85,7 @@ func TestCollectorGetsSpans(t *testing.T) {
 
 	asked, own := message(sampled), message("")
 	first := s.Start(key, "w-1", "node", asked)
-	s.End(first, &workers.Outcome{Failure: workers.HandlerFailed}, strings.Repeat("x", 5000))
+	s.End(first, &workers.Outcome{Failure: workers.HandlerFailed}, strings.Repeat("not UTF-8: \xff", 500))
 	second := s.Start(key, "w-1", "node", own)
 	s.End(second, &workers.Outcome{}, "")
 	not := message("00-" + traceText + "-" + parentID + "-00")
