@@ -69,8 +69,8 @@ func file(t *testing.T, fields string) string {
 	return path
 }
 
-// TestCollectorGetsSpans checks what a collector gets with the settings of a file, a hostile error text included, and what
-// the program gets.
+// TestCollectorGetsSpans checks what a collector gets with the settings of a file, a hostile error text included, and
+// what the program gets.
 func TestCollectorGetsSpans(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
