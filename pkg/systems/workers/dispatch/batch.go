@@ -21,7 +21,8 @@ import (
 
 // gathers reports whether waiting messages wait for further ones, so that the batch is fuller.
 func (s *state) gathers(b *workers.WorkerBatch, d *queue.Depth, now time.Time) bool {
-	if b == nil || b.WindowSeconds == 0 || d.Waiting-d.Delayed >= int(b.Size) || d.Bytes >= workers.MaxCall || len(s.waits) > 0 {
+	if b == nil || b.WindowSeconds == 0 || d.Waiting-d.Delayed >= int(b.Size) || d.Bytes >= workers.MaxCall ||
+		len(s.waits) > 0 {
 		return false
 	}
 	if s.window.IsZero() {
@@ -163,15 +164,15 @@ func (c *call) end() (payload []byte, contentType string) {
 
 // record is a message in AWS Lambda's event of an SQS queue.
 type record struct {
-	ID         string               `json:"messageId"`
-	Receipt    string               `json:"receiptHandle"`
-	Body       string               `json:"body"`
-	System     attributes           `json:"attributes"`
-	Attributes map[string]attribute `json:"messageAttributes"`
-	MD5        string               `json:"md5OfBody"`
-	Source     string               `json:"eventSource"`
-	ARN        string               `json:"eventSourceARN"`
-	Region     string               `json:"awsRegion"`
+	ID         string                       `json:"messageId"`
+	Receipt    string                       `json:"receiptHandle"`
+	Body       string                       `json:"body"`
+	System     attributes                   `json:"attributes"`
+	Attributes map[string]map[string]string `json:"messageAttributes"`
+	MD5        string                       `json:"md5OfBody"`
+	Source     string                       `json:"eventSource"`
+	ARN        string                       `json:"eventSourceARN"`
+	Region     string                       `json:"awsRegion"`
 }
 
 type attributes struct {
@@ -183,13 +184,8 @@ type attributes struct {
 	DedupID  string `json:"MessageDeduplicationId,omitempty"`
 }
 
-type attribute struct {
-	Text string `json:"stringValue"`
-	Type string `json:"dataType"`
-}
-
-// The region and account in ARNs, whose forms programs may check.
-const region, account = "us-east-1", "000000000000"
+// region and the account in arn have the forms that programs may check.
+const region, arn = "us-east-1", "arn:aws:sqs:us-east-1:000000000000:"
 
 func (c *call) record(m *queue.Message) *record {
 	first := m.Arrived // a later attempt does not know when the first one was
@@ -198,16 +194,16 @@ func (c *call) record(m *queue.Message) *record {
 	}
 	attempts := strconv.Itoa(int(m.Attempts))
 	r := &record{
-		ID: m.ID, Receipt: m.ID + "-" + attempts, Body: string(m.Payload), Attributes: map[string]attribute{},
+		ID: m.ID, Receipt: m.ID + "-" + attempts, Body: string(m.Payload), Attributes: map[string]map[string]string{},
 		System: attributes{
 			Attempts: attempts, Sent: strconv.FormatInt(m.Arrived.UnixMilli(), 10), Sender: "coracle",
 			Received: strconv.FormatInt(first.UnixMilli(), 10), Key: m.OrderKey, DedupID: m.DedupID,
 		},
-		Source: "aws:sqs", ARN: "arn:aws:sqs:" + region + ":" + account + ":" + c.key.Worker + c.key.Pod, Region: region,
+		Source: "aws:sqs", ARN: arn + c.key.Worker + c.key.Pod, Region: region,
 	}
 	set := func(name, text string) {
 		if text != "" {
-			r.Attributes[name] = attribute{text, "String"}
+			r.Attributes[name] = map[string]string{"stringValue": text, "dataType": "String"}
 		}
 	}
 	set("Content-Type", m.ContentType)

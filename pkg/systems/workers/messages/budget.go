@@ -92,10 +92,6 @@ func (b *budget) readUpTo(r io.Reader, length int64, limit int) (*payload, error
 			if int64(len(p.data)) == length {
 				return p, nil
 			}
-			if len(p.data) > limit {
-				p.release()
-				return nil, &bounded.TooLargeError{Name: "the message", Limit: int64(limit)}
-			}
 			more := min(cap(p.data), limit+1-cap(p.data))
 			if !b.take(int64(more)) {
 				p.release()
@@ -106,8 +102,11 @@ func (b *budget) readUpTo(r io.Reader, length int64, limit int) (*payload, error
 		}
 		n, err := r.Read(p.data[len(p.data):cap(p.data)])
 		p.data = p.data[:len(p.data)+n]
-		if err != nil && int64(len(p.data)) == length ||
-			errors.Is(err, io.EOF) && length < 0 && len(p.data) <= limit {
+		if len(p.data) > limit {
+			p.release()
+			return nil, &bounded.TooLargeError{Name: "the message", Limit: int64(limit)}
+		}
+		if err != nil && int64(len(p.data)) == length || errors.Is(err, io.EOF) && length < 0 {
 			return p, nil
 		}
 		if err != nil {
