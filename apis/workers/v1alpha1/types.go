@@ -98,9 +98,8 @@ type WorkerBatch struct {
 	// Size is the maximum number of messages in a batch, 1 to 1000 and at most queueLimit. Defaults to 10. Together they
 	// have at most 6 MiB as JSON.
 	Size int32 `json:"size,omitempty"`
-	// WindowSeconds is how long the first message waits for further ones while the batch is not full, 0 to 300 and less
-	// than queueSeconds. It does not apply while a sender waits for a reply. Defaults to 0: a program that asks gets the
-	// messages that are there.
+	// WindowSeconds is how long the first message waits for further ones while the batch is not full, 0 (default) to 300
+	// and less than queueSeconds. It does not apply while a sender waits for a reply.
 	WindowSeconds int32 `json:"windowSeconds,omitempty"`
 }
 
