@@ -52,7 +52,7 @@ func (s *state) giveBatch(p *pod, local map[Node][]*workers.Delivery, ends *[]fu
 	s.window = time.Time{}
 	d := &workers.Delivery{
 		ID: uuid.NewString(), Namespace: s.key.Namespace, Pod: p.name, UID: p.uid, Attempt: 1,
-		Deadline: time.Now().Add(s.longest()), // the answer is read as a whole
+		Deadline: time.Now().Add(p.config.Timeout() + time.Minute), // the answer is read as a whole
 		Done:     func(o workers.Outcome) { s.finishBatch(p, list, o) },
 	}
 	d.Payload, d.ContentType = c.end()

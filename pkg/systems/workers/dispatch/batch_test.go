@@ -130,7 +130,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 		d.Done(workers.Outcome{Failure: workers.ReceiverLost, Text: "gone"})
 		c.called("1#3 2#3").Done(workers.Outcome{Failure: workers.HandlerTimeout, Text: "late"})
 		c.calls()
-		require.Equal(t, 2, c.queues.Depth(key).Dead)
+		require.Equal(t, queue.Depth{Dead: 2}, c.queues.Depth(key))
 		require.Equal(t, "HandlerTimeout: late", c.queues.List(key, "", 0, 1)[0].Error)
 	})
 }
@@ -270,7 +270,7 @@ func TestSendersOfABatch(t *testing.T) {
 	})
 }
 
-// TestPodWithABatchIsLost checks that its messages wait again when its node cannot be reached.
+// TestBatchForAnUnreachableNode checks that its messages wait again when its node cannot be reached.
 func TestBatchForAnUnreachableNode(t *testing.T) {
 	run(t, func(c *cluster) {
 		c.batches("far", workers.WorkerBatch{}, atLeastOnce)
@@ -309,8 +309,8 @@ func TestRecords(t *testing.T) {
 		"awsRegion": "us-east-1", "attributes": {"ApproximateReceiveCount": "2", "SentTimestamp": "1234567890123",
 		"SenderId": "coracle", "ApproximateFirstReceiveTimestamp": "1234567890123"`
 	require.JSONEq(t, `{"Records": [
-		{"messageId": "1", "receiptHandle": "1-2", "body": "{\"a\": \"<ü>\"}", "md5OfBody": "a5aa69626a0b4229f8d6e8803d23a7a2",
-		 `+common+`, "MessageGroupId": "k"},
+		{"messageId": "1", "receiptHandle": "1-2", "body": "{\"a\": \"<ü>\"}",
+		 "md5OfBody": "a5aa69626a0b4229f8d6e8803d23a7a2", `+common+`, "MessageGroupId": "k"},
 		 "messageAttributes": {"Content-Type": {"stringValue": "application/json", "dataType": "String"},
 		  "traceparent": {"stringValue": "t", "dataType": "String"},
 		  "Coracle-Dead-Letter": {"stringValue": "bad", "dataType": "String"}}},

@@ -91,17 +91,9 @@ func (s *state) hand(p *pod, m *workers.Delivery, local map[Node][]*workers.Deli
 		local[node] = append(local[node], m)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(s.d.ctx, s.longest())
+	ctx, cancel := context.WithTimeout(s.d.ctx, p.config.Timeout()+time.Minute)
 	if !s.d.background(func() { defer cancel(); m.Done(s.d.post(ctx, p.node, m)) }) {
 		cancel()
 	}
 	return cancel
-}
-
-// longest returns how long a delivery to another machine may take.
-func (s *state) longest() time.Duration {
-	if s.config == nil {
-		return time.Minute
-	}
-	return time.Minute + s.config.Timeout()
 }
