@@ -75,15 +75,20 @@ func (s *state) finishBatch(p *pod, list []*flight, o workers.Outcome) {
 		}
 	}
 	o.Free()
-	ends := make([]func(), len(list))
-	s.mu.Lock()
-	p.flight--
+	outcomes, ends := make([]workers.Outcome, len(list)), make([]func(), len(list))
 	for i, f := range list {
 		each := workers.Outcome{Failure: o.Failure, ErrorType: o.ErrorType, Text: o.Text, Untouched: o.Untouched}
 		if o.Failure == "" && failed[f.m.ID] {
 			each.Failure, each.Text = workers.HandlerFailed, "the program named the message in batchItemFailures"
 		}
-		ends[i] = s.land(f, each)
+		if outcomes[i] = each; f.span != nil {
+			s.d.c.Spans.End(f.span, &each, describe(each))
+		}
+	}
+	s.mu.Lock()
+	p.flight--
+	for i, f := range list {
+		ends[i] = s.land(f, outcomes[i])
 	}
 	s.changed()
 	s.kickLocked()

@@ -58,6 +58,7 @@ func (s *state) claim(p *pod, ends *[]func()) (m queue.Message, ok bool) {
 // fly records that a pod gets a message.
 func (s *state) fly(p *pod, m queue.Message) *flight {
 	f := &flight{m: m, pod: p}
+	f.span = s.d.c.Spans.Start(s.key, p.name, p.node, &f.m)
 	f.m.Payload = nil
 	s.flights[m.ID] = f
 	s.counts.delivered++
@@ -71,7 +72,7 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	f := s.fly(p, m)
 	delivery := &workers.Delivery{
 		ID: m.ID, Payload: m.Payload, Namespace: s.key.Namespace, Pod: p.name, UID: p.uid, ContentType: m.ContentType,
-		Trace: m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
+		Trace: f.m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
 	}
 	if w := s.waits[m.ID]; w != nil {
 		delivery.Deadline = w.deadline

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,7 @@ type flight struct {
 	pod    *pod
 	cancel context.CancelFunc // ends a delivery to another machine; nil for the node in this process
 	whole  *whole             // a reply in parts for another worker
+	span   trace.Span         // may be nil
 }
 
 // wait is a sender that waits.
@@ -195,6 +197,7 @@ func (s *state) overdue() (ends []func()) {
 		if m.Error != "" {
 			o.Text += ", after " + m.Error
 		}
+		s.d.c.Spans.End(s.d.c.Spans.Start(s.key, "", "", &m), &o, o.Text)
 		ends = append(ends, s.end(m, "", o))
 	}
 	return ends
@@ -212,6 +215,9 @@ func (s *state) finish(f *flight, o workers.Outcome) {
 }
 
 func (s *state) finished(f *flight, o workers.Outcome) {
+	if f.span != nil {
+		s.d.c.Spans.End(f.span, &o, describe(o))
+	}
 	s.mu.Lock()
 	f.pod.flight--
 	end := s.land(f, o)
