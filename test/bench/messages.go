@@ -77,11 +77,10 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	note := func(ctx context.Context) (int, error) {
 		return http.StatusOK, stream.Send(ctx, sender.Message{Payload: []byte("hello")})
 	}
-	// Batches keep as many messages in flight as the echo accepts.
-	lines := strings.Repeat("hello\n", messageBatch)
-	batch := func(query string) func(context.Context) (int, error) {
+	lines := strings.Repeat("hello\n", messageBatch) // keeps as many messages in flight as the echo accepts
+	batch := func(pod, query string) func(context.Context) (int, error) {
 		return func(ctx context.Context) (int, error) {
-			return s.do(ctx, http.MethodPost, base+"echo/message"+query, lines)
+			return s.do(ctx, http.MethodPost, base+pod+"/message"+query, lines)
 		}
 	}
 	pooled, end := manySenders(one.Client, strings.TrimSuffix(base, "pods/")+"services/shared/message")
@@ -95,10 +94,11 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		{"messages and replies on one connection, 1 at once", 1, 1, 0, request},
 		{"messages and replies on one connection, 8 at once", 8, 1, 10000, request},
 		{"messages and replies on one connection, 32 at once", messageSenders, 1, 10000, request},
-		{"messages and replies in batches of 100, 4 at once", 4, messageBatch, 10000, batch("?batch&wait=true")},
+		{"messages and replies in batches of 100, 4 at once", 4, messageBatch, 10000, batch("echo", "?batch&wait=true")},
+		{"the same to a program that takes batches of 100", 4, messageBatch, 0, batch("batched", "?batch&wait=true")},
 		{"messages without replies, a request each, 32 at once", messageSenders, 1, 0, send("")},
 		{"messages without replies on one connection, 128 at once", 128, 1, 20000, note},
-		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("?batch")},
+		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("echo", "?batch")},
 		{"messages kept on disk on one connection, 256 at once", 256, 1, 10000, kept},
 		{"messages to a shared queue, each synced, 256 senders", sharedSenders, 1, 10000, pooled},
 		{"GETs of a pod's HTTP server through the proxy, 32 at once", messageSenders, 1, 0, proxy},
@@ -168,7 +168,9 @@ func (c *cluster) messagePods(ctx context.Context, ns string) error {
 	}
 	echo := worker("echo", `{"concurrency": 64, "limit": 100000}`)
 	kept := worker("kept", `{"concurrency": 64, "limit": 100000, "promise": "AtLeastOnce"}`)
-	pods := []*corev1.Pod{echo, kept}
+	// Echo's reply to a batch, an object without batchItemFailures, means that all messages are done.
+	batched := worker("batched", `{"concurrency": 64, "limit": 100000, "batch": {"size": 100}}`)
+	pods := []*corev1.Pod{echo, kept, batched}
 	for _, name := range []string{"shared-0", "shared-1"} {
 		p := worker(name, `{"worker": "shared", "concurrency": 64, "limit": 100000, "promise": "AtLeastOnce"}`)
 		p.Labels = map[string]string{"app": "shared"}

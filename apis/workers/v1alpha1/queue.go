@@ -33,6 +33,10 @@ const (
 
 	// MaxPayload is the maximum size of a message and of a reply, in bytes.
 	MaxPayload = 1 << 20
+	// MaxCall is the maximum size of the messages in a batch for a program, as JSON and in bytes. A message that alone has
+	// more is a batch. MaxDelivery bounds a batch with such a message.
+	MaxCall     = 6 << 20
+	MaxDelivery = 7 << 20
 	// MaxDedupID is the maximum length of a sender's ID of a message, in bytes.
 	MaxDedupID = 256
 	// MaxOrderKey is the maximum length of a message's key, in bytes.
@@ -125,6 +129,8 @@ type Queue struct {
 	Promise        Promise `json:"promise,omitempty"`
 	MaxAttempts    int32   `json:"maxAttempts,omitempty"`
 	DeadLetter     string  `json:"deadLetter,omitempty"`
+	// Batch is nil if the program gets messages one by one.
+	Batch *WorkerBatch `json:"batch,omitempty"`
 	// Replies is the worker that gets the replies. Pods do not need it.
 	Replies string `json:"-"`
 	// Stream identifies the stream with the worker's messages; empty means that the server's disk has them. Pods do not
@@ -164,6 +170,10 @@ func ParseQueue(p *corev1.Pod) (*Queue, error) {
 		return fail("a pod with hostNetwork cannot have a message queue")
 	}
 	q.defaults()
+	batch := WorkerBatch{Size: 1}
+	if q.Batch != nil {
+		batch = *q.Batch
+	}
 	for _, name := range []string{q.Worker, q.DeadLetter} {
 		if name != "" {
 			if errs := validation.NameIsDNS1035Label(name, false); len(errs) > 0 {
@@ -178,7 +188,8 @@ func ParseQueue(p *corev1.Pod) (*Queue, error) {
 	}{
 		{"port", q.Port, 1, 65535}, {"concurrency", q.Concurrency, 1, maxConcurrency}, {"limit", q.Limit, 1, maxQueue},
 		{"timeoutSeconds", q.TimeoutSeconds, 1, maxTimeout}, {"queueSeconds", q.QueueSeconds, 1, maxQueueWait},
-		{"maxAttempts", q.MaxAttempts, 1, maxAttempts},
+		{"maxAttempts", q.MaxAttempts, 1, maxAttempts}, {"batch.size", batch.Size, 1, maxBatchSize},
+		{"batch.windowSeconds", batch.WindowSeconds, 0, maxBatchWindow},
 	} {
 		if b.value < b.least || b.value > b.greatest {
 			return fail("%s: must be between %d and %d", b.name, b.least, b.greatest)
@@ -208,6 +219,9 @@ func (q *Queue) defaults() {
 	set(&q.TimeoutSeconds, defaultTimeout)
 	set(&q.QueueSeconds, defaultQueueWait)
 	set(&q.MaxAttempts, defaultAttempts)
+	if q.Batch != nil {
+		set(&q.Batch.Size, defaultBatch)
+	}
 	if q.Mode == "" {
 		q.Mode = ModePoll
 	}
@@ -232,6 +246,7 @@ func QueueOf(w *Worker) *Queue {
 		TimeoutSeconds: w.Spec.TimeoutSeconds,
 		QueueSeconds:   w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts,
 		DeadLetter: w.Spec.Delivery.DeadLetter, Replies: w.Spec.Delivery.Replies,
+		Batch: w.Spec.Batch,
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path

@@ -68,12 +68,17 @@ type WorkerSpec struct {
 	Mode Mode `json:"mode,omitempty"`
 	// Push configures mode Push.
 	Push *WorkerPush `json:"push,omitempty"`
-	// Concurrency is the number of messages that a pod handles at once, 1 to 1000. Defaults to 1.
+	// Concurrency is the number of messages, or of batches, that a pod handles at once, 1 to 1000. Defaults to 1.
 	Concurrency int32 `json:"concurrency,omitempty"`
+	// Batch gives the program several messages at once. With Poll they are AWS Lambda's event of an SQS queue, with Push
+	// CloudEvents in the batched content mode. The program answers {"batchItemFailures": [{"itemIdentifier": "ID"}]} with
+	// the messages that failed; an empty answer means that none has. It must not be set with function or
+	// delivery.replies.
+	Batch *WorkerBatch `json:"batch,omitempty"`
 	// QueueLimit is the maximum number of messages waiting in the queue, 1 to 100000. Further messages are rejected
 	// with 429. The payloads are limited to 64 MiB. Defaults to 1000.
 	QueueLimit int32 `json:"queueLimit,omitempty"`
-	// TimeoutSeconds is how long the program may take for one message, 1 to 3600. Defaults to 60.
+	// TimeoutSeconds is how long the program may take for one message or batch, 1 to 3600. Defaults to 60.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
 	// QueueSeconds is how long a message may wait in the queue for a program, 1 to 86400. After that it has failed, like
 	// after maxAttempts. Defaults to 3600.
@@ -87,6 +92,16 @@ type WorkerSpec struct {
 	//
 	// +listType=atomic
 	Triggers []WorkerTrigger `json:"triggers,omitempty"`
+}
+
+// WorkerBatch bounds the batches of messages that a program gets.
+type WorkerBatch struct {
+	// Size is the maximum number of messages in a batch, 1 to 1000 and at most queueLimit. Defaults to 10. Together they
+	// have at most 6 MiB as JSON.
+	Size int32 `json:"size,omitempty"`
+	// WindowSeconds is how long the first message waits for further ones while the batch is not full, 0 (default) to 300
+	// and less than queueSeconds. It does not apply while a sender waits for a reply.
+	WindowSeconds int32 `json:"windowSeconds,omitempty"`
 }
 
 // WorkerTrigger sends messages to the worker. Exactly one of schedule and objects is set.
@@ -137,7 +152,8 @@ type WorkerScale struct {
 	Min int32 `json:"min,omitempty"`
 	// Max is the maximum number of pods, 1 to 1000.
 	Max int32 `json:"max"`
-	// TargetDepth is the desired number of messages per pod, 1 to 100000. Defaults to twice the concurrency.
+	// TargetDepth is the desired number of messages per pod, 1 to 100000. Defaults to twice the concurrency, times
+	// batch.size.
 	TargetDepth int32 `json:"targetDepth,omitempty"`
 	// IdleSeconds is how long fewer pods must suffice before pods are removed, 1 to 86400. Defaults to 60.
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`

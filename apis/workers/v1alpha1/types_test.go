@@ -60,6 +60,23 @@ func TestValidate(t *testing.T) {
 		"replies' name": {
 			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Replies: "Listener"}}, []string{"spec.delivery.replies"},
 		},
+		"batch":      {WorkerSpec{Image: "a", Batch: &WorkerBatch{}}, nil},
+		"batch size": {WorkerSpec{Image: "a", Batch: &WorkerBatch{Size: 1001}}, []string{"spec.batch.size"}},
+		"batch of more than the queue holds": {
+			WorkerSpec{Image: "a", QueueLimit: 9, Batch: &WorkerBatch{}}, []string{"spec.batch.size"},
+		},
+		"batch window": {
+			WorkerSpec{Image: "a", Batch: &WorkerBatch{WindowSeconds: 301}}, []string{"spec.batch.windowSeconds"},
+		},
+		"batch window beyond expiry": {
+			WorkerSpec{Image: "a", QueueSeconds: 5, Batch: &WorkerBatch{WindowSeconds: 5}},
+			[]string{"spec.batch.windowSeconds"},
+		},
+		"batch for a function": {WorkerSpec{Function: FunctionEcho, Batch: &WorkerBatch{}}, []string{"spec.batch"}},
+		"batch with replies": {
+			WorkerSpec{Image: "a", Batch: &WorkerBatch{}, Delivery: WorkerDelivery{Replies: "b"}},
+			[]string{"spec.delivery.replies"},
+		},
 		"own dead letter": {
 			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: AtLeastOnce, DeadLetter: "w"}},
 			[]string{"spec.delivery.deadLetter"},
@@ -82,6 +99,17 @@ func TestValidate(t *testing.T) {
 		"the name is a service's")
 }
 
+// TestScaleOfBatches checks that a pod is meant to have as many messages as fit into its batches, twice.
+func TestScaleOfBatches(t *testing.T) {
+	for size, want := range map[int32]int32{0: 40, 50: 200, 1000: 4000} {
+		w := &Worker{Spec: WorkerSpec{
+			Image: "a", Concurrency: 2, Scale: &WorkerScale{Max: 3}, Batch: &WorkerBatch{Size: size},
+		}}
+		Default(w)
+		require.Equal(t, want, w.Spec.Scale.TargetDepth)
+	}
+}
+
 // TestQueueOfAValidWorker checks that ParseQueue accepts the configuration of every valid worker.
 func TestQueueOfAValidWorker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -101,6 +129,11 @@ func TestQueueOfAValidWorker(t *testing.T) {
 		}
 		s.Delivery.Promise = rapid.SampledFrom([]Promise{"", AtMostOnce, AtLeastOnce}).Draw(t, "promise")
 		s.Delivery.DeadLetter = rapid.SampledFrom([]string{"", "x", "X", "w"}).Draw(t, "dead")
+		if rapid.Bool().Draw(t, "batch") {
+			s.Batch = &WorkerBatch{
+				Size: rapid.Int32Range(-1, 1001).Draw(t, "size"), WindowSeconds: rapid.Int32Range(-1, 301).Draw(t, "window"),
+			}
+		}
 		Default(w)
 		if len(Validate(w)) > 0 {
 			return
@@ -111,6 +144,7 @@ func TestQueueOfAValidWorker(t *testing.T) {
 		q, err := ParseQueue(p)
 		require.NoError(t, err)
 		require.Equal(t, s.Concurrency, q.Concurrency)
+		require.Equal(t, s.Batch, q.Batch)
 		require.Equal(t, time.Duration(s.TimeoutSeconds)*time.Second, q.Timeout())
 	})
 }
@@ -124,7 +158,7 @@ func TestParseQueueRefuses(t *testing.T) {
 	require.Nil(t, q)
 	for _, text := range []string{
 		"", "x", `{"unknown": 1}`, `{"concurrency": 1001}`, `{"limit": -1}`, `{"mode": "x"}`, `{"worker": "../x"}`,
-		`{"path": "x"}`, `{"path": "` + strings.Repeat("a", 5000) + `"}`,
+		`{"path": "x"}`, `{"batch": {"size": 1001}}`, `{"batch": {"windowSeconds": -1}}`, `{"path": "` + strings.Repeat("a", 5000) + `"}`,
 	} {
 		_, err := ParseQueue(pod(text))
 		require.Error(t, err, text)

@@ -29,6 +29,8 @@ const (
 	maxTriggers    = 16
 	maxTriggerData = 64 << 10 // bytes of all data together
 	maxTriggerLate = 86400
+	maxBatchSize   = 1000
+	maxBatchWindow = 300
 
 	defaultPort      = 8080
 	defaultQueue     = 1000
@@ -37,6 +39,7 @@ const (
 	defaultAttempts  = 5
 	defaultIdle      = 60
 	defaultLate      = 3600
+	defaultBatch     = 10
 )
 
 // Default sets the defaults. It is idempotent.
@@ -51,6 +54,11 @@ func Default(w *Worker) {
 	set(&s.QueueLimit, defaultQueue)
 	set(&s.TimeoutSeconds, defaultTimeout)
 	set(&s.QueueSeconds, defaultQueueWait)
+	each := int32(1)
+	if b := s.Batch; b != nil {
+		set(&b.Size, defaultBatch)
+		each = b.Size
+	}
 	if s.Mode == "" {
 		s.Mode = ModePoll
 	}
@@ -68,7 +76,7 @@ func Default(w *Worker) {
 		s.Replicas = &one
 	}
 	if r := s.Scale; r != nil {
-		set(&r.TargetDepth, min(2*s.Concurrency, maxQueue))
+		set(&r.TargetDepth, int32(min(2*int64(s.Concurrency)*int64(each), maxQueue)))
 		set(&r.IdleSeconds, defaultIdle)
 	}
 	if s.Delivery.Promise == "" {
@@ -99,6 +107,7 @@ func Validate(w *Worker) field.ErrorList {
 	errs = append(errs, validateTemplate(s.Template, path.Child("template", "spec"))...)
 	errs = append(errs, validateReplicas(s, path)...)
 	errs = append(errs, validateQueue(s, path)...)
+	errs = append(errs, validateBatch(s, path)...)
 	errs = append(errs, validateTriggers(s.Triggers, path.Child("triggers"))...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
@@ -253,6 +262,24 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 		if msg := checkPath(p.Path); msg != "" {
 			errs = append(errs, field.Invalid(at.Child("path"), p.Path, msg))
 		}
+	}
+	return errs
+}
+
+func validateBatch(s *WorkerSpec, path *field.Path) field.ErrorList {
+	b, at := s.Batch, path.Child("batch")
+	if b == nil {
+		return nil
+	}
+	errs := between(b.Size, 1, max(1, min(maxBatchSize, s.QueueLimit)), at.Child("size"))
+	errs = append(errs, between(b.WindowSeconds, 0, max(0, min(maxBatchWindow, s.QueueSeconds-1)),
+		at.Child("windowSeconds"))...)
+	if s.Function != "" {
+		errs = append(errs, field.Forbidden(at, "may not be set with a built-in function"))
+	}
+	if s.Delivery.Replies != "" {
+		errs = append(errs, field.Forbidden(path.Child("delivery", "replies"),
+			"may not be set with batch: the answer to a batch only names the messages that failed"))
 	}
 	return errs
 }

@@ -17,6 +17,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
 
@@ -49,7 +50,7 @@ func errLargeBatch() error {
 // sendBatch sends the messages in the payload, and responds with one line each, in the same order.
 func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispatch.Message) error {
 	split := lines
-	if t, _, err := mime.ParseMediaType(all.ContentType); err == nil && t == typeEvents {
+	if t, _, err := mime.ParseMediaType(all.ContentType); err == nil && t == event.BatchType {
 		split = cloudEvents
 	}
 	msgs, err := split(all)
@@ -58,7 +59,7 @@ func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, all dispat
 	}
 	if len(msgs) == 0 {
 		return apierrors.NewBadRequest("the batch has no messages: each line of the body is one, or each CloudEvent of an " +
-			"array with the type " + typeEvents)
+			"array with the type " + event.BatchType)
 	}
 	a, err := s.find(ctx)
 	if err != nil {

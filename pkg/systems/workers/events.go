@@ -13,9 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 )
 
-// typeEvents is the media type of an array of CloudEvents (JSON Event Format for CloudEvents 1.0, section 4).
-const typeEvents = "application/cloudevents-batch+json"
-
 // cloudEvents returns the CloudEvents of the payload as messages.
 func cloudEvents(all dispatch.Message) (msgs []dispatch.Message, err error) {
 	bad := func(err error) ([]dispatch.Message, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 	streams "github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
@@ -213,7 +214,7 @@ func TestTrace(t *testing.T) {
 	require.Empty(t, got())
 	post("", "x", "Ce-Traceparent: "+good)
 	require.Equal(t, good, got())
-	post("batch", `[{"id":"1","source":"s","traceparent":"`+good+`"}]`, "Content-Type: "+typeEvents)
+	post("batch", `[{"id":"1","source":"s","traceparent":"`+good+`"}]`, "Content-Type: "+event.BatchType)
 	require.Equal(t, good, got())
 	s := streams.New(srv.Client(), srv.URL)
 	defer s.Close()

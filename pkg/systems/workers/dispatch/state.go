@@ -41,7 +41,8 @@ type state struct {
 	running bool // run is active
 	again   bool // run must look once more
 	timer   *time.Timer
-	moving  bool // forward is active
+	window  time.Time // when a batch that is not full is given; zero unless messages wait for it
+	moving  bool      // forward is active
 	last    time.Time
 	counts  counts
 	status  publisher
@@ -51,8 +52,9 @@ type state struct {
 type pod struct {
 	uid        types.UID
 	name, node string
-	slots      int       // the messages that it may have
-	flight     int       // the messages that it has
+	config     *workers.Queue
+	slots      int       // the messages or batches that it may have
+	flight     int       // the messages or batches that it has
 	rest       time.Time // until when it gets none
 }
 
@@ -201,77 +203,6 @@ func (s *state) overdue() (ends []func()) {
 	return ends
 }
 
-// give gives each pod with a free slot at most one message. It returns false if no pod got one.
-func (s *state) give(local map[Node][]*workers.Delivery, ends *[]func()) (given bool) {
-	now := time.Now()
-	for range s.pods {
-		if s.d.c.Queues.Depth(s.key).Waiting == 0 {
-			return given
-		}
-		p := s.pods[s.next%len(s.pods)]
-		s.next = (s.next + 1) % len(s.pods)
-		if p.flight >= p.slots || p.rest.After(now) {
-			continue
-		}
-		m, ok := s.d.c.Queues.Claim(s.key, p.name)
-		if !ok {
-			continue
-		}
-		given = true
-		s.changed()
-		if w := s.waits[m.ID]; w != nil && w.gone {
-			delete(s.waits, m.ID)
-			s.d.c.Queues.Acknowledge(s.key, m.ID)
-			continue
-		}
-		if m.Durable && s.config != nil && m.Attempts > s.config.MaxAttempts {
-			*ends = append(*ends, s.end(m, "", workers.Outcome{
-				Failure: workers.ReceiverLost, Text: "the server ended while a program had the message for the last time",
-			}))
-			continue
-		}
-		s.deliver(p, m, local)
-	}
-	return given
-}
-
-func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Delivery) {
-	p.flight++
-	f := &flight{m: m, pod: p}
-	f.span = s.d.c.Spans.Start(s.key, p.name, p.node, &f.m)
-	s.flights[m.ID] = f
-	s.counts.delivered++
-	if m.Attempts > 1 {
-		s.counts.redelivered++
-	}
-	delivery := &workers.Delivery{
-		ID: m.ID, Payload: m.Payload, Namespace: s.key.Namespace, Pod: p.name, UID: p.uid, ContentType: m.ContentType,
-		Trace: f.m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
-	}
-	if w := s.waits[m.ID]; w != nil {
-		delivery.Deadline = w.deadline
-		if w.parts {
-			delivery.Begin = func(contentType string) io.Writer { return s.begin(f, contentType) }
-		}
-	} else if s.config != nil && s.config.Replies != "" {
-		delivery.Begin = f.collect
-	}
-	f.m.Payload = nil
-	if node := s.d.c.Local(p.node); node != nil {
-		local[node] = append(local[node], delivery)
-		return
-	}
-	limit := time.Minute
-	if s.config != nil {
-		limit += s.config.Timeout()
-	}
-	ctx, cancel := context.WithTimeout(s.d.ctx, limit)
-	f.cancel = cancel
-	if !s.d.background(func() { defer cancel(); delivery.Done(s.d.post(ctx, p.node, delivery)) }) {
-		cancel()
-	}
-}
-
 // finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
 func (s *state) finish(f *flight, o workers.Outcome) {
 	o = f.whole.outcome(o)
@@ -288,9 +219,19 @@ func (s *state) finished(f *flight, o workers.Outcome) {
 		s.d.c.Spans.End(f.span, &o, describe(o))
 	}
 	s.mu.Lock()
-	delete(s.flights, f.m.ID)
 	f.pod.flight--
-	end := func() {}
+	end := s.land(f, o)
+	s.changed()
+	s.kickLocked()
+	s.mu.Unlock()
+	end()
+}
+
+// land ends an attempt, and the message unless it gets another one. The caller holds s.mu, and calls the returned
+// function without it.
+func (s *state) land(f *flight, o workers.Outcome) (end func()) {
+	delete(s.flights, f.m.ID)
+	end = func() {}
 	w := s.waits[f.m.ID]
 	switch {
 	case w != nil && w.reply != nil:
@@ -307,10 +248,7 @@ func (s *state) finished(f *flight, o workers.Outcome) {
 	default:
 		end = s.end(f.m, f.pod.name, o)
 	}
-	s.changed()
-	s.kickLocked()
-	s.mu.Unlock()
-	end()
+	return end
 }
 
 func describe(o workers.Outcome) string {
@@ -336,6 +274,9 @@ func (s *state) plan() {
 			}
 		}
 	}
+	if s.window.After(time.Now()) && (at.IsZero() || s.window.Before(at)) {
+		at = s.window
+	}
 	if s.timer != nil {
 		s.timer.Stop()
 		s.timer = nil
@@ -357,7 +298,7 @@ func (s *state) set(p *corev1.Pod, c *workers.Queue) {
 			return
 		}
 	}
-	s.pods = append(s.pods, &pod{uid: p.UID, name: p.Name, node: p.Spec.NodeName, slots: int(c.Concurrency)})
+	s.pods = append(s.pods, &pod{uid: p.UID, name: p.Name, node: p.Spec.NodeName, config: c, slots: int(c.Concurrency)})
 	s.changed()
 	s.kickLocked()
 }

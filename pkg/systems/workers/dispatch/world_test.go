@@ -115,10 +115,14 @@ func atLeastOnce(s *workers.WorkerSpec) {
 }
 
 func (c *cluster) ready(name string) *corev1.Pod {
+	return c.readyWith(name, `{"worker": "w", "concurrency": 1}`)
+}
+
+func (c *cluster) readyWith(name, annotation string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name, UID: types.UID(name),
-			Annotations: map[string]string{workers.AnnotationQueue: `{"worker": "w", "concurrency": 1}`},
+			Annotations: map[string]string{workers.AnnotationQueue: annotation},
 		},
 		Spec: corev1.PodSpec{NodeName: "here"},
 	}

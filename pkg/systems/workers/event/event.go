@@ -5,7 +5,21 @@ package event
 import (
 	"encoding/json"
 	"strings"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
+
+const (
+	// Type is the type of the CloudEvents in which programs get messages.
+	Type = "dev.coracle.message"
+	// BatchType is the media type of an array of CloudEvents (JSON Event Format for CloudEvents 1.0, section 4).
+	BatchType = "application/cloudevents-batch+json"
+)
+
+// Source is the source of the CloudEvents of a worker, or of a pod with a queue of its own.
+func Source(namespace, name string) string {
+	return "/apis/" + workers.GroupVersion.Group + "/namespaces/" + namespace + "/workers/" + name
+}
 
 // Event has the attributes of a CloudEvent that its message uses.
 type Event struct {

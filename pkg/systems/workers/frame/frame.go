@@ -34,9 +34,11 @@ const (
 	// it does every few minutes to authenticate clients again, the sender uses another connection for further messages.
 	SendProtocol = "coracle-send-1"
 
-	// MaxPayload and MaxHead bound a payload and a head, in bytes.
+	// MaxPayload and MaxHead bound a payload and a head, in bytes. MaxMessage bounds the payload of a Message, which may
+	// be a batch.
 	MaxPayload = 1 << 20
 	MaxHead    = 16 << 10
+	MaxMessage = 7 << 20
 )
 
 // Kind is the type of a frame.
@@ -68,6 +70,14 @@ const (
 	Cancel Kind = 'c'
 )
 
+// most bounds the payload of a frame, in bytes.
+func (k Kind) most() int {
+	if k == Message {
+		return MaxMessage
+	}
+	return MaxPayload
+}
+
 // Head describes a frame. Kind determines which fields are used.
 type Head struct {
 	Kind                                          Kind
@@ -90,7 +100,7 @@ func Write(w *bufio.Writer, h *Head, payload []byte) error {
 	for _, s := range h.texts() {
 		size += len(*s)
 	}
-	if size > MaxHead || len(payload) > MaxPayload {
+	if size > MaxHead || len(payload) > h.Kind.most() {
 		return fmt.Errorf("frame of %d and %d bytes is too large", size, len(payload))
 	}
 	b := make([]byte, 8, 8+size)
@@ -124,7 +134,7 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 		return h, 0, err
 	}
 	n, size := int(binary.BigEndian.Uint32(lengths[:])), int(binary.BigEndian.Uint32(lengths[4:]))
-	if n < 1 || n > MaxHead || size > MaxPayload {
+	if n < 1 || n > MaxHead || size > MaxMessage {
 		return h, 0, ErrMalformed
 	}
 	b := make([]byte, n)
@@ -134,7 +144,9 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 		}
 		return h, 0, err
 	}
-	h.Kind, b = Kind(b[0]), b[1:]
+	if h.Kind, b = Kind(b[0]), b[1:]; size > h.Kind.most() {
+		return h, 0, ErrMalformed
+	}
 	number := func() uint64 {
 		v, used := binary.Uvarint(b)
 		if used <= 0 {

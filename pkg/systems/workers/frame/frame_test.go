@@ -41,9 +41,11 @@ func TestLimits(t *testing.T) {
 	w := bufio.NewWriter(io.Discard)
 	require.Error(t, Write(w, &Head{DeadLetter: strings.Repeat("x", MaxHead)}, nil))
 	require.Error(t, Write(w, &Head{}, make([]byte, MaxPayload+1)))
+	require.NoError(t, Write(w, &Head{Kind: Message}, make([]byte, MaxMessage)))
+	require.Error(t, Write(w, &Head{Kind: Message}, make([]byte, MaxMessage+1)))
 	for _, text := range []string{
 		"\xff\xff\xff\xff\x00\x00\x00\x00", "\x00\x00\x00\x01\xff\xff\xff\xffm", "\x00\x00\x00\x00\x00\x00\x00\x00",
-		"\x00\x00\x00\x02\x00\x00\x00\x00m\x05",
+		"\x00\x00\x00\x02\x00\x00\x00\x00m\x05", "\x00\x00\x00\x01\x00\x10\x00\x01r",
 		"\x00\x00\x00\x09\x00\x00\x00\x00m\x00\x00\x00\x00\x00\x00\x00\x05",
 	} {
 		_, _, err := Read(bufio.NewReader(strings.NewReader(text)))

@@ -68,11 +68,16 @@ func (p *payload) release() {
 	p.held = 0
 }
 
-// read reads a payload of at most workers.MaxPayload bytes; length is its length, or -1 if it is unknown. Memory is
-// reserved before it is allocated. Errors are errNoMemory, *bounded.TooLargeError, or r's.
+// read reads a payload of at most workers.MaxPayload bytes; length is its length, or -1 if it is unknown.
 func (b *budget) read(r io.Reader, length int64) (*payload, error) {
-	if length > workers.MaxPayload {
-		return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
+	return b.readUpTo(r, length, workers.MaxPayload)
+}
+
+// readUpTo reads a payload of at most limit bytes. Memory is reserved before it is allocated. Errors are errNoMemory,
+// *bounded.TooLargeError, or r's.
+func (b *budget) readUpTo(r io.Reader, length int64, limit int) (*payload, error) {
+	if length > int64(limit) {
+		return nil, &bounded.TooLargeError{Name: "the message", Limit: int64(limit)}
 	}
 	hold := length
 	if hold < 0 {
@@ -87,7 +92,7 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 			if int64(len(p.data)) == length {
 				return p, nil
 			}
-			more := min(cap(p.data), workers.MaxPayload+1-cap(p.data))
+			more := min(cap(p.data), limit+1-cap(p.data))
 			if !b.take(int64(more)) {
 				p.release()
 				return nil, errNoMemory
@@ -97,9 +102,9 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 		}
 		n, err := r.Read(p.data[len(p.data):cap(p.data)])
 		p.data = p.data[:len(p.data)+n]
-		if len(p.data) > workers.MaxPayload {
+		if len(p.data) > limit {
 			p.release()
-			return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
+			return nil, &bounded.TooLargeError{Name: "the message", Limit: int64(limit)}
 		}
 		if err != nil && int64(len(p.data)) == length || errors.Is(err, io.EOF) && length < 0 {
 			return p, nil

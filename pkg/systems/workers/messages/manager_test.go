@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 )
 
 type api struct {
@@ -308,7 +309,7 @@ func TestPush(t *testing.T) {
 	require.Equal(t, "HELLO", string(o.body.data))
 	r := <-requests
 	require.Equal(t, "/in", r.URL.Path)
-	require.Equal(t, []string{"1.0", "1", EventType},
+	require.Equal(t, []string{"1.0", "1", event.Type},
 		[]string{r.Header.Get("Ce-Specversion"), r.Header.Get("Ce-Id"), r.Header.Get("Ce-Type")})
 	o = b.deliver("bad", "x")
 	require.Equal(t, workers.HandlerFailed, o.Failure)

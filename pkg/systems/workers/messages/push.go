@@ -12,12 +12,11 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/event"
 )
 
-// EventType is the type of the CloudEvents in which messages are pushed.
-const EventType = "dev.coracle.message"
-
-// pusher posts the messages of a pod in mode Push, as CloudEvents 1.0 in HTTP's binary content mode.
+// pusher posts the messages of a pod in mode Push, as CloudEvents 1.0 in HTTP's binary content mode, or batches in the
+// batched content mode.
 type pusher struct {
 	r         *receiver
 	transport *http.Transport
@@ -94,20 +93,10 @@ func (p *pusher) post(ctx context.Context, e *entry) (o Outcome, sent bool) {
 		return Outcome{Failure: workers.HandlerFailed, Text: err.Error()}, true
 	}
 	// The transport sends a POST again only if nothing of it was written (net/http, Transport).
-	head := req.Header
-	head.Set("Ce-Specversion", "1.0")
-	head.Set("Ce-Id", e.ID)
-	head.Set("Ce-Type", EventType)
-	head.Set("Ce-Source", "/apis/"+workers.GroupVersion.Group+"/namespaces/"+p.r.pod.Namespace+"/workers/"+p.r.name())
-	head.Set("Ce-Attempt", strconv.Itoa(int(e.Attempt)))
-	if e.Trace != "" {
-		head.Set(workers.HeaderEventTrace, e.Trace)
-		head.Set(headerTrace, e.Trace)
+	if p.r.queue.config.Batch == nil {
+		p.describe(req.Header, e)
 	}
-	if e.DeadLetter != "" {
-		head.Set("Ce-Deadletter", e.DeadLetter)
-	}
-	head.Set("Content-Type", e.ContentType)
+	req.Header.Set("Content-Type", e.ContentType)
 	res, err := p.transport.RoundTrip(req) // no redirects: a pod must not point the agent anywhere
 	if err != nil {
 		var dial *net.OpError
@@ -141,4 +130,20 @@ func (p *pusher) post(ctx context.Context, e *entry) (o Outcome, sent bool) {
 		return unread(err), true
 	}
 	return Outcome{body: body, ContentType: contentType}, true
+}
+
+// describe sets the attributes of a message's CloudEvent.
+func (p *pusher) describe(head http.Header, e *entry) {
+	head.Set("Ce-Specversion", "1.0")
+	head.Set("Ce-Id", e.ID)
+	head.Set("Ce-Type", event.Type)
+	head.Set("Ce-Source", event.Source(p.r.pod.Namespace, p.r.name()))
+	head.Set("Ce-Attempt", strconv.Itoa(int(e.Attempt)))
+	if e.Trace != "" {
+		head.Set(workers.HeaderEventTrace, e.Trace)
+		head.Set(headerTrace, e.Trace)
+	}
+	if e.DeadLetter != "" {
+		head.Set("Ce-Deadletter", e.DeadLetter)
+	}
 }

@@ -13,11 +13,14 @@ import (
 
 // Receive reads a message's payload from a request of the API server, delivers it, and responds.
 func (m *Manager) Receive(w http.ResponseWriter, req *http.Request, t Target, msg Message) {
-	bytes := m.bytes
+	bytes, limit := m.bytes, workers.MaxPayload
 	if r := m.receiver(t.UID); r != nil {
 		bytes = r.bytes
+		if r.queue.config.Batch != nil {
+			limit = workers.MaxDelivery
+		}
 	}
-	p, err := bytes.read(req.Body, req.ContentLength)
+	p, err := bytes.readUpTo(req.Body, req.ContentLength, limit)
 	var large *bounded.TooLargeError
 	switch {
 	case errors.As(err, &large):

@@ -11,6 +11,7 @@ func (q *list) claimed(e *entry) Message {
 	q.leave(e)
 	e.State = InFlight
 	q.flight++
+	q.flightBytes += int64(e.Size)
 	return e.filled()
 }
 

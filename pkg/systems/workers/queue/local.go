@@ -74,8 +74,8 @@ type list struct {
 	// ids has the last message with each DedupID, and ended the ended ones of them.
 	ids   map[string]*entry
 	ended ordered
-	// bytes counts all payloads, deadBytes the payloads of dead messages.
-	bytes, deadBytes int64
+	// bytes counts all payloads, deadBytes and flightBytes the payloads of dead messages and of those in flight.
+	bytes, deadBytes, flightBytes int64
 }
 
 // entry is a message in a queue. The lock of Local guards it.
@@ -286,6 +286,7 @@ func (q *list) leave(e *entry) {
 		q.deadBytes -= int64(e.Size)
 	case InFlight:
 		q.flight--
+		q.flightBytes -= int64(e.Size)
 	}
 }
 
@@ -409,6 +410,7 @@ func (l *Local) Depth(k Key) (d Depth) {
 		return d
 	}
 	d.Waiting, d.Delayed, d.InFlight, d.Dead = q.expires.Len(), q.delayed.Len()+q.blocked, q.flight, q.dead.Len()
+	d.Bytes = q.bytes - q.deadBytes - q.flightBytes
 	if e := q.expires.first(); e != nil {
 		d.Oldest = e.Arrived // of those with the same time in the queue, the first to expire is the oldest
 	}

@@ -107,6 +107,8 @@ type Result struct {
 // Depth counts the messages of a queue by their state. Waiting includes Delayed, and Delayed includes blocked messages.
 type Depth struct {
 	Waiting, Delayed, InFlight, Dead int
+	// Bytes counts the payloads of waiting messages.
+	Bytes int64
 	// Oldest is when the first waiting message arrived; zero if none waits.
 	Oldest time.Time
 	// Failure is why the queue cannot take durable messages now; nil if it can.

@@ -41,7 +41,7 @@ const MaxPayload = 1 << 20
 type Message struct {
 	// ID is unique. A message that is delivered again keeps it unless it moves to another node.
 	ID string
-	// Payload is at most MaxPayload bytes.
+	// Payload is at most MaxPayload bytes, or a batch of at most frame.MaxMessage if the Worker has spec.batch.
 	Payload     []byte
 	ContentType string
 	// Attempt counts from 1 how often a program got the message.
@@ -175,7 +175,7 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 		return nil, err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, MaxPayload+1))
+	body, err := io.ReadAll(io.LimitReader(res.Body, frame.MaxMessage+1))
 	switch {
 	case err != nil:
 		return nil, err
