@@ -125,8 +125,9 @@ type Queue struct {
 	Promise        Promise `json:"promise,omitempty"`
 	MaxAttempts    int32   `json:"maxAttempts,omitempty"`
 	DeadLetter     string  `json:"deadLetter,omitempty"`
-	// Replies is the worker that gets the replies. Pods do not need it.
-	Replies string `json:"-"`
+	// Replies is the worker that gets the replies, RepliesSubject the NATS subject. Pods do not need them.
+	Replies        string `json:"-"`
+	RepliesSubject string `json:"-"`
 	// Stream identifies the stream with the worker's messages; empty means that the server's disk has them. Pods do not
 	// need it.
 	Stream string `json:"-"`
@@ -232,6 +233,7 @@ func QueueOf(w *Worker) *Queue {
 		TimeoutSeconds: w.Spec.TimeoutSeconds,
 		QueueSeconds:   w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts,
 		DeadLetter: w.Spec.Delivery.DeadLetter, Replies: w.Spec.Delivery.Replies,
+		RepliesSubject: w.Spec.Delivery.RepliesSubject,
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path

@@ -78,7 +78,7 @@ func Default(w *Worker) {
 		set(&s.Delivery.MaxAttempts, defaultAttempts)
 	}
 	for i := range s.Triggers {
-		if t := &s.Triggers[i]; t.StartingDeadlineSeconds == nil {
+		if t := &s.Triggers[i]; t.Schedule != "" && t.StartingDeadlineSeconds == nil {
 			late := int64(defaultLate)
 			t.StartingDeadlineSeconds = &late
 		}
@@ -100,6 +100,7 @@ func Validate(w *Worker) field.ErrorList {
 	errs = append(errs, validateReplicas(s, path)...)
 	errs = append(errs, validateQueue(s, path)...)
 	errs = append(errs, validateTriggers(s.Triggers, path.Child("triggers"))...)
+	errs = append(errs, validateNATS(s, path)...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
@@ -267,8 +268,12 @@ func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
 	for i := range list {
 		t, at := &list[i], path.Index(i)
 		size += len(t.Data)
-		if t.Schedule == "" {
+		other := t.NATS != nil
+		switch {
+		case t.Schedule == "" && !other:
 			errs = append(errs, field.Required(at.Child("schedule"), "five fields as in a CronJob, such as */5 * * * *"))
+		case other && (t.Schedule != "" || t.TimeZone != "" || t.Data != "" || t.StartingDeadlineSeconds != nil):
+			errs = append(errs, field.Forbidden(at, "has a schedule or nats, not both"))
 		}
 		if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
 			errs = append(errs, field.Invalid(at.Child("startingDeadlineSeconds"), *d,

@@ -69,8 +69,10 @@ type Server struct {
 	Alone func() bool
 	// NATSContext is the path of a file of `nats context save`; empty if there is none.
 	NATSContext string
-	Metrics     prometheus.Registerer
-	Log         *slog.Logger
+	// NATSSubjects are the subjects of these servers that workers may use; {namespace} stands for theirs.
+	NATSSubjects []string
+	Metrics      prometheus.Registerer
+	Log          *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

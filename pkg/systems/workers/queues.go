@@ -10,6 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/trigger"
 )
 
@@ -26,10 +27,14 @@ type queues struct {
 	of       *messaging
 	messages *queue.Local
 	dispatch *dispatch.Dispatcher
+	subjects *subject.Subjects
 	run.Readiness
 }
 
-func (m *messaging) serve(s system.Server) run.Component { return &queues{host: s, of: m} }
+func (m *messaging) serve(s system.Server) run.Component {
+	m.host.Store(&s)
+	return &queues{host: s, of: m}
+}
 
 func (q *queues) Name() string { return "message-queues" }
 
@@ -47,9 +52,13 @@ func (q *queues) Run(ctx context.Context) (err error) {
 		return err
 	}
 	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
+	q.subjects = subject.New(subject.Config{
+		NATS: nats, Allowed: q.host.NATSSubjects, Send: q.receive, Texts: callTexts, Events: recorder,
+	})
+	defer q.subjects.Close()
 	q.dispatch = dispatch.New(dispatch.Config{
 		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
-		Events: recorder, Logger: q.host.Log,
+		Publish: q.subjects.Publish, Events: recorder, Logger: q.host.Log,
 	})
 	if err := q.dispatch.Start(ctx); err != nil {
 		return err
@@ -62,6 +71,7 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	triggers.Go(func() { guard.Loop(ctx, "triggers", func(ctx context.Context) { q.trigger(ctx, recorder) }) })
 	recorder.Run(ctx) // until ctx is done
 	triggers.Wait()
+	q.subjects.StopAll()
 	q.of.queues.Store(nil)
 	q.dispatch.Stop()
 	return q.messages.Close()
@@ -70,7 +80,8 @@ func (q *queues) Run(ctx context.Context) (err error) {
 // trigger sends the messages of schedules until ctx is done.
 func (q *queues) trigger(ctx context.Context, recorder *events.Recorder) {
 	err := trigger.Run(ctx, trigger.Config{
-		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Events: recorder, Logger: q.host.Log,
+		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Home: q.home, Subjects: q.subjects, Events: recorder,
+		Logger: q.host.Log,
 	})
 	if err != nil && ctx.Err() == nil {
 		q.host.Log.Error("schedules of workers send no messages until this server restarts", "error", err)

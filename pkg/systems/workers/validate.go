@@ -46,6 +46,9 @@ const maxScheduleText = 256
 func validateSchedules(list []workers.WorkerTrigger, path *field.Path) (errs field.ErrorList) {
 	for i := range list {
 		t, at := &list[i], path.Index(i)
+		if t.Schedule == "" {
+			continue
+		}
 		invalid := func(name, is, why string) {
 			errs = append(errs, field.Invalid(at.Child(name), bounded.Text(is, maxScheduleText), why))
 		}

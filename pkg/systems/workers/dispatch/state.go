@@ -249,7 +249,7 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 		if w.parts {
 			delivery.Begin = func(contentType string) io.Writer { return s.begin(f, contentType) }
 		}
-	} else if s.config != nil && s.config.Replies != "" {
+	} else if s.config != nil && s.config.Replies+s.config.RepliesSubject != "" {
 		delivery.Begin = f.collect
 	}
 	f.m.Payload = nil
@@ -268,13 +268,13 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	}
 }
 
-// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
+// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued or published.
 func (s *state) finish(f *flight, o workers.Outcome) {
 	o = f.whole.outcome(o)
 	to := s.repliesTo(f.m.ID)
-	if to == "" || o.Failure != "" || len(o.Payload) == 0 {
+	if to == nil || o.Failure != "" || len(o.Payload) == 0 {
 		s.finished(f, o)
-	} else if !s.d.background(func() { s.finished(f, s.reply(f.m, to, o)) }) {
+	} else if !s.d.background(func() { s.finished(f, to(f.m, o)) }) {
 		o.Free() // the server stops: it delivers a durable message again when it starts
 	}
 }

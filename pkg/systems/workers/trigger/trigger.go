@@ -1,5 +1,5 @@
-// Package trigger sends the messages of workers' schedules (spec.triggers). It runs on every server; the server that
-// keeps a worker's queue sends.
+// Package trigger sends the messages of workers' schedules (spec.triggers), and decides which server reads their NATS
+// subjects. It runs on every server; the server that keeps a worker's queue sends.
 //
 // Its invariant: a time is in the worker's status only after its message is in the queue. A server that is killed in
 // between sends the message again with the same DedupID, which the queue refuses within queue.Window.
@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -24,6 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 )
 
 // Config configures Run. All fields are required, except Events.
@@ -34,8 +36,11 @@ type Config struct {
 	Send func(ctx context.Context, worker types.NamespacedName, m queue.Message) error
 	// Elsewhere reports whether another server keeps the worker's queue.
 	Elsewhere func(ctx context.Context, w *workers.Worker) bool
-	Events    *events.Recorder
-	Logger    *slog.Logger
+	// Home makes this server the one that keeps the worker's queue, unless another one does.
+	Home     func(ctx context.Context, w *workers.Worker) error
+	Subjects *subject.Subjects
+	Events   *events.Recorder
+	Logger   *slog.Logger
 }
 
 const (
@@ -49,22 +54,37 @@ func Run(ctx context.Context, c Config) error {
 	list := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
 	defer list.ShutDown()
 	see := func(o any) {
-		if w, ok := o.(*workers.Worker); ok && len(w.Spec.Triggers)+len(w.Status.Triggers) > 0 {
+		if w, ok := o.(*workers.Worker); ok && w != nil && len(w.Spec.Triggers)+len(w.Status.Triggers) > 0 {
 			list.Add(ctrl.ObjectKeyFromObject(w))
 		}
 	}
 	end, err := client.Follow(ctx, c.Client.Cache(), &workers.Worker{}, toolscache.ResourceEventHandlerFuncs{
 		AddFunc: see, UpdateFunc: func(was, is any) {
 			before, _ := was.(*workers.Worker)
-			if after, ok := is.(*workers.Worker); ok && (before == nil || before.Generation != after.Generation) {
+			after, ok := is.(*workers.Worker)
+			if ok && (before == nil || before.Generation != after.Generation ||
+				before.Status.QueueServer != after.Status.QueueServer) {
+				see(before)
 				see(after)
 			}
+		},
+		DeleteFunc: func(was any) {
+			if last, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
+				was = last.Obj
+			}
+			see(was)
 		},
 	})
 	if err != nil {
 		return err
 	}
 	defer end()
+	c.Subjects.Notify(func(w types.NamespacedName) { list.Add(w) })
+	endNodes, err := c.followNodes(ctx, func(w types.NamespacedName) { list.Add(w) })
+	if err != nil {
+		return err
+	}
+	defer endNodes()
 	defer context.AfterFunc(ctx, list.ShutDown)()
 	for {
 		name, down := list.Get()
@@ -88,15 +108,21 @@ func Run(ctx context.Context, c Config) error {
 // process sends the messages of a worker that are due, and returns when to call it again.
 func (c *Config) process(ctx context.Context, name types.NamespacedName) (again time.Duration, err error) {
 	var w workers.Worker
-	if err := c.Client.Cache().Get(ctx, name, &w); err != nil {
-		return 0, ctrl.IgnoreNotFound(err)
-	}
-	if w.DeletionTimestamp != nil {
+	err = c.Client.Cache().Get(ctx, name, &w)
+	if apierrors.IsNotFound(err) || err == nil && w.DeletionTimestamp != nil {
+		c.Subjects.Stop(name, true)
 		return 0, nil
+	}
+	if err != nil {
+		return 0, err
 	}
 	a := plan(&w, time.Now())
 	if c.Elsewhere(ctx, &w) {
+		c.Subjects.Stop(name, false)
 		return a.again, nil // if that server is lost, this one sends from the next time on
+	}
+	if err := c.setSubjects(ctx, &w, a.status); err != nil {
+		return 0, err
 	}
 	for _, m := range a.due {
 		s := &a.status[m.trigger]
