@@ -271,7 +271,8 @@ func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
 		other := t.NATS != nil
 		switch {
 		case t.Schedule == "" && !other:
-			errs = append(errs, field.Required(at.Child("schedule"), "five fields as in a CronJob, such as */5 * * * *"))
+			errs = append(errs, field.Required(at.Child("schedule"),
+				"five fields as in a CronJob, such as */5 * * * *, or set nats"))
 		case other && (t.Schedule != "" || t.TimeZone != "" || t.Data != "" || t.StartingDeadlineSeconds != nil):
 			errs = append(errs, field.Forbidden(at, "has a schedule or nats, not both"))
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	corev1 "k8s.io/api/core/v1"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
@@ -80,7 +81,7 @@ func poison(err error) bool { return errors.Is(err, errLarge) || errors.Is(err, 
 
 func (s *source) refuse(m item, err error) (again bool) {
 	if poison(err) {
-		s.event("MessageRefused", "A message of NATS subject %s was dropped: %s", s.key.Subject, err)
+		s.event(corev1.EventTypeWarning, "MessageRefused", "A message of NATS subject %s was dropped: %s", s.key.Subject, err)
 	}
 	return m.refused(err, poison(err))
 }
@@ -116,8 +117,8 @@ func (s *source) stored(prefix string, m jetstream.Msg) item {
 	return out
 }
 
-// core returns a message that no stream has. One with a reply subject is a request. That subject is its sender's choice,
-// so it must not be one by which NATS is controlled, or one of a queue's stream.
+// core returns a message that no stream has. One with a reply subject is a request. That subject is its sender's
+// choice, so it must not be one by which NATS is controlled, or one of a queue's stream.
 func (s *source) core(conn *nats.Conn, m *nats.Msg) item {
 	out := newItem(m.Header, m.Data)
 	out.refused = func(_ error, poison bool) bool { return !poison }

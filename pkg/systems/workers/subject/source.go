@@ -128,16 +128,16 @@ func (s *source) report(err error) {
 	}
 	changed(s.worker)
 	if err != nil {
-		s.event("TriggerFailed", "No message of NATS subject %s is queued: %s", s.key.Subject, text)
+		s.event(corev1.EventTypeWarning, "TriggerFailed", "No message of NATS subject %s is queued: %s", s.key.Subject, text)
 	}
 }
 
 // event records an event about the worker.
-func (s *source) event(reason, format string, args ...any) {
+func (s *source) event(kind, reason, format string, args ...any) {
 	s.c.Events.About(corev1.ObjectReference{
 		Namespace: s.worker.Namespace, Name: s.worker.Name, UID: s.key.uid, Kind: "Worker",
 		APIVersion: workers.GroupVersion.String(),
-	}, corev1.EventTypeWarning, reason, format, args...)
+	}, kind, reason, format, args...)
 }
 
 func (s *source) read(ctx context.Context) error {
@@ -189,8 +189,8 @@ func (s *source) subscribe(ctx context.Context, conn *nats.Conn) error {
 		s.deliver(ctx, list)
 		switch {
 		case errors.Is(err, nats.ErrSlowConsumer):
-			s.event("MessagesDropped", "Messages of NATS subject %s come faster than the queue takes them: some are lost",
-				s.key.Subject)
+			s.event(corev1.EventTypeWarning, "MessagesDropped", "Messages of NATS subject %s come faster than the queue takes "+
+				"them: some are lost", s.key.Subject)
 		case err != nil:
 			return err
 		}

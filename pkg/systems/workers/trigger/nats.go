@@ -5,14 +5,9 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 func hasSubjects(w *workers.Worker) bool {
@@ -41,19 +36,4 @@ func (c *Config) setSubjects(ctx context.Context, w *workers.Worker, status []wo
 		status[i].Failure = failure
 	}
 	return nil
-}
-
-// followNodes calls again for workers with subjects when a server may have left the cluster.
-func (c *Config) followNodes(ctx context.Context, again func(types.NamespacedName)) (end func(), err error) {
-	return client.Follow(ctx, c.Client.Cache(), &corev1.Node{}, toolscache.ResourceEventHandlerFuncs{
-		DeleteFunc: func(any) {
-			var all workers.WorkerList
-			_ = c.Client.Cache().List(ctx, &all)
-			for i := range all.Items {
-				if hasSubjects(&all.Items[i]) {
-					again(ctrl.ObjectKeyFromObject(&all.Items[i]))
-				}
-			}
-		},
-	})
 }

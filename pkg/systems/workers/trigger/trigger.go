@@ -54,12 +54,15 @@ func Run(ctx context.Context, c Config) error {
 	list := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
 	defer list.ShutDown()
 	see := func(o any) {
+		if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = last.Obj
+		}
 		if w, ok := o.(*workers.Worker); ok && w != nil && len(w.Spec.Triggers)+len(w.Status.Triggers) > 0 {
 			list.Add(ctrl.ObjectKeyFromObject(w))
 		}
 	}
 	end, err := client.Follow(ctx, c.Client.Cache(), &workers.Worker{}, toolscache.ResourceEventHandlerFuncs{
-		AddFunc: see, UpdateFunc: func(was, is any) {
+		AddFunc: see, DeleteFunc: see, UpdateFunc: func(was, is any) {
 			before, _ := was.(*workers.Worker)
 			after, ok := is.(*workers.Worker)
 			if ok && (before == nil || before.Generation != after.Generation ||
@@ -68,23 +71,28 @@ func Run(ctx context.Context, c Config) error {
 				see(after)
 			}
 		},
-		DeleteFunc: func(was any) {
-			if last, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
-				was = last.Obj
-			}
-			see(was)
-		},
 	})
 	if err != nil {
 		return err
 	}
 	defer end()
-	c.Subjects.Notify(func(w types.NamespacedName) { list.Add(w) })
-	endNodes, err := c.followNodes(ctx, func(w types.NamespacedName) { list.Add(w) })
+	// The queue of a server that is lost may be kept here from now on.
+	unfollow, err := client.Follow(ctx, c.Client.Cache(), &corev1.Node{}, toolscache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(any) {
+			var all workers.WorkerList
+			if err := c.Client.Cache().List(ctx, &all); err != nil {
+				c.Logger.Warn("could not list workers after a node was deleted", "error", err)
+			}
+			for i := range all.Items {
+				see(&all.Items[i])
+			}
+		},
+	})
 	if err != nil {
 		return err
 	}
-	defer endNodes()
+	defer unfollow()
+	c.Subjects.Notify(func(w types.NamespacedName) { list.Add(w) })
 	defer context.AfterFunc(ctx, list.ShutDown)()
 	for {
 		name, down := list.Get()
