@@ -57,7 +57,7 @@ func (s *source) deliver(ctx context.Context, list []item) {
 			} else if s.refuse(list[i], err) {
 				again = append(again, list[i])
 			}
-			if err != nil && !poison(err) {
+			if err != nil && !poison(err) && list[i].Done == nil { // requests get their answer at once
 				full = err
 			}
 		}
