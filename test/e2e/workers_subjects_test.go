@@ -28,8 +28,8 @@ spec:
   delivery: {promise: AtLeastOnce, repliesSubject: default.done}
 `
 
-// TestWorkersOnNATSSubjects has a worker answer requests, and turn the messages of a stream into those of another one:
-// each once, although the server is killed in the middle. Subjects of others are refused.
+// TestWorkersOnNATSSubjects has a worker answer requests, and publish its replies to the messages of a stream on another
+// stream's subject: each once, although the server is killed in the middle. Subjects of others are refused.
 func TestWorkersOnNATSSubjects(t *testing.T) {
 	h := host.New(t)
 	context := filepath.Join(t.TempDir(), "context.json")

@@ -87,7 +87,7 @@ func (s *Subjects) Notify(f func(worker types.NamespacedName)) {
 	s.changed = f
 }
 
-// Set has the messages of a worker's subjects sent to it, and returns why those of a trigger are not, by its index. It
+// Set has the messages of a worker's subjects sent to it, and returns the failures of its triggers by their indexes. It
 // ends other sources of the worker and deletes their consumers.
 func (s *Subjects) Set(w *workers.Worker) map[int]string {
 	s.mu.Lock()
