@@ -28,8 +28,8 @@ spec:
   delivery: {promise: AtLeastOnce, repliesSubject: default.done}
 `
 
-// TestWorkersOnNATSSubjects has a worker answer requests, and publish its replies to the messages of a stream on another
-// stream's subject: each once, although the server is killed in the middle. Subjects of others are refused.
+// TestWorkersOnNATSSubjects has a worker answer requests, and publish its replies to the messages of a stream on
+// another stream's subject: each once, although the server is killed in the middle. Subjects of others are refused.
 func TestWorkersOnNATSSubjects(t *testing.T) {
 	h := host.New(t)
 	context := filepath.Join(t.TempDir(), "context.json")
@@ -51,10 +51,12 @@ func TestWorkersOnNATSSubjects(t *testing.T) {
 	t.Cleanup(c.Close)
 	js, err := jetstream.New(c)
 	require.NoError(t, err)
-	orders, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"default.orders.*"}})
-	require.NoError(t, err)
-	done, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DONE", Subjects: []string{"default.done"}})
-	require.NoError(t, err)
+	stream := func(name, subject string) jetstream.Stream {
+		s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}})
+		require.NoError(t, err)
+		return s
+	}
+	orders, done := stream("ORDERS", "default.orders.*"), stream("DONE", "default.done")
 	var reply *nats.Msg
 	require.Eventually(t, func() bool {
 		reply, err = c.Request("default.ask", []byte("hello"), host.Patience)

@@ -81,7 +81,8 @@ func run(t *testing.T, f func(c *cluster)) {
 		})
 		require.NoError(t, err)
 		c.Dispatcher = New(Config{
-			Publish: c.publish, Queues: c.queues, Client: statuses{c: c}, Server: "server", Logger: slog.New(slog.DiscardHandler),
+			Queues: c.queues, Client: statuses{c: c}, Server: "server", Logger: slog.New(slog.DiscardHandler),
+			Publish: c.publish,
 			Local: func(node string) Node {
 				if node == "here" {
 					return c

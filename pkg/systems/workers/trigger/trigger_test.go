@@ -107,7 +107,8 @@ func (w *world) texts() (list []string) {
 }
 
 func worldOf(list ...workers.WorkerTrigger) *world {
-	w := &world{subjects: subject.New(subject.Config{NATS: &queue.NATS{}}), known: map[string]bool{}, worker: workers.Worker{
+	none := subject.New(subject.Config{NATS: &queue.NATS{}})
+	w := &world{subjects: none, known: map[string]bool{}, worker: workers.Worker{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w", UID: "u", Generation: 1},
 		Spec:       workers.WorkerSpec{Image: "i", Triggers: list},
 	}}
