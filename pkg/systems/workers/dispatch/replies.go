@@ -98,7 +98,8 @@ func (s *state) publishReply(m queue.Message, subject string, o workers.Outcome)
 	if err := s.d.c.Publish(s.key.Namespace, subject, replyTo(m, o)); err != nil {
 		o.Free()
 		return workers.Outcome{
-			Failure: workers.QueueUnavailable, Text: "the reply for NATS subject " + subject + " was not published: " + err.Error(),
+			Failure: workers.QueueUnavailable,
+			Text:    "the reply for NATS subject " + subject + " was not published: " + err.Error(),
 		}
 	}
 	return o
