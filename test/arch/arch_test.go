@@ -94,7 +94,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/bazelbuild/remote-apis", ours("pkg/systems/buildbarn/remote")},
 		// pkg/api/local has its own informer factory: upstream's links the informers of all groups, 4.5 MB.
 		{"k8s.io/client-go/informers", ours("pkg/api/local", "pkg/api/webhook", "pkg/api/admission")},
-		{"github.com/nats-io/nats.go", ours("pkg/systems/workers/queue", "test/e2e")},
+		{"github.com/nats-io/nats.go", ours("pkg/systems/workers/queue", "pkg/systems/workers/subject", "test/e2e")},
 		{"github.com/nats-io/nats-server", nil}, // tests alone
 		{"go.opentelemetry.io/otel", ours("pkg/systems/workers/spans", "pkg/systems/workers/dispatch")},
 		{"github.com/google/go-jsonnet", ours("pkg/systems/buildbarn/check/program")},

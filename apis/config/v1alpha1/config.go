@@ -22,6 +22,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/spf13/pflag"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // Config is the complete configuration. Each mode uses the parts that it needs.
@@ -97,6 +99,9 @@ type Server struct {
 	// NATSContext is the absolute path of a file of `nats context save`: the NATS servers with the messages of workers
 	// whose delivery.store is NATS. It is read at each new connection. Empty means none.
 	NATSContext string
+	// NATSSubjects are the subjects of these servers that workers may read and write, with wildcards. {namespace} stands
+	// for the worker's namespace.
+	NATSSubjects []string
 	// MessageTracing is the absolute path of a TracingConfiguration file. Empty means that messages have no spans.
 	MessageTracing string
 	// MergeKubeconfig also writes a context named coracle to ~/.kube/config.
@@ -238,6 +243,11 @@ func (c Server) validate() error {
 	}
 	if c.EventTTL < shortestEventTTL || c.EventTTL > longestEventTTL {
 		errs = append(errs, fmt.Errorf("event-ttl %s is not within %s to %s", c.EventTTL, shortestEventTTL, longestEventTTL))
+	}
+	for _, subject := range c.NATSSubjects {
+		if why := workers.CheckSubjectPattern(strings.ReplaceAll(subject, "{namespace}", "n")); why != "" {
+			errs = append(errs, fmt.Errorf("nats-subjects %q %s", subject, why))
+		}
 	}
 	errs = append(errs, c.validateFiles(), c.Requests.validate(), c.Tolerations.validate(), c.Audit.validate(),
 		c.Access.validate(), c.Snapshots.validate(), c.Encryption.validate(), c.REST.Validate(),

@@ -18,7 +18,10 @@ func (c *Server) options(f *pflag.FlagSet) {
 		"maximum size of the store, such as 512Mi; above it the store refuses creates and updates (default an eighth of the "+
 			"memory, at most 8Gi)")
 	f.StringVar(&c.NATSContext, "nats-context", "",
-		"file of nats context save: the NATS servers for the messages of workers with delivery.store: NATS")
+		"file of nats context save: the NATS servers for the messages of workers with delivery.store: NATS, and for their "+
+			"NATS subjects")
+	f.StringSliceVar(&c.NATSSubjects, "nats-subjects", []string{"{namespace}.>"},
+		"NATS subjects that workers may read and write; {namespace} stands for the worker's namespace")
 	f.StringVar(&c.MessageTracing, "message-tracing-config", "",
 		"TracingConfiguration file: the OpenTelemetry collector that gets a trace span for each message to a worker")
 	f.BoolVar(&c.MergeKubeconfig, "merge-kubeconfig", true, `write a context "coracle" to ~/.kube/config too`)

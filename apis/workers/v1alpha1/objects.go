@@ -55,11 +55,7 @@ const (
 	maxSelectorTerms = 64 // labels, requirements and their values
 )
 
-func validateObjects(t *WorkerTrigger, path *field.Path) (errs field.ErrorList) {
-	o, at := t.Objects, path.Child("objects")
-	if t.Schedule != "" || t.TimeZone != "" || t.Data != "" || t.StartingDeadlineSeconds != nil {
-		errs = append(errs, field.Forbidden(at, "may not be set with schedule, timeZone, data or startingDeadlineSeconds"))
-	}
+func validateObjects(o *ObjectsTrigger, at *field.Path) (errs field.ErrorList) {
 	gv, err := schema.ParseGroupVersion(o.APIVersion)
 	if err != nil || o.APIVersion == "" || len(o.APIVersion) > maxKindName {
 		errs = append(errs, field.Invalid(at.Child("apiVersion"), o.APIVersion[:min(len(o.APIVersion), maxKindName)],

@@ -131,8 +131,9 @@ type Queue struct {
 	DeadLetter     string  `json:"deadLetter,omitempty"`
 	// Batch is nil if the program gets messages one by one.
 	Batch *WorkerBatch `json:"batch,omitempty"`
-	// Replies is the worker that gets the replies. Pods do not need it.
-	Replies string `json:"-"`
+	// Replies is the worker that gets the replies, RepliesSubject the NATS subject. Pods do not need them.
+	Replies        string `json:"-"`
+	RepliesSubject string `json:"-"`
 	// Stream identifies the stream with the worker's messages; empty means that the server's disk has them. Pods do not
 	// need it.
 	Stream string `json:"-"`
@@ -246,7 +247,7 @@ func QueueOf(w *Worker) *Queue {
 		TimeoutSeconds: w.Spec.TimeoutSeconds,
 		QueueSeconds:   w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts,
 		DeadLetter: w.Spec.Delivery.DeadLetter, Replies: w.Spec.Delivery.Replies,
-		Batch: w.Spec.Batch,
+		Batch: w.Spec.Batch, RepliesSubject: w.Spec.Delivery.RepliesSubject,
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path

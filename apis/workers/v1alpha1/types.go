@@ -87,8 +87,7 @@ type WorkerSpec struct {
 	// Delivery is the delivery guarantee for accepted messages.
 	Delivery WorkerDelivery `json:"delivery,omitempty"`
 
-	// Triggers send messages to the worker by schedules and when objects change. At most 16, with at most 64 KiB of data
-	// together.
+	// Triggers send messages to the worker. At most 16, with at most 64 KiB of data together.
 	//
 	// +listType=atomic
 	Triggers []WorkerTrigger `json:"triggers,omitempty"`
@@ -104,7 +103,7 @@ type WorkerBatch struct {
 	WindowSeconds int32 `json:"windowSeconds,omitempty"`
 }
 
-// WorkerTrigger sends messages to the worker. Exactly one of schedule and objects is set.
+// WorkerTrigger sends messages to the worker. Exactly one of schedule, objects and nats is set.
 type WorkerTrigger struct {
 	// Schedule sends a message at certain times: a cron expression with five fields, or @hourly, @daily, @weekly, @monthly
 	// or @yearly.
@@ -118,6 +117,19 @@ type WorkerTrigger struct {
 	// StartingDeadlineSeconds is how late the message of a schedule may be sent, 1 to 86400. Of several missed times only
 	// the latest counts. Defaults to 3600.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
+	// NATS sends the messages on a NATS subject.
+	NATS *NATSTrigger `json:"nats,omitempty"`
+}
+
+// NATSTrigger sends the messages on a subject of the NATS servers in the server's option nats-context to the worker.
+type NATSTrigger struct {
+	// Subject may have wildcards: * stands for a token, a last > for one or more. The server's option nats-subjects
+	// limits the subjects of a namespace; by default they begin with the namespace's name.
+	Subject string `json:"subject"`
+	// Stream is the JetStream stream with the subject's messages. They are read from its beginning, with a durable
+	// consumer, and acknowledged once the worker's queue has accepted them. Without it, messages are lost while no server
+	// is subscribed or the queue is full, and those with a reply subject (requests) get the worker's reply.
+	Stream string `json:"stream,omitempty"`
 }
 
 // Function is a built-in function.
@@ -193,6 +205,9 @@ type WorkerDelivery struct {
 	// Replies is a worker in the same namespace that gets the replies to messages whose senders do not wait, as messages.
 	// A message has failed if its reply cannot be queued. Empty replies are not sent.
 	Replies string `json:"replies,omitempty"`
+	// RepliesSubject is a NATS subject that gets them instead: acknowledged by the JetStream stream with the subject, if
+	// there is one. A message has failed if its reply cannot be published. The server's option nats-subjects limits it.
+	RepliesSubject string `json:"repliesSubject,omitempty"`
 	// Store is where accepted messages are kept: Local (default) or NATS. Only with AtLeastOnce. It cannot be changed.
 	Store Store `json:"store,omitempty"`
 }
@@ -247,9 +262,10 @@ type WorkerStatus struct {
 
 // TriggerStatus is the state of a trigger.
 type TriggerStatus struct {
-	// Schedule and TimeZone are the trigger's.
-	Schedule string `json:"schedule,omitempty"`
-	TimeZone string `json:"timeZone,omitempty"`
+	// Schedule, TimeZone and NATS are the trigger's.
+	Schedule string       `json:"schedule,omitempty"`
+	TimeZone string       `json:"timeZone,omitempty"`
+	NATS     *NATSTrigger `json:"nats,omitempty"`
 	// Objects is the state of a trigger with objects.
 	Objects *ObjectsStatus `json:"objects,omitempty"`
 	// Since is when the trigger began to count.
@@ -258,7 +274,7 @@ type TriggerStatus struct {
 	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
 	// NextScheduleTime is the time of the next message.
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
-	// Failure is why the latest message was not queued, or why objects are not watched.
+	// Failure is why the latest message was not queued, or why none can come.
 	Failure string `json:"failure,omitempty"`
 }
 

@@ -109,6 +109,7 @@ func Validate(w *Worker) field.ErrorList {
 	errs = append(errs, validateQueue(s, path)...)
 	errs = append(errs, validateBatch(s, path)...)
 	errs = append(errs, validateTriggers(s.Triggers, path.Child("triggers"))...)
+	errs = append(errs, validateNATS(s, path)...)
 	return append(errs, validateDelivery(w, path.Child("delivery"))...)
 }
 
@@ -294,20 +295,29 @@ func validateTriggers(list []WorkerTrigger, path *field.Path) field.ErrorList {
 	for i := range list {
 		t, at := &list[i], path.Index(i)
 		size += len(t.Data)
-		switch {
-		case t.Objects != nil:
-			errs = append(errs, validateObjects(t, at)...)
-		case t.Schedule == "":
-			errs = append(errs, field.Required(at.Child("schedule"),
-				"five fields as in a CronJob, such as */5 * * * *, or set objects"))
-		}
-		if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
-			errs = append(errs, field.Invalid(at.Child("startingDeadlineSeconds"), *d,
-				fmt.Sprintf("must be between 1 and %d", maxTriggerLate)))
-		}
+		errs = append(errs, validateTrigger(t, at)...)
 	}
 	if size > maxTriggerData {
 		errs = append(errs, field.TooLong(path, "", maxTriggerData))
+	}
+	return errs
+}
+
+func validateTrigger(t *WorkerTrigger, path *field.Path) (errs field.ErrorList) {
+	scheduled := t.Schedule != "" || t.TimeZone != "" || t.Data != "" || t.StartingDeadlineSeconds != nil
+	switch {
+	case t.Objects == nil && t.NATS == nil && t.Schedule == "":
+		errs = append(errs, field.Required(path.Child("schedule"),
+			"five fields as in a CronJob, such as */5 * * * *, or set objects or nats"))
+	case t.Objects != nil && t.NATS != nil, scheduled && (t.Objects != nil || t.NATS != nil):
+		errs = append(errs, field.Forbidden(path, "has a schedule, objects or nats, not several of them"))
+	}
+	if t.Objects != nil {
+		errs = append(errs, validateObjects(t.Objects, path.Child("objects"))...)
+	}
+	if d := t.StartingDeadlineSeconds; d != nil && (*d < 1 || *d > maxTriggerLate) {
+		errs = append(errs, field.Invalid(path.Child("startingDeadlineSeconds"), *d,
+			fmt.Sprintf("must be between 1 and %d", maxTriggerLate)))
 	}
 	return errs
 }

@@ -70,8 +70,10 @@ type Server struct {
 	// NATSContext is the path of a file of `nats context save`, MessageTracing of a TracingConfiguration; empty if there
 	// is none.
 	NATSContext, MessageTracing string
-	Metrics                     prometheus.Registerer
-	Log                         *slog.Logger
+	// NATSSubjects are the subjects of NATS that workers may use; {namespace} stands for theirs.
+	NATSSubjects []string
+	Metrics      prometheus.Registerer
+	Log          *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

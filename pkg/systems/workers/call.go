@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,17 +211,29 @@ func (a *arriving) end() {
 
 // post queues a message for a worker. A message whose DedupID the queue knows is queued already.
 func (q *queues) post(ctx context.Context, worker types.NamespacedName, m queue.Message) error {
+	m.ID = uuid.NewString()
+	to, errs := q.postAll(ctx, worker, []dispatch.Message{{Message: m}})
+	if errs[0] != nil && to.config != nil {
+		return refused(to, errs[0])
+	}
+	return errs[0]
+}
+
+// postAll does the same for several messages, and returns an error for each. It returns no address if this server does
+// not keep the queue.
+func (q *queues) postAll(ctx context.Context, worker types.NamespacedName, list []dispatch.Message) (address, []error) {
 	to, err := q.address(ctx, worker)
 	if err != nil {
-		return err
+		return address{}, slices.Repeat([]error{err}, len(list))
 	}
-	m.ID = uuid.NewString()
-	err = q.dispatch.Send(to.key, to.config, []dispatch.Message{{Message: m}})()[0]
-	var repeated *queue.DuplicateError
-	if err == nil || errors.As(err, &repeated) {
-		return nil
+	errs := q.dispatch.Send(to.key, to.config, list)()
+	for i, err := range errs {
+		var repeated *queue.DuplicateError
+		if errors.As(err, &repeated) {
+			errs[i] = nil
+		}
 	}
-	return refused(to, err)
+	return to, errs
 }
 
 // address returns the queue of a worker, which this server keeps.

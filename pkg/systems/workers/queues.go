@@ -12,6 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/spans"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/trigger"
 )
 
@@ -28,10 +29,14 @@ type queues struct {
 	of       *messaging
 	messages *queue.Local
 	dispatch *dispatch.Dispatcher
+	subjects *subject.Subjects
 	run.Readiness
 }
 
-func (m *messaging) serve(s system.Server) run.Component { return &queues{host: s, of: m} }
+func (m *messaging) serve(s system.Server) run.Component {
+	m.host.Store(&s)
+	return &queues{host: s, of: m}
+}
 
 func (q *queues) Name() string { return "message-queues" }
 
@@ -58,9 +63,13 @@ func (q *queues) Run(ctx context.Context) (err error) {
 		return err
 	}
 	recorder := events.New(q.host.Client, trigger.Component, q.host.Name, q.host.Log)
+	q.subjects = subject.New(subject.Config{
+		NATS: nats, Allowed: q.host.NATSSubjects, Send: q.receive, Texts: callTexts, Events: recorder,
+	})
+	defer q.subjects.Close()
 	q.dispatch = dispatch.New(dispatch.Config{
 		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
-		Events: recorder, Logger: q.host.Log, Spans: traces,
+		Publish: q.subjects.Publish, Events: recorder, Logger: q.host.Log, Spans: traces,
 	})
 	if err := q.dispatch.Start(ctx); err != nil {
 		return err
@@ -73,6 +82,7 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	triggers.Go(func() { guard.Loop(ctx, "triggers", func(ctx context.Context) { q.trigger(ctx, recorder, guard) }) })
 	recorder.Run(ctx) // until ctx is done
 	triggers.Wait()
+	q.subjects.StopAll()
 	q.of.queues.Store(nil)
 	q.dispatch.Stop()
 	return q.messages.Close()
@@ -81,7 +91,8 @@ func (q *queues) Run(ctx context.Context) (err error) {
 // trigger sends the messages of triggers until ctx is done.
 func (q *queues) trigger(ctx context.Context, recorder *events.Recorder, guard *run.Guard) {
 	err := trigger.Run(ctx, trigger.Config{
-		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Events: recorder, Guard: guard, Logger: q.host.Log,
+		Client: q.host.Client, Send: q.post, Elsewhere: q.elsewhere, Home: q.home, Subjects: q.subjects, Events: recorder,
+		Guard: guard, Logger: q.host.Log,
 	})
 	if err != nil && ctx.Err() == nil {
 		q.host.Log.Error("triggers of workers send no messages until this server restarts", "error", err)

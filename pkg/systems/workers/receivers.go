@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
@@ -40,6 +41,8 @@ type messaging struct {
 	here atomic.Pointer[node]
 	// queues are nil while they do not run.
 	queues atomic.Pointer[queues]
+	// host is what the server offers; nil if none runs in this process.
+	host atomic.Pointer[system.Server]
 	// receiving counts what arrives over Ingresses.
 	receiving *receiving
 }

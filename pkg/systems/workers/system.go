@@ -57,7 +57,7 @@ func kinds(to *messaging) []own.Kind {
 		Kind: workerKind, Plural: "workers", Categories: []string{"coracle"},
 		New:     func() *workers.Worker { return &workers.Worker{} },
 		NewList: func() client.ObjectList { return &workers.WorkerList{} },
-		Default: workers.Default, Validate: validate, ValidateUpdate: validateUpdate,
+		Default: workers.Default, Validate: to.validate, ValidateUpdate: to.validateUpdate,
 		Columns: columns(), Source: workers.Source, View: true, Edit: true,
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	// A worker with spec.scale rejects a fixed number of replicas.

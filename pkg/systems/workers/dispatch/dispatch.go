@@ -42,6 +42,8 @@ type Config struct {
 	Local func(node string) Node
 	// Connect returns the base URL of a node's API and a transport that authenticates to it.
 	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
+	// Publish sends a reply to a subject of the user's NATS servers, for a worker of the namespace.
+	Publish func(namespace, subject string, m queue.Message) error
 	// Server is the name of this server in the status of workers.
 	Server string
 	Events *events.Recorder

@@ -203,13 +203,13 @@ func (s *state) overdue() (ends []func()) {
 	return ends
 }
 
-// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued.
+// finish handles the outcome of a delivery. The pod's slot stays taken until the reply is queued or published.
 func (s *state) finish(f *flight, o workers.Outcome) {
 	o = f.whole.outcome(o)
 	to := s.repliesTo(f.m.ID)
-	if to == "" || o.Failure != "" || len(o.Payload) == 0 {
+	if to == nil || o.Failure != "" || len(o.Payload) == 0 {
 		s.finished(f, o)
-	} else if !s.d.background(func() { s.finished(f, s.reply(f.m, to, o)) }) {
+	} else if !s.d.background(func() { s.finished(f, to(f.m, o)) }) {
 		o.Free() // the server stops: it delivers a durable message again when it starts
 	}
 }

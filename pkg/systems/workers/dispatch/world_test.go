@@ -31,9 +31,11 @@ type cluster struct {
 	t      *testing.T
 	queues *queue.Local
 
-	mu      sync.Mutex
-	got     []*workers.Delivery
-	patches []string
+	mu        sync.Mutex
+	got       []*workers.Delivery
+	patches   []string
+	published []published
+	refusal   error // of publish
 }
 
 func (c *cluster) Accept(list []*workers.Delivery) {
@@ -80,6 +82,7 @@ func run(t *testing.T, f func(c *cluster)) {
 		require.NoError(t, err)
 		c.Dispatcher = New(Config{
 			Queues: c.queues, Client: statuses{c: c}, Server: "server", Logger: slog.New(slog.DiscardHandler),
+			Publish: c.publish,
 			Local: func(node string) Node {
 				if node == "here" {
 					return c

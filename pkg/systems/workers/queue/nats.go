@@ -22,6 +22,9 @@ const natsTimeout = 5 * time.Second
 // maxContext bounds the file with the addresses and credentials of NATS servers, in bytes.
 const maxContext = 64 << 10
 
+// subscriptionLength bounds the messages of a subscription that have not been read.
+const subscriptionLength = 1024
+
 // natsContext is the file that `nats context save` writes: the servers and the credentials for them.
 type natsContext struct {
 	URL      string `json:"url"`
@@ -107,16 +110,16 @@ type NATS struct {
 	failed error // of the last attempt to connect, at tried
 	tried  time.Time
 
-	list    sync.Mutex
-	streams []*stream // tell calls their changed
+	list     sync.Mutex
+	watchers []*func(error)
 }
 
 var errNoContext = errors.New("this server has no option nats-context, which names the NATS servers")
 
-// connect returns the connection. The client library connects again after an interruption, and closes the connection
+// Connect returns the connection. The client library connects again after an interruption, and closes the connection
 // when the servers have refused the credentials; the next call reads them again. Callers that come shortly after a
 // failed attempt share its error.
-func (n *NATS) connect() (*nats.Conn, jetstream.JetStream, error) {
+func (n *NATS) Connect() (*nats.Conn, jetstream.JetStream, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.conn != nil && !n.conn.IsClosed() {
@@ -152,6 +155,8 @@ func (n *NATS) dial() (*nats.Conn, jetstream.JetStream, error) {
 		nats.ReconnectHandler(func(*nats.Conn) { n.tell(nil) }),
 		nats.ClosedHandler(func(c *nats.Conn) { n.tell(cmp.Or(c.LastError(), nats.ErrConnectionClosed)) }),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // requests return their errors
+		nats.PermissionErrOnSubscribe(true),                               // and so do subscriptions
+		nats.SyncQueueLen(subscriptionLength),
 	)
 	conn, err := nats.Connect(cmp.Or(c.URL, nats.DefaultURL), options...)
 	if err != nil {
@@ -174,26 +179,27 @@ func (n *NATS) dial() (*nats.Conn, jetstream.JetStream, error) {
 	return conn, js, nil
 }
 
-// tell has each stream check what it can write, after the connection was lost or is back.
+// tell calls the watchers, after the connection was lost or is back.
 func (n *NATS) tell(err error) {
 	n.list.Lock()
-	list := slices.Clone(n.streams)
+	list := slices.Clone(n.watchers)
 	n.list.Unlock()
-	for _, s := range list {
-		s.changed(err)
+	for _, changed := range list {
+		(*changed)(err)
 	}
 }
 
-func (n *NATS) add(s *stream) {
+// Watch calls a function, which must not block, with an error when the connection is lost and with nil when it is back,
+// until stop is called.
+func (n *NATS) Watch(changed func(error)) (stop func()) {
 	n.list.Lock()
 	defer n.list.Unlock()
-	n.streams = append(n.streams, s)
-}
-
-func (n *NATS) remove(s *stream) {
-	n.list.Lock()
-	defer n.list.Unlock()
-	n.streams = slices.DeleteFunc(n.streams, func(o *stream) bool { return o == s })
+	n.watchers = append(n.watchers, &changed)
+	return func() {
+		n.list.Lock()
+		defer n.list.Unlock()
+		n.watchers = slices.DeleteFunc(n.watchers, func(o *func(error)) bool { return o == &changed })
+	}
 }
 
 // Close closes the connection.

@@ -28,9 +28,9 @@ func (l *Local) Place(k Key, id string) (ready func() error) {
 	}
 	s := newStream(l.c.NATS, k, id)
 	d := newDisk(l, s)
-	d.key, d.id, d.resident, s.changed = k, id, true, d.doubt
+	d.key, d.id, d.resident = k, id, true
 	l.streams[k] = d
-	l.c.NATS.add(s)
+	s.unwatch = l.c.NATS.Watch(d.doubt)
 	l.running.Go(d.run)
 	return d.ready
 }

@@ -25,8 +25,8 @@ type stream struct {
 	n       *NATS
 	key     Key
 	name    string
-	session string      // identifies this use of the stream
-	changed func(error) // is called when the connection is lost, with an error, or is back
+	session string // identifies this use of the stream
+	unwatch func()
 
 	conn  *nats.Conn
 	js    jetstream.JetStream
@@ -90,7 +90,7 @@ func check(have *jetstream.StreamConfig) error {
 
 // find returns the stream, which it makes if need be, and its state.
 func (s *stream) find(ctx context.Context) (made bool, st jetstream.Stream, err error) {
-	if s.conn, s.js, err = s.n.connect(); err != nil {
+	if s.conn, s.js, err = s.n.Connect(); err != nil {
 		return false, nil, err
 	}
 	if st, err = s.js.Stream(ctx, s.name); errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -333,13 +333,13 @@ func (s *stream) payload(uint64) []byte { return nil } // payloads are resident
 
 // close implements store.
 func (s *stream) close(discard bool) error {
-	s.n.remove(s)
+	s.unwatch()
 	if !discard {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), natsTimeout)
 	defer cancel()
-	_, js, err := s.n.connect()
+	_, js, err := s.n.Connect()
 	if err == nil {
 		err = js.DeleteStream(ctx, s.name)
 	}

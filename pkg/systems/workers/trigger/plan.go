@@ -33,6 +33,10 @@ type message struct {
 func plan(w *workers.Worker, now time.Time) (a actions) {
 	for i := range w.Spec.Triggers {
 		t := &w.Spec.Triggers[i]
+		if t.NATS != nil {
+			a.status = append(a.status, subjectStatus(w, i, now))
+			continue
+		}
 		since := metav1.NewTime(now.Truncate(time.Second))
 		if t.Objects != nil {
 			a.status = append(a.status, objectsStatus(w, i, since))

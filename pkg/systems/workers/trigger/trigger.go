@@ -1,5 +1,6 @@
 // Package trigger sends the messages of workers' triggers (spec.triggers): at the times of schedules and for changes of
-// objects. It runs on every server; the server that keeps a worker's queue sends.
+// objects. It also decides which server reads their NATS subjects. It runs on every server; the server that keeps a
+// worker's queue sends.
 //
 // Its invariant: a time or a version is in the worker's status only after its message is in the queue. A server that is
 // killed in between sends the message again with the same DedupID, which the queue refuses within queue.Window.
@@ -26,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 )
 
 // Config configures Run. All fields are required, except Events and Guard.
@@ -36,9 +38,12 @@ type Config struct {
 	Send func(ctx context.Context, worker types.NamespacedName, m queue.Message) error
 	// Elsewhere reports whether another server keeps the worker's queue.
 	Elsewhere func(ctx context.Context, w *workers.Worker) bool
-	Events    *events.Recorder
-	Guard     *run.Guard
-	Logger    *slog.Logger
+	// Home makes this server the one that keeps the worker's queue, unless another one does.
+	Home     func(ctx context.Context, w *workers.Worker) error
+	Subjects *subject.Subjects
+	Events   *events.Recorder
+	Guard    *run.Guard
+	Logger   *slog.Logger
 	// Only tests set these: retry replaces retryAfter for objects, and ask replaces askEvery.
 	retry, ask time.Duration
 }
@@ -96,6 +101,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer unfollow()
+	c.Subjects.Notify(func(w types.NamespacedName) { list.Add(w) })
 	defer context.AfterFunc(ctx, list.ShutDown)()
 	for {
 		name, down := list.Get()
@@ -119,20 +125,23 @@ func Run(ctx context.Context, c Config) error {
 // process sends the messages of a worker that are due, and returns when to call it again.
 func (c *Config) process(ctx context.Context, name types.NamespacedName, o *objects) (again time.Duration, err error) {
 	var w workers.Worker
-	if err := c.Client.Cache().Get(ctx, name, &w); err != nil {
-		if apierrors.IsNotFound(err) {
-			o.update(name, &workers.Worker{}, nil)
-		}
-		return 0, ctrl.IgnoreNotFound(err)
-	}
-	if w.DeletionTimestamp != nil {
+	err = c.Client.Cache().Get(ctx, name, &w)
+	if apierrors.IsNotFound(err) || err == nil && w.DeletionTimestamp != nil {
+		c.Subjects.Stop(name, true)
 		o.update(name, &workers.Worker{}, nil)
 		return 0, nil
 	}
+	if err != nil {
+		return 0, err
+	}
 	a := plan(&w, time.Now())
 	if c.Elsewhere(ctx, &w) {
+		c.Subjects.Stop(name, false)
 		o.update(name, &workers.Worker{}, nil)
 		return a.again, nil // if that server is lost, this one sends from the next time on
+	}
+	if err := c.setSubjects(ctx, &w, a.status); err != nil {
+		return 0, err
 	}
 	if again := o.update(name, &w, a.status); again > 0 && (a.again == 0 || again < a.again) {
 		a.again = again

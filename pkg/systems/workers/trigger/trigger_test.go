@@ -19,6 +19,7 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,6 +33,8 @@ type world struct {
 	refusal   error           // of Send
 	broken    error           // of the status
 	elsewhere bool
+	homes     int // how often this server became the queue's
+	subjects  *subject.Subjects
 }
 
 type worldCache struct {
@@ -79,7 +82,8 @@ func (w *world) send(_ context.Context, _ types.NamespacedName, m queue.Message)
 func (w *world) run(t *testing.T, until time.Duration) {
 	c := &Config{
 		Client: w, Send: w.send, Elsewhere: func(context.Context, *workers.Worker) bool { return w.elsewhere },
-		Logger: slog.New(slog.DiscardHandler),
+		Home:   func(context.Context, *workers.Worker) error { w.homes++; return nil },
+		Logger: slog.New(slog.DiscardHandler), Subjects: w.subjects,
 	}
 	for end := time.Now().Add(until); ; {
 		again, err := c.process(t.Context(), types.NamespacedName{}, newObjects(t.Context(), c, nil))
@@ -103,7 +107,8 @@ func (w *world) texts() (list []string) {
 }
 
 func worldOf(list ...workers.WorkerTrigger) *world {
-	w := &world{known: map[string]bool{}, worker: workers.Worker{
+	none := subject.New(subject.Config{NATS: &queue.NATS{}})
+	w := &world{subjects: none, known: map[string]bool{}, worker: workers.Worker{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w", UID: "u", Generation: 1},
 		Spec:       workers.WorkerSpec{Image: "i", Triggers: list},
 	}}
