@@ -14,6 +14,7 @@ IMAGES := dist/images$(if $(CROSS),-$(CROSS))
 EXAMPLES := dist/images-examples
 DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
+TOOLCHAIN := dist/images-toolchain/toolchain.tar
 CSI := dist/images-csi
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # The embedded kubectl reports this release.
@@ -26,7 +27,7 @@ TEST := CGO_ENABLED=0 go test -trimpath -count=1
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream machine clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit e2e upstream upstream-tests buildbarn buildbarn-images toolchain-image csi csi-images example-images database database-images lint generate bench bench-upstream machine clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -64,7 +65,7 @@ $(EXAMPLES)/.done: $(shell find hack/images/main.go hack/images/archive hack/ima
 
 database-images: deps $(DATABASE) ## image of PostgreSQL from downloaded Debian packages of this machine's release
 
-$(DATABASE): $(wildcard hack/images/postgres/*.go hack/images/archive/*.go)
+$(DATABASE): $(wildcard hack/images/postgres/*.go hack/images/debian/*.go hack/images/archive/*.go)
 	@echo "building PostgreSQL's image"
 	@$(TOOL) ./hack/images/postgres -out $@
 
@@ -76,6 +77,12 @@ buildbarn-images: deps $(BUILDBARN)/.done ## images of Buildbarn's programs for 
 $(BUILDBARN)/.done: $(shell find hack/buildbarn hack/images/buildbarn hack/images/archive -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building Buildbarn"
 	@$(TOOL) ./hack/images/buildbarn -out $(BUILDBARN) && touch $@
+
+toolchain-image: deps $(TOOLCHAIN) ## image with GCC for the workers of Buildbarn's test, from downloaded Debian packages
+
+$(TOOLCHAIN): $(wildcard hack/images/toolchain/*.go hack/images/debian/*.go hack/images/archive/*.go)
+	@echo "building the toolchain's image"
+	@$(TOOL) ./hack/images/toolchain -out $@
 
 csi-images: deps $(CSI)/.done ## images of upstream's CSI sidecars for their test; compiles for minutes
 
@@ -102,9 +109,10 @@ upstream-tests: build images upstream ## tests against Kubernetes' own programs,
 	CORACLE_TEST_UPSTREAM=1 $(TEST) -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
-buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests Coracle's Buildbarn configurations against Buildbarn's schemas, and a real farm
+buildbarn: build images toolchain-image $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests Coracle's Buildbarn configurations against Buildbarn's schemas, and a real farm with and without Bazel
+	@hack/deps.sh bazel
 	cd hack/buildbarn && go test -count=1 ./...
-	CORACLE_TEST_BUILDBARN=1 $(TEST) -v -timeout 30m -run TestBuildbarn ./test/e2e
+	CORACLE_TEST_BUILDBARN=1 $(TEST) -v -timeout 40m -run TestBuildbarn ./test/e2e
 
 # CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' driver.
 csi: build images csi-images ## tests a CSI driver with upstream's sidecars, including restarts of driver, server and node

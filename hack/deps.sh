@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs the packages that a new Debian machine needs to build and test Coracle, except Go. With "test" it also
 # unpacks containerd into dist (26 MB, 3 s) for the tests of --containerd; unpacked, it starts no service. With
-# "conformance" it also installs the tools in that suite's images, with "cross" the compiler and libraries for the other
-# architecture of a release, and the emulator that tries its program.
+# "conformance" it also installs the tools in that suite's images, with "bazel" Bazel, and with "cross" the compiler and
+# libraries for the other architecture of a release, and the emulator that tries its program.
 set -euo pipefail
 command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (https://go.dev/doc/install)" >&2; exit 1; }
 missing=()
 packages="gcc libc6-dev pkg-config libseccomp-dev busybox-static curl git iproute2 nftables procps util-linux"
 if [ "${1:-}" = conformance ]; then packages+=" bind9-dnsutils"; fi
+if [ "${1:-}" = bazel ]; then packages+=" bazel-bootstrap"; fi
 if [ "${1:-}" = cross ]; then
   other=arm64 gcc=gcc-aarch64-linux-gnu
   [ "$(dpkg --print-architecture)" = amd64 ] || other=amd64 gcc=gcc-x86-64-linux-gnu

@@ -98,7 +98,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			return strings.HasSuffix(now, "True") && !strings.Contains(now, strings.TrimPrefix(old, "pod/"))
 		}, host.Patience, 100*time.Millisecond)
 		f.release()
-		wait() // the scheduler takes a minute to notice, and the client retries
+		wait() // the client retries
 	})
 	t.Run("the configuration changes under load", func(t *testing.T) {
 		stop := f.load()

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -20,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/coracle-dev/coracle/hack/images/archive"
+	"github.com/coracle-dev/coracle/hack/images/debian"
 )
 
 // entrypoint creates a database in $PGDATA atomically if there is none, and serves it.
@@ -65,7 +64,7 @@ func build(out string) error {
 	}
 	fmt.Printf("PostgreSQL %s: %d packages\n", version, len(packages))
 	root := filepath.Join(dir, "root")
-	if err := unpack(dir, root, packages); err != nil {
+	if err := debian.Unpack(dir, root, packages); err != nil {
 		return err
 	}
 	files, err := collect(root, version)
@@ -118,7 +117,7 @@ var server = regexp.MustCompile(`(?m)^ +Depends: postgresql-([0-9]+)$`)
 // they need. It leaves out packages needed only for installation, such as perl and debconf, and LLVM (libllvm),
 // which only compiles queries.
 func resolve() (version string, packages []string, err error) {
-	text, err := apt("apt-cache", "depends", "postgresql")
+	text, err := debian.Apt("apt-cache", "depends", "postgresql")
 	if err != nil {
 		return "", nil, err
 	}
@@ -127,92 +126,20 @@ func resolve() (version string, packages []string, err error) {
 		return "", nil, errors.New("package postgresql depends on no postgresql-VERSION: run apt-get update")
 	}
 	version = found[1]
-	programs := []string{"postgresql-" + version, "postgresql-client-" + version}
-	text, err = apt("apt-cache", append([]string{"depends", "--recurse", "--important"}, programs...)...)
-	if err != nil {
-		return "", nil, err
-	}
-	needs, of := map[string][]string{}, "" // a package, and indented below it its dependencies
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if name, is := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); is {
-			needs[of] = append(needs[of], name)
-		} else if !strings.HasPrefix(line, " ") {
-			of = line
-		}
-	}
-	wanted := map[string]bool{"tzdata": true}
-	for queue := programs; len(queue) > 0; queue = queue[1:] {
-		wanted[queue[0]] = true
-		for _, name := range needs[queue[0]] {
-			if library.MatchString(name) && !wanted[name] {
-				wanted[name] = true
-				queue = append(queue, name)
-			}
-		}
-	}
-	return version, slices.Sorted(maps.Keys(wanted)), nil
-}
-
-func unpack(dir, root string, packages []string) error {
-	download := exec.Command("apt-get", append([]string{"download", "-q"}, packages...)...)
-	download.Dir = dir
-	if text, err := download.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get download: %w: %s", err, text)
-	}
-	archives, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil {
-		return err
-	}
-	for _, deb := range archives {
-		if _, err := apt("dpkg-deb", "-x", deb, root); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func apt(name string, args ...string) (string, error) {
-	command := exec.Command(name, args...)
-	command.Env = append(os.Environ(), "LC_ALL=C")
-	out, err := command.Output()
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
-		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, failed.Stderr)
-	}
-	return string(out), err
+	packages, err = debian.Closure(library, "postgresql-"+version, "postgresql-client-"+version)
+	return version, append(packages, "tzdata"), err
 }
 
 var unused = regexp.MustCompile(
 	`/bitcode/|/llvmjit|/share/(doc|man|locale|lintian|bug|perl)/|/share/postgresql/[0-9]+/man/|/gconv/|^etc/|^var/`)
 
+// wrapper matches Debian's own programs around PostgreSQL's.
+var wrapper = regexp.MustCompile(`^(usr/)?s?bin/`)
+
 // collect returns the needed files of the unpacked packages.
 func collect(root, version string) ([]archive.File, error) {
-	var files []archive.File
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil || unused.MatchString(name) {
-			return err
-		}
-		if strings.HasPrefix(name, "usr/bin/") || strings.HasPrefix(name, "usr/sbin/") || strings.HasPrefix(name, "sbin/") ||
-			strings.HasPrefix(name, "bin/") {
-			return nil // Debian's wrappers
-		}
-		if d.Type()&fs.ModeSymlink != 0 {
-			target, err := os.Readlink(path)
-			files = append(files, archive.File{Name: name, Link: target})
-			return err
-		}
-		info, err := d.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		files = append(files, archive.File{Name: name, Mode: int64(info.Mode().Perm()), Data: data})
-		return err
+	files, err := debian.Collect(root, func(name string) bool {
+		return unused.MatchString(name) || wrapper.MatchString(name)
 	})
 	if err == nil &&
 		!slices.ContainsFunc(files, func(f archive.File) bool {

@@ -153,7 +153,7 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 		r.Indexes = append(r.Indexes, byLabels(&corev1.PersistentVolumeClaim{}))
 	}
 	r.New = func(env engine.Env) engine.Func {
-		return (&reconciler{env, k, hosts, newChecks(env, checker)}).reconcile
+		return (&reconciler{env, k, hosts, newChecks(env, checker), newLosses()}).reconcile
 	}
 	return r
 }

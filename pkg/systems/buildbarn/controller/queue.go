@@ -13,7 +13,7 @@ import (
 )
 
 func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
-	pod, err := r.schedulerPod(ctx, w)
+	pod, err := r.schedulerPod(ctx, w.Namespace, w.Spec.Scale.Scheduler)
 	if err != nil {
 		return nil, err
 	}
@@ -36,13 +36,13 @@ func (r *reconciler) pods(ctx context.Context, p buildbarn.Part) ([]*corev1.Pod,
 	return metrics.Own(ctx, r.Cache, p, pods.Items)
 }
 
-func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
-	s, err := engine.Find[buildbarn.BuildbarnScheduler](ctx, r.Cache, w.Namespace, w.Spec.Scale.Scheduler)
+func (r *reconciler) schedulerPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	s, err := engine.Find[buildbarn.BuildbarnScheduler](ctx, r.Cache, namespace, name)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		return nil, fmt.Errorf("BuildbarnScheduler %s does not exist", w.Spec.Scale.Scheduler)
+		return nil, fmt.Errorf("BuildbarnScheduler %s does not exist", name)
 	}
 	pods, err := r.pods(ctx, s)
 	if err != nil {
@@ -53,5 +53,5 @@ func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWor
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
+	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", name)
 }

@@ -30,6 +30,7 @@ type reconciler struct {
 	part
 	hosts  bool
 	checks *checks
+	lost   *losses
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -37,6 +38,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.Cache.Get(ctx, req.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.checks.forget(req)
+			r.lost.forget(req)
 		}
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
@@ -45,8 +47,13 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	a := Plan(o, r.Now())
-	if w, ok := p.(*buildbarn.BuildbarnWorker); ok && a.Retire > 0 {
-		err = r.retire(ctx, w, o.Pods, a.Retire)
+	if w, ok := p.(*buildbarn.BuildbarnWorker); ok {
+		if gone := r.lost.notice(req, o.Pods); len(gone) > 0 {
+			r.Go(func(ctx context.Context) { r.abandon(ctx, w, gone) })
+		}
+		if a.Retire > 0 {
+			err = r.retire(ctx, w, o.Pods, a.Retire)
+		}
 	}
 	if err == nil {
 		err = r.apply(ctx, a)

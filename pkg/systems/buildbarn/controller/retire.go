@@ -99,7 +99,11 @@ func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, p
 }
 
 func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker) (queue.Scheduler, error) {
-	pod, err := r.schedulerPod(ctx, w)
+	of, err := r.schedulerOf(ctx, w)
+	if err != nil {
+		return queue.Scheduler{}, err
+	}
+	pod, err := r.schedulerPod(ctx, w.Namespace, of)
 	if err != nil {
 		return queue.Scheduler{}, err
 	}
@@ -124,7 +128,7 @@ func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker
 	}
 	s.TLS = &tls.Config{
 		MinVersion:   tls.VersionTLS12,
-		ServerName:   w.Spec.Scale.Scheduler + "." + w.Namespace,
+		ServerName:   of + "." + w.Namespace,
 		Certificates: []tls.Certificate{pair},
 		RootCAs:      x509.NewCertPool(),
 	}

@@ -2,9 +2,11 @@ package queue
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -30,14 +32,18 @@ func table(to []byte, field protowire.Number, m map[string]string) []byte {
 	return to
 }
 
-// listWorkers encodes a ListWorkersRequest for the page of workers of size class 0 after the given worker ID, or for
-// the first page if after is nil.
-func listWorkers(n Name, after map[string]string) []byte {
+// encode returns the name as a PlatformQueueName.
+func (n Name) encode() []byte {
 	var platform []byte
 	for _, p := range n.Platform {
 		platform = message(platform, 1, text(text(nil, 1, p.Name), 2, p.Value))
 	}
-	platformQueue := message(text(nil, 1, n.InstanceNamePrefix), 2, platform)
+	return message(text(nil, 1, n.InstanceNamePrefix), 2, platform)
+}
+
+// listWorkers encodes a ListWorkersRequest for the page of workers of size class 0 after the given worker ID, or for
+// the first page if after is nil. platformQueue is a PlatformQueueName.
+func listWorkers(platformQueue []byte, after map[string]string) []byte {
 	sizeClassQueue := message(nil, 1, platformQueue)
 	request := message(nil, 1, message(nil, 1, sizeClassQueue))
 	request = protowire.AppendVarint(protowire.AppendTag(request, 3, protowire.VarintType), pageSize)
@@ -49,10 +55,34 @@ func listWorkers(n Name, after map[string]string) []byte {
 
 func terminateWorkers(pod string) []byte { return table(nil, 1, map[string]string{PodKey: pod}) }
 
+// killOperation encodes a KillOperationsRequest that gives the operation's client an error.
+func killOperation(operation string, code codes.Code, why string) []byte {
+	status := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(code))
+	return message(message(nil, 1, text(nil, 1, operation)), 2, text(status, 2, why))
+}
+
+// parseQueues returns the names in a ListPlatformQueuesResponse, as PlatformQueueNames.
+func parseQueues(data []byte) (list [][]byte, err error) {
+	return list, fields(data, func(n protowire.Number, state []byte) error {
+		if n != 1 {
+			return nil
+		}
+		if len(list) == maxQueues {
+			return fmt.Errorf("the scheduler has more than %d queues", maxQueues)
+		}
+		return fields(state, func(n protowire.Number, name []byte) error {
+			if n == 1 {
+				list = append(list, name)
+			}
+			return nil
+		})
+	})
+}
+
 // worker holds the fields of a WorkerState that this package reads.
 type worker struct {
 	id        map[string]string
-	executing bool
+	operation string // that it executes, or empty
 }
 
 func parseWorkers(data []byte) (list []worker, err error) {
@@ -69,7 +99,12 @@ func parseWorkers(data []byte) (list []worker, err error) {
 			case 1:
 				return entry(content, w.id)
 			case 3:
-				w.executing = true
+				return fields(content, func(n protowire.Number, name []byte) error {
+					if n == 1 {
+						w.operation = string(name)
+					}
+					return nil
+				})
 			}
 			return nil
 		})

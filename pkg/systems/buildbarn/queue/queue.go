@@ -1,7 +1,7 @@
-// Package queue asks a Buildbarn scheduler which workers are busy, and announces which workers will be removed. It
-// makes two calls of buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of bb-remote-execution). It
-// encodes their messages itself, because that module depends on a whole build farm. Its invariant: a scheduler's
-// answers are bounded, and a call ends within two seconds.
+// Package queue asks a Buildbarn scheduler which workers are busy, and tells it which workers will be removed or were
+// lost. It makes four calls of buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of
+// bb-remote-execution). It encodes their messages itself, because that module depends on a whole build farm. Its
+// invariant: a scheduler's answers are bounded, and a call ends within two seconds.
 package queue
 
 import (
@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,13 +24,14 @@ import (
 )
 
 const (
-	wait     = 2 * time.Second
-	linger   = wait / 4 // how long Terminate waits for one pod's workers
-	atOnce   = 100      // concurrent terminations
-	maxBytes = 4 << 20  // per answer
-	pageSize = 1000     // workers per answer
-	maxPages = 100
-	service  = "/buildbarn.buildqueuestate.BuildQueueState/"
+	wait      = 2 * time.Second
+	linger    = wait / 4 // how long Terminate waits for one pod's workers
+	atOnce    = 100      // concurrent terminations
+	maxBytes  = 4 << 20  // per answer
+	pageSize  = 1000     // workers per answer
+	maxPages  = 100
+	maxQueues = 1000
+	service   = "/buildbarn.buildqueuestate.BuildQueueState/"
 )
 
 // Scheduler is the endpoint where a scheduler serves the state of its queue.
@@ -55,27 +57,76 @@ const PodKey = "pod"
 func (s Scheduler) Busy(ctx context.Context, n Name) (map[string]int, error) {
 	busy := map[string]int{}
 	return busy, s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		var after map[string]string
-		for range maxPages {
-			answer, err := invoke(ctx, conn, "ListWorkers", listWorkers(n, after))
-			if err != nil {
-				return err
+		return workers(ctx, conn, n.encode(), func(w worker) {
+			if w.operation != "" && w.id[PodKey] != "" {
+				busy[w.id[PodKey]]++
 			}
-			list, err := parseWorkers(answer)
-			if err != nil {
-				return err
-			}
-			for _, w := range list {
-				if w.executing && w.id[PodKey] != "" {
-					busy[w.id[PodKey]]++
-				}
-			}
-			if len(list) < pageSize {
-				return nil
-			}
-			after = list[len(list)-1].id
+		})
+	})
+}
+
+// workers calls use for each worker of a platform queue.
+func workers(ctx context.Context, conn *grpc.ClientConn, platformQueue []byte, use func(worker)) error {
+	var after map[string]string
+	for range maxPages {
+		answer, err := invoke(ctx, conn, "ListWorkers", listWorkers(platformQueue, after))
+		if err != nil {
+			return err
 		}
-		return fmt.Errorf("the queue has more than %d workers", maxPages*pageSize)
+		list, err := parseWorkers(answer)
+		if err != nil {
+			return err
+		}
+		for _, w := range list {
+			use(w)
+		}
+		if len(list) < pageSize {
+			return nil
+		}
+		after = list[len(list)-1].id
+	}
+	return fmt.Errorf("the queue has more than %d workers", maxPages*pageSize)
+}
+
+// Lost ends the actions of pods that do not exist any more, and returns how many there were. Their clients get the
+// error that the scheduler gives them itself after a minute, and try again.
+func (s Scheduler) Lost(ctx context.Context, pods []string) (actions int, err error) {
+	// An open call of a lost worker could still be assigned an action.
+	if err := s.Terminate(ctx, pods); err != nil {
+		return 0, err
+	}
+	return actions, s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := invoke(ctx, conn, "ListPlatformQueues", nil)
+		if err != nil {
+			return err
+		}
+		queues, err := parseQueues(answer)
+		if err != nil {
+			return err
+		}
+		doomed := map[string]string{} // the pods of operations
+		for _, queue := range queues {
+			err := workers(ctx, conn, queue, func(w worker) {
+				if pod := w.id[PodKey]; w.operation != "" && slices.Contains(pods, pod) {
+					doomed[w.operation] = pod
+				}
+			})
+			if err != nil && status.Code(err) != codes.NotFound { // a queue without workers of size class 0
+				return err
+			}
+		}
+		for operation, pod := range doomed {
+			_, err := invoke(ctx, conn, "KillOperations", killOperation(operation, codes.Unavailable,
+				"The pod "+pod+" of the worker disappeared while the action was executing"))
+			if status.Code(err) == codes.NotFound {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			actions++
+		}
+		return nil
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
@@ -19,12 +21,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scheduler serves two calls: ListWorkers, in pages of a thousand, and TerminateWorkers, which blocks until its
-// caller disconnects.
+// scheduler serves four calls: ListPlatformQueues, with a queue for each name of queues; ListWorkers, in pages of a
+// thousand; KillOperations, for the operations of workers; and TerminateWorkers, which blocks until its caller
+// disconnects.
 type scheduler struct {
 	workers    []worker
 	requests   [][]byte
 	terminated chan string
+	queues     [][]byte
+	killed     []string // code and operation
 }
 
 func (s *scheduler) serve(t *testing.T) Scheduler {
@@ -45,14 +50,20 @@ func (s *scheduler) serve(t *testing.T) Scheduler {
 				<-stream.Context().Done()
 				return stream.Context().Err()
 			}
+			answer, err := s.queue(method, request)
+			if err != nil || method != service+"ListWorkers" {
+				if err == nil {
+					err = stream.SendMsg(&answer)
+				}
+				return err
+			}
 			from := len(s.requests) * pageSize
 			s.requests = append(s.requests, request)
-			var answer []byte
 			for _, w := range s.workers[min(from, len(s.workers)):min(from+pageSize, len(s.workers))] {
 				state := table(nil, 1, w.id)
 				state = message(state, 2, []byte("\x08\x01")) // its timeout
-				if w.executing {
-					state = message(state, 3, text(nil, 1, "operation"))
+				if w.operation != "" {
+					state = message(state, 3, text(nil, 1, w.operation))
 				}
 				answer = message(answer, 1, state)
 			}
@@ -65,13 +76,66 @@ func (s *scheduler) serve(t *testing.T) Scheduler {
 	return Scheduler{Address: l.Addr().String()}
 }
 
+// queue serves the calls about queues and operations.
+func (s *scheduler) queue(method string, request []byte) (answer []byte, err error) {
+	switch method {
+	case service + "ListPlatformQueues":
+		for _, name := range s.queues {
+			answer = message(answer, 1, message(message(nil, 1, name), 2, nil))
+		}
+	case service + "KillOperations":
+		var operation, why string
+		_ = fields(request, func(n protowire.Number, content []byte) error {
+			return fields(content, func(_ protowire.Number, text []byte) error {
+				if n == 1 {
+					operation = string(text)
+				} else {
+					why = string(text)
+				}
+				return nil
+			})
+		})
+		if operation == "ended" {
+			return nil, status.Error(codes.NotFound, "Operation not found")
+		}
+		s.killed = append(s.killed, operation+": "+why)
+	}
+	return answer, nil
+}
+
+// TestLost checks that exactly the actions of lost pods end, with an error that clients try again after, and that an
+// action that ends meanwhile is no error.
+func TestLost(t *testing.T) {
+	s := &scheduler{terminated: make(chan string, 10), queues: [][]byte{Name{}.encode()}, workers: []worker{
+		{map[string]string{PodKey: "gone"}, "a"}, {map[string]string{PodKey: "gone", "thread": "1"}, ""},
+		{map[string]string{PodKey: "gone", "thread": "2"}, "ended"}, {map[string]string{PodKey: "here"}, "b"},
+		{map[string]string{"node": "gone"}, "c"},
+	}}
+	c := s.serve(t)
+	c.wait, c.linger = time.Minute, 10*time.Millisecond
+	n, err := c.Lost(t.Context(), []string{"gone"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, "gone", <-s.terminated, "no more actions are assigned to it")
+	require.Equal(t, []string{"a: The pod gone of the worker disappeared while the action was executing"}, s.killed)
+	require.Equal(t, listWorkers(Name{}.encode(), nil), s.requests[0])
+	require.Contains(t, string(killOperation("a", codes.Unavailable, "")), "\x08\x0e", "the status's code")
+
+	for range maxQueues {
+		s.queues = append(s.queues, nil)
+	}
+	_, err = c.Lost(t.Context(), []string{"gone"})
+	require.ErrorContains(t, err, "more than 1000 queues")
+}
+
 func TestBusy(t *testing.T) {
 	s := &scheduler{}
 	for i := range pageSize + 500 {
-		s.workers = append(s.workers, worker{
-			id:        map[string]string{PodKey: fmt.Sprintf("p%d", i/4), "thread": fmt.Sprint(i % 4)},
-			executing: i%4 < 2 && i < 40 || i == pageSize+10,
-		})
+		w := worker{id: map[string]string{PodKey: fmt.Sprintf("p%d", i/4), "thread": fmt.Sprint(i % 4)}}
+		if i%4 < 2 && i < 40 || i == pageSize+10 {
+			w.operation = fmt.Sprint("operation ", i)
+		}
+		s.workers = append(s.workers, w)
 	}
 	c := s.serve(t)
 	c.wait = time.Minute
@@ -141,5 +205,8 @@ func TestMoreThanAPage(t *testing.T) {
 // FuzzParse: pods send the answers.
 func FuzzParse(f *testing.F) {
 	f.Add(message(nil, 1, table(nil, 1, map[string]string{"pod": "p"})))
-	f.Fuzz(func(t *testing.T, data []byte) { _, _ = parseWorkers(data) })
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _ = parseWorkers(data)
+		_, _ = parseQueues(data)
+	})
 }
