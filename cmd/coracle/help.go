@@ -17,6 +17,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // helpBySection makes a command's help list its options by section. Advanced options are only in "coracle help
@@ -65,13 +66,7 @@ func printFlags(w io.Writer, title string, f *pflag.FlagSet, width int) {
 }
 
 // terminalWidth returns the number of columns of standard output, or 0 if it is not a terminal.
-func terminalWidth() int {
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
-}
+func terminalWidth() int { return command.Width(os.Stdout) }
 
 // helpCommand is `coracle help`: it shows the help of a command, or a page of the manual.
 func helpCommand(sources []fs.FS) *cobra.Command {

@@ -37,22 +37,27 @@ func Table(out io.Writer, header string, rows func(line func(cells ...any))) err
 		}
 		lines = append(lines, line)
 	})
-	if width := terminalWidth(out); width > indent {
+	if width := Width(out); width > indent {
 		return printFitted(out, lines, width)
 	}
 	return printAligned(out, lines)
 }
 
 // Paragraph prints a text as one line, which is wrapped on a terminal.
-func Paragraph(out io.Writer, text string) {
-	if width := terminalWidth(out); width > 0 {
-		text = wordwrap.WrapString(text, uint(width))
+func Paragraph(out io.Writer, text string) { fmt.Fprint(out, Hang("", text, Width(out))) }
+
+// Hang returns head and text as one line or, if that is longer than width, as lines that are aligned below the text.
+// Words are not cut. Without width, or without room for text beside head, nothing is wrapped.
+func Hang(head, text string, width int) string {
+	indent := utf8.RuneCountInString(head)
+	if room := width - indent; room >= narrowestEnd {
+		text = strings.ReplaceAll(wordwrap.WrapString(text, uint(room)), "\n", "\n"+strings.Repeat(" ", indent))
 	}
-	fmt.Fprintln(out, text)
+	return head + text + "\n"
 }
 
-// terminalWidth returns the columns of a terminal, or 0 if out is none.
-func terminalWidth(out io.Writer) int {
+// Width returns the columns of a terminal, or 0 if out is none.
+func Width(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0

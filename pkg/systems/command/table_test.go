@@ -53,3 +53,13 @@ b               busybox:1.36  Completed
 	require.NoError(t, printFitted(&out, [][]string{{"A", "B"}}, 5))
 	require.Equal(t, "A\n", out.String(), "a table without rows")
 }
+
+func TestHang(t *testing.T) {
+	const text = "port 53 is taken by pid 9, a resolver"
+	require.Equal(t, "dns  - "+text+"\n", Hang("dns  - ", text, 0))
+	require.Equal(t, "dns  - "+text+"\n", Hang("dns  - ", text, 80))
+	require.Equal(t, "dns  - port 53 is taken by\n       pid 9, a resolver\n", Hang("dns  - ", text, 27))
+	require.Equal(t, "dns  - "+text+"\n", Hang("dns  - ", text, 26), "there is no room for a column")
+	require.Equal(t, "/a/path/that/is/longer/than/a/line\nis whole\n",
+		Hang("", "/a/path/that/is/longer/than/a/line is whole", 20))
+}

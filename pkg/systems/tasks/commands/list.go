@@ -64,6 +64,9 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 	if err != nil || found {
 		return err
 	}
+	if err := c.CheckNamespace(ctx); err != nil {
+		return err
+	}
 	if all {
 		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hi --image busybox:1.36 -- echo hello\n",
 			c.Namespace)
@@ -77,6 +80,9 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 // WatchTasks prints a line for each change of a task until ctx is done.
 func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) error {
 	const format = "%-30s  %-10s  %-20s  %4s  %8v  %-7s  %s\n"
+	if err := c.CheckNamespace(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "INDEXES", "ERROR")
 	first := true
 	for ctx.Err() == nil {

@@ -251,10 +251,11 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 		return nil
 	}
 	ended, err := c.follow(ctx, task, t)
+	if err != nil && ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx) // the rest is short
+		ended, err = c.interrupted(task, t)
+	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return c.interrupted(task.Name, t)
-		}
 		return err
 	}
 	if o.Remove {

@@ -201,7 +201,7 @@ func (c cluster) queueDo(ctx context.Context, method string, o QueueOptions, q u
 	}
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
-		if err := c.absent(&s); err != nil {
+		if err := c.absent(ctx, &s); err != nil {
 			return err
 		}
 		return errors.New(s.Message)
