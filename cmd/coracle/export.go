@@ -19,6 +19,9 @@ func exportCommand() *cobra.Command {
 				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, " +
 					"and for the pods' output `coracle ctl cluster-info dump -A --output-directory DIR`")
 			}
+			if len(args) > 0 && args[0] == "kubeconfig" {
+				return errors.New("coracle export writes the cluster's objects: the path of the kubeconfig is in `coracle status`")
+			}
 			return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
 		},
 		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other

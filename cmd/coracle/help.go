@@ -145,11 +145,7 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 func show(cmd *cobra.Command, markdown string) error {
 	width, height, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
-		width := plainWidth
-		if w, _, err := term.GetSize(int(os.Stderr.Fd())); err == nil { // `coracle help expose | less`
-			width = min(w, pageWidth)
-		}
-		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: width})
+		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: helpWidth()})
 	}
 	var text strings.Builder
 	style := manual.Style{Width: min(width, pageWidth), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
@@ -175,6 +171,14 @@ const (
 	plainWidth = 100
 )
 
+// helpWidth returns the number of columns for help: of the terminal, also if standard output is a pipe to a pager.
+func helpWidth() int {
+	if width := cmp.Or(terminalWidth(), command.Width(os.Stderr)); width > 0 {
+		return min(width, pageWidth)
+	}
+	return plainWidth
+}
+
 // excerptIndent is the number of columns before an excerpt of a page.
 const excerptIndent = 23
 
@@ -183,7 +187,7 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(words) == 0 {
 		return errors.New("name the words to find: coracle help -k ingress tls")
 	}
-	width := cmp.Or(min(terminalWidth(), pageWidth), plainWidth)
+	width := helpWidth()
 	found, out := m.Search(max(width-excerptIndent, 20), words...), cmd.OutOrStdout()
 	commands := matching(cmd.Root(), words)
 	if len(found)+len(commands) == 0 {
@@ -198,7 +202,7 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 		longest = max(longest, len(c.CommandPath()))
 	}
 	for _, c := range commands {
-		fmt.Fprintf(out, "  %-*s  %s\n", longest, c.CommandPath(), c.Short)
+		fmt.Fprint(out, command.Hang(fmt.Sprintf("  %-*s  ", longest, c.CommandPath()), c.Short, width))
 	}
 	if len(commands) > 0 && len(found) > 0 {
 		fmt.Fprintln(out)

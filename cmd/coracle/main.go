@@ -112,6 +112,12 @@ func similar(c *cobra.Command, name string) []string {
 	return like
 }
 
+// startHints answer options of kind and k3d that `coracle start` does not have.
+var startHints = map[string]string{
+	"--wait": "`coracle start` returns when the node is Ready",
+	"--name": "a machine has one cluster; `coracle help run-in-ci` shows how to have several",
+}
+
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "coracle",
@@ -148,6 +154,9 @@ the node agent and the command line.
 		if path == "coracle run" {
 			return fmt.Errorf("%w: see `coracle run --help`; the container's command stands after --, with its own flags; "+
 				"kubectl's command is `coracle ctl run`", err)
+		}
+		if hint := startHints[strings.TrimPrefix(err.Error(), "unknown flag: ")]; path == "coracle start" && hint != "" {
+			return fmt.Errorf("%w: %s", err, hint)
 		}
 		if slices.Contains(kubectlToo, path) {
 			return fmt.Errorf("%w: see `%s --help`; kubectl's command is `coracle ctl %s`", err, path, c.Name())

@@ -381,7 +381,7 @@ func podsHealth(pods []*corev1.Pod, blocked []pod.Blocked) *health {
 }
 
 // mostLine is the maximum length of a detail line, in bytes, without the mark of a cut.
-const mostLine = 300
+const mostLine = 1000
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
@@ -390,5 +390,11 @@ func firstLine(s string) string {
 	}
 	// The cause and the remedy stand at the end.
 	start, end := line[:mostLine/3], line[len(line)-mostLine*2/3:]
+	if _, words, cut := strings.Cut(end, " "); cut {
+		end = words
+	}
+	if i := strings.LastIndexByte(start, ' '); i > 0 {
+		start = start[:i]
+	}
 	return strings.ToValidUTF8(start, "") + " ... " + strings.ToValidUTF8(end, "")
 }

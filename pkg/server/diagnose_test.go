@@ -155,7 +155,7 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 
 // TestLongReason checks that a long reason keeps its end, where the remedy stands.
 func TestLongReason(t *testing.T) {
-	text := firstLine("Back-off pulling image: " + strings.Repeat("cause ", 100) + ": set imagePullPolicy: IfNotPresent" +
+	text := firstLine("Back-off pulling image: " + strings.Repeat("cause ", 300) + ": set imagePullPolicy: IfNotPresent" +
 		"\nmore")
 	require.True(t, strings.HasPrefix(text, "Back-off pulling image: cause"))
 	require.True(t, strings.HasSuffix(text, "cause : set imagePullPolicy: IfNotPresent"))

@@ -85,7 +85,7 @@ func printBundles(list []kontrol.Bundle, format string, out io.Writer) error {
 		})
 	}
 	now := time.Now()
-	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES\tSOURCE\tAGE\tMESSAGE", func(line func(...any)) {
+	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES?\tSOURCE?\tAGE?\tMESSAGE", func(line func(...any)) {
 		for i := range list {
 			b := &list[i]
 			s := &b.Status

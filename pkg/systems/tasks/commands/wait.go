@@ -253,6 +253,9 @@ func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
 		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Size(), a.Failed, a.Running)
+		if n := starting(s.Attempts); n > 0 { // short programs may end before they are seen running
+			line += fmt.Sprintf(", %d starting", n)
+		}
 		if s.Error != "" {
 			line += "; " + s.Error
 		}
@@ -276,6 +279,16 @@ func describePhase(t *tasks.Task) string {
 		line += ": " + s.Error
 	}
 	return line
+}
+
+// starting returns the number of attempts that have a node and no running container yet.
+func starting(attempts []tasks.TaskAttempt) (n int) {
+	for i := range attempts {
+		if attempts[i].Phase == tasks.TaskScheduled {
+			n++
+		}
+	}
+	return n
 }
 
 func took(s tasks.TaskStatus) time.Duration {

@@ -123,7 +123,7 @@ func (c cluster) listQueue(ctx context.Context, o QueueOptions, out io.Writer) e
 		return err
 	}
 	now := time.Now()
-	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE\tPOD\tERROR", func(line func(cells ...any)) {
+	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE?\tPOD\tERROR", func(line func(cells ...any)) {
 		for i := range all.Items {
 			m := &all.Items[i]
 			line(m.ID, m.State, command.Ago(&m.Arrived, now), m.Attempts, m.Size, m.Pod, bounded.Text(printable(m.Error), 80))
