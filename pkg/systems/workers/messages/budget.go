@@ -87,10 +87,6 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 			if int64(len(p.data)) == length {
 				return p, nil
 			}
-			if len(p.data) > workers.MaxPayload {
-				p.release()
-				return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
-			}
 			more := min(cap(p.data), workers.MaxPayload+1-cap(p.data))
 			if !b.take(int64(more)) {
 				p.release()
@@ -101,8 +97,11 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 		}
 		n, err := r.Read(p.data[len(p.data):cap(p.data)])
 		p.data = p.data[:len(p.data)+n]
-		if err != nil && int64(len(p.data)) == length ||
-			errors.Is(err, io.EOF) && length < 0 && len(p.data) <= workers.MaxPayload {
+		if len(p.data) > workers.MaxPayload {
+			p.release()
+			return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
+		}
+		if err != nil && int64(len(p.data)) == length || errors.Is(err, io.EOF) && length < 0 {
 			return p, nil
 		}
 		if err != nil {

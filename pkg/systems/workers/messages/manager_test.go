@@ -153,11 +153,19 @@ func TestRequestAndReply(t *testing.T) {
 	o = <-got
 	require.Equal(t, Outcome{Failure: workers.HandlerFailed, ErrorType: "Bad", Text: "no such thing"}, o)
 
-	go func() { got <- b.deliver("3", "x") }()
-	id, _ = b.next()
-	code, _ = b.post(runtimePath+"invocation/"+id+"/response", strings.Repeat("x", workers.MaxPayload+1))
-	require.Equal(t, http.StatusRequestEntityTooLarge, code)
-	require.Equal(t, "TooLarge", (<-got).ErrorType)
+	tooLarge := strings.Repeat("x", workers.MaxPayload+1)
+	for _, body := range []io.Reader{
+		strings.NewReader(tooLarge),
+		io.MultiReader(strings.NewReader(tooLarge)), // of a length that the client does not know
+	} {
+		go func() { got <- b.deliver("3", "x") }()
+		id, _ = b.next()
+		res, err := program.Post(b.base+runtimePath+"invocation/"+id+"/response", "text/plain", body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
+		require.Equal(t, "TooLarge", (<-got).ErrorType)
+	}
 
 	go func() { got <- b.deliver("4", "x") }()
 	b.next()

@@ -129,7 +129,8 @@ func (r *receiver) name() string {
 	return r.pod.Name
 }
 
-// body reads the body of a request. On failure it responds and returns nil.
+// body reads the body of a request. On failure it responds and returns nil. If the body is the reply to a message and
+// is too large, the message has failed.
 func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	p, err := r.bytes.read(req.Body, req.ContentLength)
@@ -139,6 +140,13 @@ func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return p
 	case errors.As(err, &large):
+		if id := req.PathValue("id"); id != "" {
+			r.queue.resolve(id, Outcome{
+				Failure:   workers.HandlerFailed,
+				ErrorType: "TooLarge",
+				Text:      fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload),
+			})
+		}
 		discard(req)
 		reject(w, http.StatusRequestEntityTooLarge, "TooLarge", "more than %d bytes", workers.MaxPayload)
 	case errors.Is(err, errNoMemory):
@@ -187,13 +195,6 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	}
 	p := r.body(w, req)
 	if p == nil {
-		if req.ContentLength > workers.MaxPayload {
-			r.queue.resolve(id, Outcome{
-				Failure:   workers.HandlerFailed,
-				ErrorType: "TooLarge",
-				Text:      fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload),
-			})
-		}
 		return
 	}
 	// aws-lambda-go streams replies, so an error comes as a trailer.
