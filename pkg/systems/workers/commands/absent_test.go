@@ -53,6 +53,7 @@ func TestAbsent(t *testing.T) {
 	require.EqualError(t, queue(QueueOptions{Worker: "a", Verb: "redrive", ID: "7"}),
 		"worker a has no message 7: `coracle queue a list -n shop` lists its messages")
 	c.Namespace = "shpo"
-	require.ErrorContains(t, queue(QueueOptions{Worker: "a", Verb: "list"}), "there is no namespace shpo: did you mean shop?")
-	require.ErrorContains(t, send("service/ecko"), "there is no namespace shpo: did you mean shop?")
+	const wrong = "there is no namespace shpo: did you mean shop?"
+	require.ErrorContains(t, queue(QueueOptions{Worker: "a", Verb: "list"}), wrong)
+	require.ErrorContains(t, send("service/ecko"), wrong)
 }

@@ -36,6 +36,9 @@ func (k commands) queue() *cobra.Command {
 		Example: `  coracle queue orders list --state dead
   coracle queue orders redrive`,
 		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 && !slices.Contains(queueVerbs, args[1]) && slices.Contains(queueVerbs, args[0]) {
+				return fmt.Errorf("the worker comes first: coracle queue %s %s", args[1], args[0])
+			}
 			if len(args) > 1 && !slices.Contains(queueVerbs, args[1]) {
 				return fmt.Errorf("%q is not list, show, purge or redrive: %s", args[1], queueUsage)
 			}
