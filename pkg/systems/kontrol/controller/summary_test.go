@@ -34,7 +34,8 @@ func TestHealthSaysWhy(t *testing.T) {
 		Summarize(&s, r, []state.Input{{Resource: r, Current: &c}})
 		return meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy).Message
 	}
-	require.Equal(t, "on c7: the object does not exist", said(kontrol.Current{Cluster: "c7", Health: kontrol.HealthMissing}))
+	gone := kontrol.Current{Cluster: "c7", Health: kontrol.HealthMissing}
+	require.Equal(t, "on c7: the object does not exist", said(gone))
 	require.Equal(t, "on c7: 1 of 2 pods are ready", said(kontrol.Current{
 		Cluster: "c7", Health: kontrol.HealthProgressing, HealthMessage: "1 of 2 pods are ready",
 	}))
