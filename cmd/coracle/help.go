@@ -171,9 +171,13 @@ const (
 	plainWidth = 100
 )
 
-// helpWidth returns the number of columns for help: of the terminal, also if standard output is a pipe to a pager.
+// usageWidth returns the number of columns of the terminal, also if standard output is a pipe to a pager, or 0 if there
+// is none.
+func usageWidth() int { return cmp.Or(terminalWidth(), command.Width(os.Stderr)) }
+
+// helpWidth returns the number of columns for pages.
 func helpWidth() int {
-	if width := cmp.Or(terminalWidth(), command.Width(os.Stderr)); width > 0 {
+	if width := usageWidth(); width > 0 {
 		return min(width, pageWidth)
 	}
 	return plainWidth

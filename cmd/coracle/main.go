@@ -143,10 +143,10 @@ the node agent and the command line.
 	cmd.SetVersionTemplate("{{.Version}}\n")
 	// Each command's options are wrapped at the width of the terminal.
 	cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), "Flags.FlagUsages",
-		fmt.Sprintf("Flags.FlagUsagesWrapped %d", terminalWidth())))
+		fmt.Sprintf("Flags.FlagUsagesWrapped %d", usageWidth())))
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
-		c.Long = manual.Wrap(c.Long, terminalWidth())
+		c.Long = manual.Wrap(c.Long, usageWidth())
 		help(c, args)
 	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
