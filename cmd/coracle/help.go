@@ -24,7 +24,7 @@ import (
 // options".
 func helpBySection(cmd *cobra.Command, sections []config.Section) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
-		out, width := cmd.OutOrStdout(), terminalWidth()
+		out, width := cmd.OutOrStdout(), usageWidth()
 		fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
 		rest, advanced := pflag.NewFlagSet("", pflag.ContinueOnError), 0
 		listed := map[string]bool{}
