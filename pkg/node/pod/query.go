@@ -27,7 +27,7 @@ func (m *Manager) Pods() []*corev1.Pod {
 // Blocked is a pod whose containers cannot be created yet.
 type Blocked struct {
 	Namespace, Name string
-	// Reason is that of the pod's event, such as FailedMount.
+	// Reason is the reason of the pod's event, such as FailedMount.
 	Reason, Message string
 }
 

@@ -40,7 +40,7 @@ func noNamespace(ctx context.Context, c *Cluster, name string) error {
 
 // nearest returns the name that differs from the given one by the fewest letters, or "" if all differ by many.
 func nearest(name string, names []string) string {
-	all := &cobra.Command{} // Cobra has the distance of names, for those of commands
+	all := &cobra.Command{} // Cobra measures the distance of names, but only for commands
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
 	}
