@@ -34,10 +34,10 @@ func TestHealthSaysWhy(t *testing.T) {
 		Summarize(&s, r, []state.Input{{Resource: r, Current: &c}})
 		return meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy).Message
 	}
-	gone := kontrol.Current{Cluster: "c7", Health: kontrol.HealthMissing}
-	require.Equal(t, "on c7: the object does not exist", said(gone))
+	on := kontrol.Subject{Cluster: "c7"}
+	require.Equal(t, "on c7: the object does not exist", said(kontrol.Current{Subject: on, Health: kontrol.HealthMissing}))
 	require.Equal(t, "on c7: 1 of 2 pods are ready", said(kontrol.Current{
-		Cluster: "c7", Health: kontrol.HealthProgressing, HealthMessage: "1 of 2 pods are ready",
+		Subject: on, Health: kontrol.HealthProgressing, HealthMessage: "1 of 2 pods are ready",
 	}))
-	require.Empty(t, said(kontrol.Current{Cluster: "c7", Health: kontrol.HealthHealthy}))
+	require.Empty(t, said(kontrol.Current{Subject: on, Health: kontrol.HealthHealthy}))
 }
