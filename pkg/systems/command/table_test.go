@@ -46,8 +46,7 @@ b               Completed  0
 nightly-import  Pending
     0/1 nodes are available:
     1 Insufficient cpu. no
-    new claims to
-    deallocate
+    new claims to deallocate
 b               Completed
     EXIT 0
 `, printed(28), "other columns stand below their rows, too")
