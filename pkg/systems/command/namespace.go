@@ -11,8 +11,8 @@ import (
 )
 
 // CheckNamespace returns an error with the next step if the command's namespace does not exist. Commands call it when
-// they have found nothing: the API server answers the list of a namespace that does not exist like that of an empty
-// one. It returns nil if the user may not read namespaces.
+// they have found nothing: for a namespace that does not exist the API server returns an empty list. It returns nil if
+// the user may not read namespaces.
 func (c *Cluster) CheckNamespace(ctx context.Context) error {
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: c.Namespace}, &corev1.Namespace{})
 	if !apierrors.IsNotFound(err) {
