@@ -129,7 +129,7 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 		{"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)},
 	} {
 		if row[1] != "" {
-			fmt.Fprintf(out, "%-8s  %s\n", row[0], row[1])
+			fmt.Fprint(out, command.Hang(fmt.Sprintf("%-8s  ", row[0]), row[1], command.Width(out)))
 		}
 	}
 	for i := range b.Spec.Windows {
