@@ -45,7 +45,11 @@ func stopCommand() *cobra.Command {
 			return nil
 		}
 		if err == nil {
-			fmt.Println("Stopped. `coracle start` resumes the cluster.")
+			resume := "`coracle start` resumes the cluster"
+			if server.IsNode(c.DataDir) {
+				resume = "`coracle agent --join https://SERVER:6443` resumes this node"
+			}
+			fmt.Printf("Stopped. %s.\n", resume)
 		}
 		return err
 	})

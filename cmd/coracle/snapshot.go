@@ -55,7 +55,7 @@ A server also takes a snapshot every hour, and keeps five (--snapshot-interval, 
 
   coracle snapshot list
   coracle stop
-  coracle snapshot restore --replace             the newest of them, or name its file
+  coracle snapshot restore --replace             the newest, or name its file
   coracle start
 
 It has no container images, logs or volumes. Images are pulled again, or loaded:

@@ -49,7 +49,10 @@ func printNext(r socket.ScheduleReport, out io.Writer) {
 	case r.Node == "" && r.NodeCount == 0:
 		lines = []string{"there is no node: `coracle status`"}
 	}
-	if r.Node == "" && r.Fitting == 0 {
+	if r.Node == "" && r.NominatedNode != "" {
+		lines = append(lines, "nothing: the pod starts when pods there have ended, or its volume is made",
+			"`coracle ctl get pods -A -o wide` shows them Terminating")
+	} else if r.Node == "" && r.Fitting == 0 {
 		lines = append(lines, remediesFor(r)...)
 	}
 	if len(lines) > 0 {
@@ -59,12 +62,31 @@ func printNext(r socket.ScheduleReport, out io.Writer) {
 
 func remediesFor(r socket.ScheduleReport) (lines []string) {
 	for _, m := range remedies {
-		if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool {
-			verdict, ok := n.Filters[m.filter]
-			return ok && verdict != socket.FilterPassed
-		}) {
-			lines = append(lines, m.filter, "  "+m.next)
+		i := slices.IndexFunc(r.Nodes, func(n socket.ScheduleNode) bool { return refuses(n, m.filter) })
+		if i < 0 {
+			continue
 		}
+		next := m.next
+		switch verdict := r.Nodes[i].Filters[m.filter]; {
+		case m.filter == "VolumeBinding" && strings.Contains(verdict, "not found"):
+			next = "create the claim, or correct claimName and create the pod anew"
+		case m.filter == "NodeResourcesFit" && strings.HasPrefix(verdict, "Too many pods"):
+			next = "end pods there, or start the node with a higher --max-pods"
+		}
+		lines = append(lines, m.filter, "  "+next)
 	}
 	return lines
+}
+
+// cordon is the taint of a cordoned node, which NodeUnschedulable refuses already.
+const cordon = "(node.kubernetes.io/unschedulable:NoSchedule)"
+
+// refuses reports whether a filter refuses a node for a reason of its own.
+func refuses(n socket.ScheduleNode, filter string) bool {
+	verdict, applies := n.Filters[filter]
+	if !applies || verdict == socket.FilterPassed {
+		return false
+	}
+	return filter != "TaintToleration" || !strings.HasSuffix(verdict, cordon) ||
+		!refuses(n, "NodeUnschedulable")
 }

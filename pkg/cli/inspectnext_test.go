@@ -41,7 +41,36 @@ func TestInspectScheduleSaysWhatToDo(t *testing.T) {
 		require.NoError(t, printScheduleAndNext(r, &out))
 		require.Contains(t, out.String(), c.want, name)
 	}
-	r := refused("NodePorts")
+	for name, c := range map[string]struct{ filter, verdict, want string }{
+		"no claim": {"VolumeBinding", `persistentvolumeclaim "x" not found (its claims: x)`, "create the claim, or correct"},
+		"no slot":  {"NodeResourcesFit", "Too many pods (pods: wants 1, 0 of 110 is free)", "a higher --max-pods"},
+	} {
+		r := refused(c.filter)
+		r.Nodes[0].Filters[c.filter] = c.verdict
+		var out bytes.Buffer
+		require.NoError(t, printScheduleAndNext(r, &out))
+		require.Contains(t, out.String(), c.want, name)
+	}
+
+	// The taint of a cordoned node is not another reason, and a pod that waits for its node needs no change.
+	r := refused("NodeUnschedulable")
+	r.Filters = append(r.Filters, socket.ScheduleFilter{Name: "TaintToleration", Applies: true})
+	r.Nodes[0].Filters["TaintToleration"] = "node(s) had untolerated taint(s) " + cordon
+	var cordoned bytes.Buffer
+	require.NoError(t, printScheduleAndNext(r, &cordoned))
+	require.NotContains(t, cordoned.String(), "untolerated")
+	require.NotContains(t, cordoned.String(), "add a toleration")
+	r.Nodes[0].Filters["TaintToleration"] = "node(s) had untolerated taint(s) (team=blue:NoSchedule)"
+	cordoned.Reset()
+	require.NoError(t, printScheduleAndNext(r, &cordoned))
+	require.Contains(t, cordoned.String(), "add a toleration")
+	r.NominatedNode = "a"
+	cordoned.Reset()
+	require.NoError(t, printScheduleAndNext(r, &cordoned))
+	require.Contains(t, cordoned.String(), "Next:\n  nothing: the pod starts when pods there have ended")
+	require.NotContains(t, cordoned.String(), "add a toleration")
+
+	r = refused("NodePorts")
 	r.Node = "a"
 	var out bytes.Buffer
 	require.NoError(t, printScheduleAndNext(r, &out))

@@ -127,7 +127,7 @@ func verdicts(n socket.ScheduleNode, filters []string) []any {
 	}
 	var by, reasons []string
 	for _, name := range filters {
-		if n.Filters[name] != socket.FilterPassed {
+		if refuses(n, name) {
 			by, reasons = append(by, name), append(reasons, n.Filters[name])
 		}
 	}

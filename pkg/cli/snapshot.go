@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // SaveSnapshot saves the cluster of the server on this machine to file, or to out if file is "-". The file must not
@@ -42,8 +43,7 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: "+
-		"keep it as safe as an administrator's credential.\n", file,
-		socket.Bytes(bytes))
-	return err
+	command.Paragraph(out, fmt.Sprintf("saved %s, %s. It contains the cluster's keys: "+
+		"keep it as safe as an administrator's credential.", file, socket.Bytes(bytes)))
+	return nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,6 +32,22 @@ func (p *process) joined(ctx context.Context) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// IsNode reports whether the machine of a data directory has joined the cluster of another one. Errors mean false.
+func IsNode(dataDir string) bool {
+	joined, err := exists(filepath.Join(pkiDir(dataDir), machineCertificate))
+	stored, storeErr := exists(filepath.Join(dataDir, storeDir))
+	return joined && !stored && errors.Join(err, storeErr) == nil
+}
+
+// checkJoined fails on a node of another machine's cluster: a server there would begin an empty cluster of its own.
+func checkJoined(dataDir string) error {
+	if !IsNode(dataDir) {
+		return nil
+	}
+	return errors.New("this machine is a node of another machine's cluster: `coracle agent --join https://SERVER:6443` " +
+		"resumes it; for a cluster of its own, run `coracle delete` first")
 }
 
 // mostJoined is how many joined nodes a message names.

@@ -32,3 +32,17 @@ func TestLeftElsewhere(t *testing.T) {
 	}
 	require.Contains(t, leftElsewhere(server, running), "6, 7 and 2 more: ")
 }
+
+// TestANodeStartsNoServer: `coracle start` on a machine that has joined a cluster would begin another, empty one.
+func TestANodeStartsNoServer(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, checkJoined(dir))
+	require.NoError(t, os.MkdirAll(pkiDir(dir), 0o700))
+	require.NoError(t, checkJoined(dir))
+	require.NoError(t, os.WriteFile(filepath.Join(pkiDir(dir), machineCertificate), nil, 0o600))
+	require.ErrorContains(t, checkJoined(dir), "`coracle agent --join https://SERVER:6443` resumes it")
+	require.True(t, IsNode(dir))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, storeDir), 0o700))
+	require.NoError(t, checkJoined(dir), "a server")
+	require.False(t, IsNode(dir))
+}

@@ -146,7 +146,8 @@ func (p *plane) serving() (list []run.Component) {
 			list = append(list, s.Serve(system.Server{
 				Name: p.process.NodeName, Dir: dir, Client: p.client(user.APIServerUser, user.SystemPrivilegedGroup),
 				Connect: p.nodes.Connect, Alone: p.store.Alone, NATSContext: p.process.NATSContext,
-				Metrics: p.process.metrics.plane, Log: component(p.process.log, s.Name),
+				MessageTracing: p.process.MessageTracing, Metrics: p.process.metrics.plane,
+				Log: component(p.process.log, s.Name),
 			}))
 		}
 	}

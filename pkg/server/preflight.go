@@ -45,7 +45,7 @@ func preflight(c config.Config, server, node bool) error {
 	}
 	errs := []error{space("data-dir", c.DataDir, least, makeRoom), space("run-dir", c.RunDir, leastRun, nil)}
 	if server {
-		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir), checkLost(c.DataDir))
+		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir), checkLost(c.DataDir), checkJoined(c.DataDir))
 	}
 	if c.NodeIP == "" {
 		_, err := outwardAddress()

@@ -96,6 +96,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/client-go/informers", ours("pkg/api/local", "pkg/api/webhook", "pkg/api/admission")},
 		{"github.com/nats-io/nats.go", ours("pkg/systems/workers/queue", "test/e2e")},
 		{"github.com/nats-io/nats-server", nil}, // tests alone
+		{"go.opentelemetry.io/otel", ours("pkg/systems/workers/spans", "pkg/systems/workers/dispatch")},
 		{"github.com/google/go-jsonnet", ours("pkg/systems/buildbarn/check/program")},
 	}
 	for _, p := range packages(t) {

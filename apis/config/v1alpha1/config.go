@@ -97,6 +97,8 @@ type Server struct {
 	// NATSContext is the absolute path of a file of `nats context save`: the NATS servers with the messages of workers
 	// whose delivery.store is NATS. It is read at each new connection. Empty means none.
 	NATSContext string
+	// MessageTracing is the absolute path of a TracingConfiguration file. Empty means that messages have no spans.
+	MessageTracing string
 	// MergeKubeconfig also writes a context named coracle to ~/.kube/config.
 	MergeKubeconfig bool
 }

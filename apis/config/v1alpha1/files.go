@@ -26,6 +26,7 @@ func (s *Server) files() []file {
 		{"service-account-signing-key-file", &s.AccountSigningKey},
 		{"encryption-provider-config", &s.EncryptionConfig},
 		{"nats-context", &s.NATSContext},
+		{"message-tracing-config", &s.MessageTracing},
 	}
 	if s.AuditLogPath != StandardOutput {
 		all = append(all, file{"audit-log-path", &s.AuditLogPath})

@@ -19,6 +19,8 @@ func (c *Server) options(f *pflag.FlagSet) {
 			"memory, at most 8Gi)")
 	f.StringVar(&c.NATSContext, "nats-context", "",
 		"file of nats context save: the NATS servers for the messages of workers with delivery.store: NATS")
+	f.StringVar(&c.MessageTracing, "message-tracing-config", "",
+		"TracingConfiguration file: the OpenTelemetry collector that gets a trace span for each message to a worker")
 	f.BoolVar(&c.MergeKubeconfig, "merge-kubeconfig", true, `write a context "coracle" to ~/.kube/config too`)
 	f.StringSliceVar(&c.Disable, "disable", nil,
 		"components not to run in this process: controllers, scheduler, loadbalancer, ingress")

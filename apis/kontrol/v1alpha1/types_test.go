@@ -157,6 +157,29 @@ func TestTheObjectOfAResourceStaysTheSame(t *testing.T) {
 	}
 }
 
+// TestScopeOfTheObject checks that a missing or superfluous namespace is refused when a Resource is made, not first by
+// a cluster, and that a stored Resource can still be changed and deleted.
+func TestScopeOfTheObject(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}`:                        "ConfigMap is namespaced: set the namespace",
+		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"m","namespace":""}}`:   "Deployment is namespaced",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"m","namespace":"ns"}}`:       "Namespace is not namespaced: remove",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"m"}}`:                        "",
+		`{"apiVersion":"example.com/v1","kind":"Pod","metadata":{"name":"only-clusters-know"}}`: "",
+	} {
+		r := newResource(template(text))
+		require.Empty(t, ValidateUpdate(r, newResource(template(text))), text)
+		errs := Validate(r)
+		if want == "" {
+			require.Empty(t, errs, text)
+			continue
+		}
+		require.Len(t, errs, 1, text)
+		require.Equal(t, "spec.template.metadata.namespace", errs[0].Field)
+		require.Contains(t, errs[0].Detail, want)
+	}
+}
+
 func TestAnUpdateWithoutARevisionKeepsIt(t *testing.T) {
 	old := newResource(nil)
 	*old.Spec.Revision = 3

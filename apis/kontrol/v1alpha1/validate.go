@@ -54,8 +54,13 @@ func ValidateCluster(c *Cluster) field.ErrorList {
 	return errs
 }
 
-// Validate validates a Resource.
+// Validate validates a new Resource.
 func Validate(r *Resource) field.ErrorList {
+	return append(validateWritten(r), ValidateScope(r)...)
+}
+
+// validateWritten validates what each write of a Resource must keep.
+func validateWritten(r *Resource) field.ErrorList {
 	spec, meta := field.NewPath("spec"), field.NewPath("metadata")
 	var errs field.ErrorList
 	if len(r.Name) > maxResourceName {
@@ -170,9 +175,10 @@ func validateDependsOn(r *Resource, at *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// ValidateUpdate validates an update. The identity of the object is immutable.
+// ValidateUpdate validates an update. The identity of the object is immutable, so its scope is not checked again: a
+// Resource that an older version has stored can still be deleted.
 func ValidateUpdate(r, old *Resource) field.ErrorList {
-	errs := Validate(r)
+	errs := validateWritten(r)
 	if len(errs) > 0 {
 		return errs
 	}

@@ -104,6 +104,36 @@ Name   What
 	require.NotContains(t, coloured.String(), "`")
 }
 
+// TestWideTablesFitTheTerminal checks that no column of a table leaves the terminal, with and without colours.
+func TestWideTablesFitTheTerminal(t *testing.T) {
+	const page = "| Message, condition or symptom | It is | Look at |\n|---|---|---|\n" +
+		"| maximum (or minimum) memory usage per Container is | a LimitRange of the namespace, or two of them | " +
+		"`coracle ctl get validatingwebhookconfigurations,mutatingwebhookconfigurations` |\n| short | a | b |\n"
+	for _, colour := range []bool{false, true} {
+		for _, width := range []int{60, 80, 120} {
+			var b strings.Builder
+			require.NoError(t, Render(&b, page, Style{Width: width, Colour: colour}))
+			for line := range strings.Lines(b.String()) {
+				require.LessOrEqual(t, columns(strings.TrimSpace(line)), width, b.String())
+			}
+			require.Contains(t, b.String(), "validatingwebhookconfigurations,")
+		}
+	}
+	narrow := strings.Repeat("| "+strings.Repeat("é", 30)+" ", 3) + "|\n"
+	var cut strings.Builder
+	require.NoError(t, Render(&cut, "| A | B | C |\n|---|---|---|\n"+narrow, Style{Width: 60}))
+	for line := range strings.Lines(cut.String()) {
+		require.LessOrEqual(t, columns(strings.TrimSpace(line)), 60, "no column is wide enough for its word")
+	}
+	require.Equal(t, 90, strings.Count(cut.String(), "é"))
+	var b strings.Builder
+	const head = "| A | B | C |\n|---|---|---|\n"
+	require.NoError(t, Render(&b, head+"| a | "+strings.Repeat("b ", 40)+"| c |\n", Style{Width: 49}))
+	require.Equal(t, "A  B                                            C\n"+
+		"a  b b b b b b b b b b b b b b b b b b b b b b  c\n"+
+		"   b b b b b b b b b b b b b b b b b b\n", b.String(), "only the widest column is narrowed")
+}
+
 // TestSearchShowsTextWithoutMarkup checks that words match from their beginning, and that an excerpt has no Markdown.
 func TestSearchShowsTextWithoutMarkup(t *testing.T) {
 	m, err := Load(fstest.MapFS{"howto/fly.md": {Data: []byte("# Fly a kite\n\nSupport. A **line** of `zeppelin` and a " +

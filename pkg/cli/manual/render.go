@@ -80,7 +80,7 @@ func (r *renderer) list(n *blackfriday.Node, indent string) {
 	r.line("")
 }
 
-// table writes columns as wide as their widest cell. It wraps the last column.
+// table writes columns as wide as their widest cell, or narrower if the terminal is: then cells wrap.
 func (r *renderer) table(n *blackfriday.Node) {
 	var rows [][]string
 	n.Walk(func(n *blackfriday.Node, entering bool) blackfriday.WalkStatus {
@@ -94,15 +94,7 @@ func (r *renderer) table(n *blackfriday.Node) {
 		}
 		return blackfriday.GoToNext
 	})
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = min(max(widths[i], columns(cell)), r.Width/2)
-		}
-	}
+	widths := r.widths(rows)
 	for _, row := range rows {
 		if strings.Join(row, "") == "" {
 			continue
@@ -112,18 +104,56 @@ func (r *renderer) table(n *blackfriday.Node) {
 	r.line("")
 }
 
-func (r *renderer) row(row []string, widths []int) {
-	used := 0
-	for _, w := range widths[:len(widths)-1] {
-		used += w + 2
+// widths returns the width of each column. If they do not fit side by side, the widest are narrowed first, but not
+// below the longest word if that can be.
+func (r *renderer) widths(rows [][]string) (widths []int) {
+	var least []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths, least = append(widths, 1), append(least, 1)
+			}
+			widths[i] = max(widths[i], columns(cell))
+			for word := range strings.FieldsSeq(cell) {
+				for _, p := range pieces(word) {
+					least[i] = max(least[i], columns(p))
+				}
+			}
+		}
 	}
+	space := r.Width - 2*(len(widths)-1)
+	narrow(least, make([]int, len(least)), space)
+	narrow(widths, least, space)
+	return widths
+}
+
+// narrow narrows the widest columns until all fit into a space, none below its least width.
+func narrow(widths, least []int, space int) {
+	for total(widths) > space {
+		widest := -1
+		for i, w := range widths {
+			if w > max(least[i], 1) && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+func total(widths []int) (sum int) {
+	for _, w := range widths {
+		sum += w
+	}
+	return sum
+}
+
+func (r *renderer) row(row []string, widths []int) {
 	cells, height := make([][]string, len(row)), 0
 	for i, cell := range row {
-		w := widths[i]
-		if i == len(row)-1 {
-			w = max(r.Width-used, 20)
-		}
-		cells[i] = split(cell, w)
+		cells[i] = splitCell(cell, widths[i])
 		height = max(height, len(cells[i]))
 	}
 	for k := range height {
@@ -184,8 +214,9 @@ func (r *renderer) code(text string) string {
 }
 
 const (
-	bold = "\x1b[1m"
-	cyan = "\x1b[36m"
+	bold  = "\x1b[1m"
+	cyan  = "\x1b[36m"
+	reset = "\x1b[0m"
 )
 
 // paint colours each word separately, so that lines can be broken between words.
@@ -196,7 +227,7 @@ func (r *renderer) paint(colour, text string) string {
 	words := strings.Split(text, " ")
 	for i, w := range words {
 		if w != "" {
-			words[i] = colour + w + "\x1b[0m"
+			words[i] = colour + w + reset
 		}
 	}
 	return strings.Join(words, " ")
@@ -247,6 +278,50 @@ func split(text string, width int) (lines []string) {
 		line += word
 	}
 	return append(lines, line)
+}
+
+// splitCell is split for cells: it also breaks words that are too long for their column, after a
+// comma or a slash if that is enough.
+func splitCell(text string, width int) []string {
+	var words []string
+	for word := range strings.FieldsSeq(text) {
+		words = append(words, breakWord(word, width)...)
+	}
+	return split(strings.Join(words, " "), width)
+}
+
+func breakWord(word string, width int) (parts []string) {
+	colour, end := "", ""
+	if strings.HasPrefix(word, "\x1b") && strings.HasSuffix(word, reset) { // a painted word
+		at := strings.IndexByte(word, 'm') + 1
+		colour, word, end = word[:at], strings.TrimSuffix(word[at:], reset), reset
+	}
+	if columns(word) <= width || strings.Contains(word, "\x1b") {
+		return []string{colour + word + end}
+	}
+	part := ""
+	for _, piece := range pieces(word) {
+		if part != "" && columns(part)+columns(piece) > width {
+			parts, part = append(parts, colour+part+end), ""
+		}
+		for columns(piece) > width { // no column can have it
+			r := []rune(piece)
+			parts, piece = append(parts, colour+string(r[:width])+end), string(r[width:])
+		}
+		part += piece
+	}
+	return append(parts, colour+part+end)
+}
+
+// pieces returns the parts of a word that end with a comma or a slash, and the rest.
+func pieces(word string) (list []string) {
+	for {
+		at := strings.IndexAny(word, ",/") + 1
+		if at == 0 || at == len(word) {
+			return append(list, word)
+		}
+		list, word = append(list, word[:at]), word[at:]
+	}
 }
 
 // columns returns the width of text without colour sequences.

@@ -104,8 +104,7 @@ func (c *cycle) amounts(n *nodeInfo) string {
 		}
 	}
 	add("pods", 1, int64(len(n.pods)+pods), int64(n.max), func(v int64) string { return fmt.Sprint(v) })
-	add("cpu", c.need.cpu, promised.cpu+n.used.cpu, n.most.cpu,
-		func(v int64) string { return resource.NewMilliQuantity(v, resource.DecimalSI).String() })
+	add("cpu", c.need.cpu, promised.cpu+n.used.cpu, n.most.cpu, cores)
 	add("memory", c.need.memory, promised.memory+n.used.memory, n.most.memory, binary)
 	add("ephemeral-storage", c.need.ephemeral, promised.ephemeral+n.used.ephemeral, n.most.ephemeral, binary)
 	for _, name := range slices.Sorted(maps.Keys(c.need.extended)) {
@@ -115,6 +114,14 @@ func (c *cycle) amounts(n *nodeInfo) string {
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// cores shows processors as users write them: 1000, not 1k.
+func cores(milli int64) string {
+	if milli%1000 == 0 {
+		return fmt.Sprint(milli / 1000)
+	}
+	return resource.NewMilliQuantity(milli, resource.DecimalSI).String()
 }
 
 // binary rounds bytes to a tenth of Gi or Mi.

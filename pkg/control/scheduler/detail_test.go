@@ -70,6 +70,8 @@ func TestReasonsAreDetailed(t *testing.T) {
 	s.setNode(testNode("n"))
 	long := s.explain(testPod("new", selects("k", strings.Repeat("é", 4000)))).Nodes[0].Refused[nodeAffinity][0]
 	require.Less(t, len(long), 300)
+	require.Equal(t, "1000", cores(1_000_000))
+	require.Equal(t, "2500m", cores(2500))
 	require.Equal(t, "4000Gi", binary(4000<<30))
 	require.Equal(t, "23.5Gi", binary(47<<29))
 	require.Equal(t, "1.5Mi", binary(3<<19))

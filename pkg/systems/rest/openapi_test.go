@@ -130,7 +130,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		"POST /api/v1/services":       `{"name":"s","selector":{"app":"a"},"ports":[{"port":80}]}`,
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/nodes":          `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
-		"POST /api/v1/resources":      `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`,
+		"POST /api/v1/resources":      `{"cluster_id":"c","namespace":"n","kind":"ConfigMap","name":"a","desired_spec":{}}`,
 		"PUT /api/v1/resources/{id}":  `{}`, "PATCH /api/v1/resources/{id}": `{}`,
 		"POST /api/v1/resources/{id}/rollback": `{"revision":1}`,
 		"POST /api/v1/bundles":                 `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,

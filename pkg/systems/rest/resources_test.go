@@ -282,13 +282,16 @@ func TestBadResourcesAreRefused(t *testing.T) {
 		`{"desired_spec":` + strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40) +
 			`}`: "nested deeper",
 		`{"desired_spec":{"data":{"a":"` + strings.Repeat("x", kontrol.MaxTemplate) +
-			`"}},"kind":"ConfigMap","name":"a","cluster_id":"c"}`: "spec.template",
+			`"}},"kind":"ConfigMap","name":"a","namespace":"n","cluster_id":"c"}`: "spec.template",
+		`{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`: "metadata.namespace: Required value: " +
+			"ConfigMap is namespaced: set the namespace of the object",
+		`{"cluster_id":"c","kind":"Node","name":"a","namespace":"n","desired_spec":{}}`: "Node is not namespaced: remove",
 	} {
 		a := w.do("POST", "/api/v1/resources", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%.200s: %s", body, a.body)
 		require.Contains(t, a.says(t), says, "%.200s", body)
 	}
-	made := w.resource(`{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`)
+	made := w.resource(`{"cluster_id":"c","namespace":"n","kind":"ConfigMap","name":"a","desired_spec":{}}`)
 	for body, says := range map[string]string{
 		`{"desired_spec":null}`:                                                                                 "must be an object",
 		`{"desired_spec":{"metadata":{"name":"other"}}}`:                                                        `is "other", not "a"`,

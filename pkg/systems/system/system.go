@@ -67,10 +67,11 @@ type Server struct {
 	Connect func(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
 	// Alone reports whether no other server can use the store.
 	Alone func() bool
-	// NATSContext is the path of a file of `nats context save`; empty if there is none.
-	NATSContext string
-	Metrics     prometheus.Registerer
-	Log         *slog.Logger
+	// NATSContext is the path of a file of `nats context save`, MessageTracing of a TracingConfiguration; empty if there
+	// is none.
+	NATSContext, MessageTracing string
+	Metrics                     prometheus.Registerer
+	Log                         *slog.Logger
 }
 
 // Controllers holds the clients and settings for the reconcilers.

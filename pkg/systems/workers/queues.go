@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"sync"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/dispatch"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/spans"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/trigger"
 )
 
@@ -35,6 +37,15 @@ func (q *queues) Name() string { return "message-queues" }
 
 // Run implements run.Component.
 func (q *queues) Run(ctx context.Context) (err error) {
+	var traces *spans.Spans
+	if file := q.host.MessageTracing; file != "" {
+		out, ratio, err := spans.Load(file)
+		if err != nil {
+			return fmt.Errorf("message-tracing-config %s: %w", file, err)
+		}
+		traces = spans.New(out, ratio, q.host.Name, q.host.Metrics, q.host.Log)
+	}
+	defer traces.Close()
 	nats := &queue.NATS{Context: q.host.NATSContext, Name: "coracle " + q.host.Name}
 	defer nats.Close()
 	c := queue.Config{
@@ -49,7 +60,7 @@ func (q *queues) Run(ctx context.Context) (err error) {
 	recorder := events.New(q.host.Client, "message-queues", q.host.Name, q.host.Log)
 	q.dispatch = dispatch.New(dispatch.Config{
 		Queues: q.messages, Client: q.host.Client, Local: q.of.local, Connect: q.host.Connect, Server: q.host.Name,
-		Events: recorder, Logger: q.host.Log,
+		Events: recorder, Logger: q.host.Log, Spans: traces,
 	})
 	if err := q.dispatch.Start(ctx); err != nil {
 		return err

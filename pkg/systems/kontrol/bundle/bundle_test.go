@@ -65,7 +65,8 @@ func TestParse(t *testing.T) {
 
 // TestBadDocumentsAreNamed checks that errors name the file, the document and the remedy.
 func TestBadDocumentsAreNamed(t *testing.T) {
-	many := strings.Repeat(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a%d"}},`, kontrol.MaxBundleObjects+1)
+	many := strings.Repeat(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a%d","namespace":"n"}},`,
+		kontrol.MaxBundleObjects+1)
 	numbers := make([]any, kontrol.MaxBundleObjects+1)
 	for i := range numbers {
 		numbers[i] = i
@@ -96,7 +97,10 @@ func TestBadDocumentsAreNamed(t *testing.T) {
 		"the objects have 65 waves": waves.String(),
 		"spec.template: Too long": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: " +
 			strings.Repeat("x", kontrol.MaxTemplate) + "}",
-		"only name, namespace, labels and a": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, finalizers: [a/b]}\n",
+		"ConfigMap/x has no namespace: set metadata.namespace, or push the files with --namespace": "apiVersion: v1\n" +
+			"kind: ConfigMap\nmetadata: {name: x}\n",
+		"Node/a/x has a namespace, but its kind": "apiVersion: v1\nkind: Node\nmetadata: {name: x, namespace: a}\n",
+		"only name, namespace, labels and a":     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, finalizers: [a/b]}\n",
 	} {
 		t.Run(want, func(t *testing.T) {
 			_, err := Parse([]File{{"f.yaml", []byte(text)}})

@@ -71,8 +71,12 @@ func documents(data []byte, f func(map[string]any) error) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		var o map[string]any
 		if err == nil {
-			err = document(text, f)
+			o, err = document(text)
+		}
+		if err == nil && o != nil {
+			err = each(o, f, 0)
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
@@ -80,22 +84,19 @@ func documents(data []byte, f func(map[string]any) error) error {
 	}
 }
 
-func document(text []byte, f func(map[string]any) error) error {
+// document returns the object or list of a document; nil if the document is empty.
+func document(text []byte) (o map[string]any, err error) {
 	if err := payload.CheckYAML(text); err != nil {
-		return err
+		return nil, err
 	}
 	raw, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return err
+	if err != nil || string(raw) == "null" {
+		return nil, err
 	}
-	if string(raw) == "null" {
-		return nil
-	}
-	var o map[string]any
 	if utiljson.Unmarshal(raw, &o) != nil {
-		return errors.New("the document is not an object")
+		return nil, errors.New("the document is not an object")
 	}
-	return each(o, f, 0)
+	return o, nil
 }
 
 func each(o map[string]any, f func(map[string]any) error, depth int) error {
@@ -133,6 +134,11 @@ func object(o map[string]any) (Object, error) {
 	t := kontrol.TargetOf(r)
 	if errs := kontrol.ValidateTemplate(r); len(errs) > 0 {
 		return Object{}, fmt.Errorf("%s: %w", t, errs.ToAggregate())
+	}
+	if namespaced, known := kontrol.ScopeOf(t.Group(), t.Kind); known {
+		if err := CheckScope(t, namespaced); err != nil {
+			return Object{}, err
+		}
 	}
 	meta, _ := o["metadata"].(map[string]any)
 	notes, _ := meta["annotations"].(map[string]any)

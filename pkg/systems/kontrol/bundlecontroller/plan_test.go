@@ -173,8 +173,9 @@ func TestNamesAreUniqueAndValid(t *testing.T) {
 				"x", "x.y", "x-y", strings.Repeat("n", 250) + "1", strings.Repeat("n", 250) + "2", "system:node",
 			} {
 				r := resource(b, cluster, &bundle.Object{
-					Target: kontrol.Target{APIVersion: "v1", Kind: kind, Name: name},
-					JSON:   []byte(`{"apiVersion":"v1","kind":"` + kind + `","metadata":{"name":"` + name + `"}}`),
+					Target: kontrol.Target{APIVersion: "v1", Kind: kind, Namespace: "n", Name: name},
+					JSON: []byte(`{"apiVersion":"v1","kind":"` + kind + `","metadata":{"namespace":"n","name":"` + name +
+						`"}}`),
 				})
 				kontrol.Default(r)
 				require.Empty(t, kontrol.Validate(r), r.Name)

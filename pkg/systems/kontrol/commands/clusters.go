@@ -276,6 +276,11 @@ func (c *cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 			return nil, fmt.Errorf("kubeconfig of cluster %s: %w", name, err)
 		}
 	}
+	return c.clientFor(config)
+}
+
+// clientFor returns a client that knows all kinds of a cluster.
+func (c *cluster) clientFor(config *rest.Config) (ctrl.Client, error) {
 	if c.target != nil {
 		return c.target(config)
 	}

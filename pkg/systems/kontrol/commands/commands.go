@@ -344,12 +344,14 @@ The files are in the bundle itself, up to 512 KiB, or in a registry with --artif
   coracle kontrol push ./shop --selector env=prod
   coracle kontrol push ./shop --artifact registry.example.com/shop:v2`,
 		Args: command.Exactly(1,
-			"DIR [--name NAME] [--cluster NAME|--selector KEY=VALUE] [--artifact HOST/PATH:TAG] [--dry-run]"),
+			"DIR [--name NAME] [--cluster NAME|--selector KEY=VALUE] [--namespace NAMESPACE] [--artifact HOST/PATH:TAG] "+
+				"[--dry-run]"),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the bundle (default the directory's)")
 	f.StringVar(&o.Cluster, "cluster", "", "the cluster that should have the objects")
 	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the clusters that should have the objects")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of objects that need one and name none (default an error)")
 	f.StringVar(&o.Artifact, "artifact", "", "push the files to this reference in a registry")
 	f.StringVar(&o.Credentials, "docker-config", "", "docker configuration with credentials of the registry")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only show what would change")

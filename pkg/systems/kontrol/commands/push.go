@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -30,6 +33,8 @@ type PushOptions struct {
 	Dir, Name string
 	// Cluster or Selector sets the Bundle's clusters; empty leaves them unchanged.
 	Cluster, Selector string
+	// Namespace is set in namespaced objects that name none; empty means that they are an error.
+	Namespace string
 	// Artifact is the reference to push the files to; empty stores the files in the Bundle itself.
 	Artifact string
 	// Credentials is a Docker configuration with the registry's credentials; empty means none.
@@ -106,11 +111,49 @@ func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
 	}
+	scopeOf := c.scopes()
+	if o.Namespace != "" {
+		namespaced := func(group, kind string) bool {
+			namespaced, _ := scopeOf(group, kind)
+			return namespaced
+		}
+		if files, err = bundle.InNamespace(files, o.Namespace, namespaced); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
+		}
+	}
 	objects, err := bundle.Parse(files)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
 	}
+	for i := range objects { // kinds that only the hub knows
+		o := &objects[i]
+		if namespaced, known := scopeOf(o.Group(), o.Kind); known {
+			if err := bundle.CheckScope(o.Target, namespaced); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", filepath.Join(dir, o.From), err)
+			}
+		}
+	}
 	return files, objects, nil
+}
+
+// scopes returns a function that reports whether objects of a kind are namespaced, if this program or the hub knows the
+// kind. It connects to the hub for the first kind that is not Kubernetes' own.
+func (c *cluster) scopes() func(group, kind string) (namespaced, known bool) {
+	hub := sync.OnceValues(func() (ctrl.Client, error) { return c.clientFor(c.REST) })
+	return func(group, kind string) (namespaced, known bool) {
+		if namespaced, known := kontrol.ScopeOf(group, kind); known {
+			return namespaced, true
+		}
+		client, err := hub()
+		if err != nil {
+			return false, false
+		}
+		mapping, err := client.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind})
+		if err != nil {
+			return false, false
+		}
+		return mapping.Scope.Name() == meta.RESTScopeNameNamespace, true
+	}
 }
 
 func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions, t command.Terminal) (*kontrol.Bundle, error) {

@@ -11,10 +11,14 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
 )
 
 func writeFile(t *testing.T, dir, name, text string) {
@@ -93,6 +97,68 @@ func TestKontrolPush(t *testing.T) {
 		strings.Replace(shopConfig, "prices", "big", 1)+strings.Repeat("# padding\n", kontrol.MaxInline/10))
 	_, text, _ = push(PushOptions{})
 	require.Contains(t, text, "push them to a registry with --artifact")
+}
+
+// hubWithWidgets returns a client whose cluster serves the namespaced kind Widget.
+func hubWithWidgets() ctrl.Client {
+	version := schema.GroupVersion{Group: "x.dev", Version: "v1"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
+	mapper.Add(version.WithKind("Widget"), meta.RESTScopeNamespace)
+	return fake.NewClientBuilder().WithRESTMapper(mapper).Build()
+}
+
+// TestKontrolPushNamespace pushes objects that name no namespace: without --namespace it is an error that names the
+// file and the flag, before anything is stored. The flag leaves alone the objects that name one or need none.
+func TestKontrolPushNamespace(t *testing.T) {
+	c := kontrolCluster(t, hubWithWidgets(), edge())
+	dir := filepath.Join(t.TempDir(), "shop")
+	const untouched = "# a comment\n" + shopConfig
+	writeFile(t, dir, "a.yaml", untouched)
+	writeFile(t, dir, "b.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: web}\n---\n"+
+		"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: ConfigMap, metadata: {name: m}, data: {n: \"1\"}}]\n")
+	writeFile(t, dir, "c.json", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}]}}`)
+	writeFile(t, dir, "d.yaml", "apiVersion: x.dev/v1\nkind: Widget\nmetadata: {name: w}\n---\n"+
+		"apiVersion: x.dev/v1\nkind: OnlyTheEdgeKnows\nmetadata: {name: w}\n")
+	push := func(o PushOptions) (string, string, int) {
+		o.Dir, o.Cluster = dir, "edge"
+		return ran(t, func(at command.Terminal) error { return c.Push(t.Context(), o, at) })
+	}
+	_, text, code := push(PushOptions{})
+	require.NotZero(t, code)
+	require.Contains(t, text, "b.yaml: document 2: item 0: ConfigMap/m has no namespace: set metadata.namespace, or push "+
+		"the files with --namespace")
+	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Name: "shop"}, &kontrol.Bundle{}))
+
+	_, text, code = push(PushOptions{Namespace: "web"})
+	require.Zero(t, code, text)
+	b, err := c.getBundle(t.Context(), "shop")
+	require.NoError(t, err)
+	require.Contains(t, b.Spec.Source.Inline, untouched)
+	objects, err := bundle.Parse([]bundle.File{{Name: "inline", Data: []byte(b.Spec.Source.Inline)}})
+	require.NoError(t, err)
+	var names []string
+	for i := range objects {
+		names = append(names, objects[i].Target.String())
+	}
+	require.ElementsMatch(t, []string{"ConfigMap/shop/prices", "Namespace/web", "ConfigMap/web/m", "Service/web/s",
+		"Widget/web/w", "OnlyTheEdgeKnows/w"}, names)
+	for i := range objects {
+		if objects[i].Kind == "Service" {
+			require.Contains(t, string(objects[i].JSON), `"ports":[{"port":80}]`)
+		}
+	}
+}
+
+// TestKontrolPushKindOfTheHub checks the scope of a kind that only the hub knows.
+func TestKontrolPushKindOfTheHub(t *testing.T) {
+	c := kontrolCluster(t, hubWithWidgets(), edge())
+	dir := t.TempDir()
+	writeFile(t, dir, "w.yaml", "apiVersion: x.dev/v1\nkind: Widget\nmetadata: {name: w}\n")
+	_, text, code := ran(t, func(at command.Terminal) error {
+		return c.Push(t.Context(), PushOptions{Dir: dir, Name: "w", Cluster: "edge"}, at)
+	})
+	require.NotZero(t, code)
+	require.Contains(t, text, "w.yaml: Widget/w has no namespace: set metadata.namespace")
 }
 
 // TestKontrolBundles checks the commands get, describe and approve for Bundles.

@@ -55,11 +55,8 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	if err != nil {
 		return Answer{}, err
 	}
-	switch namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; {
-	case namespaced && t.Namespace == "":
-		return Answer{}, apierrors.NewBadRequest(t.Kind + " is namespaced: set metadata.namespace of the object")
-	case !namespaced && t.Namespace != "":
-		return Answer{}, apierrors.NewBadRequest(t.Kind + " is not namespaced: remove spec.template.metadata.namespace")
+	if err := kontrol.CheckScope(t, mapping.Scope.Name() == meta.RESTScopeNameNamespace); err != nil {
+		return Answer{}, apierrors.NewBadRequest(err.Error())
 	}
 	full, err := desired(r, o.Cluster)
 	if err != nil {

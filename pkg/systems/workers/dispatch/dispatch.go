@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/spans"
 )
 
 // Node is the agent in this process.
@@ -32,7 +33,7 @@ type Node interface {
 	Accept(list []*workers.Delivery)
 }
 
-// Config configures a Dispatcher. All fields are required.
+// Config configures a Dispatcher. All fields are required except Spans.
 type Config struct {
 	Queues queue.Queues
 	// Client reads pods and workers, and writes the status of workers.
@@ -45,6 +46,7 @@ type Config struct {
 	Server string
 	Events *events.Recorder
 	Logger *slog.Logger
+	Spans  *spans.Spans
 }
 
 // Message is a message from its sender, who may set Due and Expires.

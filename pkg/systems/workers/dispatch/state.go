@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +62,7 @@ type flight struct {
 	pod    *pod
 	cancel context.CancelFunc // ends a delivery to another machine; nil for the node in this process
 	whole  *whole             // a reply in parts for another worker
+	span   trace.Span         // may be nil
 }
 
 // wait is a sender that waits.
@@ -193,6 +195,7 @@ func (s *state) overdue() (ends []func()) {
 		if m.Error != "" {
 			o.Text += ", after " + m.Error
 		}
+		s.d.c.Spans.End(s.d.c.Spans.Start(s.key, "", "", &m), &o, o.Text)
 		ends = append(ends, s.end(m, "", o))
 	}
 	return ends
@@ -235,6 +238,7 @@ func (s *state) give(local map[Node][]*workers.Delivery, ends *[]func()) (given 
 func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Delivery) {
 	p.flight++
 	f := &flight{m: m, pod: p}
+	f.span = s.d.c.Spans.Start(s.key, p.name, p.node, &f.m)
 	s.flights[m.ID] = f
 	s.counts.delivered++
 	if m.Attempts > 1 {
@@ -242,7 +246,7 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 	}
 	delivery := &workers.Delivery{
 		ID: m.ID, Payload: m.Payload, Namespace: s.key.Namespace, Pod: p.name, UID: p.uid, ContentType: m.ContentType,
-		Trace: m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
+		Trace: f.m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
 	}
 	if w := s.waits[m.ID]; w != nil {
 		delivery.Deadline = w.deadline
@@ -280,6 +284,9 @@ func (s *state) finish(f *flight, o workers.Outcome) {
 }
 
 func (s *state) finished(f *flight, o workers.Outcome) {
+	if f.span != nil {
+		s.d.c.Spans.End(f.span, &o, describe(o))
+	}
 	s.mu.Lock()
 	delete(s.flights, f.m.ID)
 	f.pod.flight--
