@@ -79,10 +79,10 @@ func TestErrorsByCommand(t *testing.T) {
 		}
 	}
 	for _, words := range []string{
-		"", "bogus", "statu", "up", "kubeconfig", "create cluster", "delete cluster", "export logs dir",
+		"", "bogus", "statu", "up", "kubeconfig", "create cluster", "delete cluster", "export logs dir", "export kubeconfig",
 		"run a --image busybox sh -c true", "certs chek", "help certs", "completion bash", "start absent",
-		"start --bogus", "start --dns-forward-to x",
-		"run a --image busybox --env x", "send pod/a", "send a b", "token create --ttl x", "image load - -",
+		"start --bogus", "start --wait", "start --name x", "start --dns-forward-to x",
+		"run a --image busybox --env x", "send pod/a", "send a b", "queue list a", "token create --ttl x", "image load - -",
 		"kontrol clusters add a --local --pull", "kontrol adopt deployment --cluster a", "certs rotate --ca",
 		"agent --join x", "snapshot restore", "help bogus", "help -k bogus",
 	} {

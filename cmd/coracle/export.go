@@ -14,13 +14,7 @@ import (
 func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export", Short: "Write a running cluster as manifests",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && args[0] == "logs" {
-				return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, " +
-					"and for the pods' output `coracle ctl cluster-info dump -A --output-directory DIR`")
-			}
-			return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
-		},
+		Args: exportArgs,
 		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other
 Kubernetes, can be made from. Custom resources are included. Left out are fields that servers set,
 objects that controllers own, objects that every cluster makes for itself, nodes, events,
@@ -99,4 +93,20 @@ func exportTo(cmd *cobra.Command, dir, file string) (export.Output, error) {
 		return export.ToFile(file)
 	}
 	return export.ToWriter(cmd.OutOrStdout()), nil
+}
+
+// exportArgs refuses arguments, and answers two that kind's export takes.
+func exportArgs(cmd *cobra.Command, args []string) error {
+	what := ""
+	if len(args) > 0 {
+		what = args[0]
+	}
+	switch what {
+	case "logs":
+		return errors.New("coracle export writes the cluster's objects: for its logs use `coracle support-bundle`, and for " +
+			"the pods' output `coracle ctl cluster-info dump -A --output-directory DIR`")
+	case "kubeconfig":
+		return errors.New("coracle export writes the cluster's objects: the path of the kubeconfig is in `coracle status`")
+	}
+	return command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]")(cmd, args)
 }

@@ -17,13 +17,14 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli/manual"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // helpBySection makes a command's help list its options by section. Advanced options are only in "coracle help
 // options".
 func helpBySection(cmd *cobra.Command, sections []config.Section) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
-		out, width := cmd.OutOrStdout(), terminalWidth()
+		out, width := cmd.OutOrStdout(), usageWidth()
 		fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
 		rest, advanced := pflag.NewFlagSet("", pflag.ContinueOnError), 0
 		listed := map[string]bool{}
@@ -65,13 +66,7 @@ func printFlags(w io.Writer, title string, f *pflag.FlagSet, width int) {
 }
 
 // terminalWidth returns the number of columns of standard output, or 0 if it is not a terminal.
-func terminalWidth() int {
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
-}
+func terminalWidth() int { return command.Width(os.Stdout) }
 
 // helpCommand is `coracle help`: it shows the help of a command, or a page of the manual.
 func helpCommand(sources []fs.FS) *cobra.Command {
@@ -150,11 +145,7 @@ func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
 func show(cmd *cobra.Command, markdown string) error {
 	width, height, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
-		width := plainWidth
-		if w, _, err := term.GetSize(int(os.Stderr.Fd())); err == nil { // `coracle help expose | less`
-			width = min(w, pageWidth)
-		}
-		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: width})
+		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: helpWidth()})
 	}
 	var text strings.Builder
 	style := manual.Style{Width: min(width, pageWidth), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
@@ -180,6 +171,18 @@ const (
 	plainWidth = 100
 )
 
+// usageWidth returns the number of columns of the terminal, also if standard output is a pipe to a pager, or 0 if there
+// is none.
+func usageWidth() int { return cmp.Or(terminalWidth(), command.Width(os.Stderr)) }
+
+// helpWidth returns the number of columns for pages.
+func helpWidth() int {
+	if width := usageWidth(); width > 0 {
+		return min(width, pageWidth)
+	}
+	return plainWidth
+}
+
 // excerptIndent is the number of columns before an excerpt of a page.
 const excerptIndent = 23
 
@@ -188,7 +191,7 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 	if len(words) == 0 {
 		return errors.New("name the words to find: coracle help -k ingress tls")
 	}
-	width := cmp.Or(min(terminalWidth(), pageWidth), plainWidth)
+	width := helpWidth()
 	found, out := m.Search(max(width-excerptIndent, 20), words...), cmd.OutOrStdout()
 	commands := matching(cmd.Root(), words)
 	if len(found)+len(commands) == 0 {
@@ -203,7 +206,7 @@ func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
 		longest = max(longest, len(c.CommandPath()))
 	}
 	for _, c := range commands {
-		fmt.Fprintf(out, "  %-*s  %s\n", longest, c.CommandPath(), c.Short)
+		fmt.Fprint(out, command.Hang(fmt.Sprintf("  %-*s  ", longest, c.CommandPath()), c.Short, width))
 	}
 	if len(commands) > 0 && len(found) > 0 {
 		fmt.Fprintln(out)

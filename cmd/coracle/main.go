@@ -112,6 +112,12 @@ func similar(c *cobra.Command, name string) []string {
 	return like
 }
 
+// startHints answer options of kind and k3d that `coracle start` does not have.
+var startHints = map[string]string{
+	"--wait": "`coracle start` returns when the node is Ready",
+	"--name": "a machine has one cluster; `coracle help run-in-ci` shows how to have several",
+}
+
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "coracle",
@@ -137,10 +143,10 @@ the node agent and the command line.
 	cmd.SetVersionTemplate("{{.Version}}\n")
 	// Each command's options are wrapped at the width of the terminal.
 	cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), "Flags.FlagUsages",
-		fmt.Sprintf("Flags.FlagUsagesWrapped %d", terminalWidth())))
+		fmt.Sprintf("Flags.FlagUsagesWrapped %d", usageWidth())))
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
-		c.Long = manual.Wrap(c.Long, terminalWidth())
+		c.Long = manual.Wrap(c.Long, usageWidth())
 		help(c, args)
 	})
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -148,6 +154,9 @@ the node agent and the command line.
 		if path == "coracle run" {
 			return fmt.Errorf("%w: see `coracle run --help`; the container's command stands after --, with its own flags; "+
 				"kubectl's command is `coracle ctl run`", err)
+		}
+		if hint := startHints[strings.TrimPrefix(err.Error(), "unknown flag: ")]; path == "coracle start" && hint != "" {
+			return fmt.Errorf("%w: %s", err, hint)
 		}
 		if slices.Contains(kubectlToo, path) {
 			return fmt.Errorf("%w: see `%s --help`; kubectl's command is `coracle ctl %s`", err, path, c.Name())

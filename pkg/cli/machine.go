@@ -38,7 +38,7 @@ func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) 
 		}
 	case "", "wide":
 		if !down {
-			printStatus(s, format == "wide", out)
+			printStatus(s, format == "wide", out, command.Width(out))
 		}
 	default:
 		return fmt.Errorf("output %q is not known: leave it out, or use wide or json", format)
@@ -62,8 +62,11 @@ func (e *UnhealthyError) Error() string {
 	return "unhealthy: " + strings.Join(names, ", ")
 }
 
-// printStatus prints the status. It lists all components if wide is set, else those that are not ready.
-func printStatus(s socket.Status, wide bool, out io.Writer) {
+const toJoin = "To join"
+
+// printStatus prints the status, wrapped at width unless that is 0. It lists all components if wide is set, else those
+// that are not ready.
+func printStatus(s socket.Status, wide bool, out io.Writer, width int) {
 	var total int64
 	for _, p := range s.Processes {
 		total += p.PSS
@@ -83,7 +86,7 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 		{"Kubeconfig", s.Kubeconfig},
 		{"Data", s.DataDir},
 		{"Disk", disk},
-		{"To join", s.Join},
+		{toJoin, s.Join},
 	}
 	for _, pressure := range s.Pressure {
 		rows = append(rows, [2]string{"Pressure", pressure})
@@ -92,12 +95,17 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 		rows = append(rows, [2]string{"Warning", warning})
 	}
 	for _, row := range rows {
-		if row[1] != "" {
-			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+		if row[1] == "" {
+			continue
 		}
+		room := width
+		if row[0] == toJoin {
+			room = 0 // a command line with a line feed in it cannot be copied
+		}
+		fmt.Fprint(out, command.Hang(fmt.Sprintf("%-10s  ", row[0]), row[1], room))
 	}
 	fmt.Fprintln(out)
-	printHealth(s.Health, out)
+	printHealth(s.Health, out, width)
 	components := slices.Clone(s.Components)
 	if !wide {
 		components = slices.DeleteFunc(components, func(c socket.Component) bool { return c.Ready })
@@ -117,15 +125,15 @@ func printStatus(s socket.Status, wide bool, out io.Writer) {
 	})
 }
 
-func printHealth(all []socket.Health, out io.Writer) {
+func printHealth(all []socket.Health, out io.Writer, width int) {
 	if len(all) == 0 {
 		return
 	}
 	fmt.Fprintf(out, "%-14s%-12s%s\n", "PART", "HEALTH", "DETAILS")
 	for _, h := range all {
-		fmt.Fprintf(out, "%-14s%-12s%s\n", h.Component, h.State, h.Summary)
+		fmt.Fprint(out, command.Hang(fmt.Sprintf("%-14s%-12s", h.Component, h.State), h.Summary, width))
 		for _, d := range h.Details {
-			fmt.Fprintf(out, "%-26s- %s\n", "", d)
+			fmt.Fprint(out, command.Hang(fmt.Sprintf("%-26s- ", ""), d, width))
 		}
 	}
 }

@@ -163,6 +163,32 @@ dns        no port 53 is taken  0s
 		`output "yaml" is not known: leave it out, or use wide or json`)
 }
 
+func TestStatusFitsTerminal(t *testing.T) {
+	started := time.Now()
+	s := socket.Status{
+		StartedAt: &started, Server: "https://10.0.0.1:6443", Join: "coracle agent --server=https://10.0.0.1:6443",
+		Warnings: []string{"the clock of this machine jumped by 12 minutes; leases of nodes may have expired"},
+		Health: []socket.Health{{
+			Component: "scheduler", State: socket.Warning, Summary: "1 pod pending: `coracle help debug-a-pod`",
+			Details: []string{"default/big pending for 2m: 0/1 nodes are available: 1 Insufficient cpu (wants 8, has 2)."},
+		}},
+	}
+	var out strings.Builder
+	printStatus(s, false, &out, 80)
+	require.Contains(t, out.String(), `
+Warning     the clock of this machine jumped by 12 minutes; leases of nodes may
+            have expired
+
+PART          HEALTH      DETAILS
+scheduler     warning     1 pod pending: `+"`coracle help debug-a-pod`"+`
+                          - default/big pending for 2m: 0/1 nodes are available:
+                            1 Insufficient cpu (wants 8, has 2).
+`)
+	for line := range strings.Lines(out.String()) {
+		require.LessOrEqual(t, len(line), 81, line)
+	}
+}
+
 func TestImageCommands(t *testing.T) {
 	m := &machine{status: socket.Status{Running: true, Node: "a", OtherNodes: []string{"b", "c"}}, stored: []runtime.Image{
 		{ID: "sha256:bbbbbbbbbbbbbbbb", Names: []string{"registry.example/b:1", "registry.example/b:latest"}, Size: 5 << 20},

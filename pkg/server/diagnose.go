@@ -23,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/node/dns"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
@@ -35,6 +36,8 @@ const (
 	failingAttempts, failingTime = 3, 10 * time.Second
 	// pendingTime is how long a pod may be pending before it is reported.
 	pendingTime = 10 * time.Second
+	// mostPending bounds the pods that are read of each kind; add counts only mostDetails of them.
+	mostPending = 1000
 	// A certificate that expires within certificateSoon is a warning, within certificateNow an error.
 	certificateSoon, certificateNow = 30 * 24 * time.Hour, 2 * 24 * time.Hour
 )
@@ -55,8 +58,9 @@ func (p *process) Health(caller context.Context) []socket.Health {
 		}
 		if scheduler, ok := l.scheduler.leads(); ok {
 			checks = append(checks, func() socket.Health {
-				pods, all := scheduler.Pending(1000)
-				return schedulerHealth(pods, all, now)
+				pods, all := scheduler.Pending(mostPending)
+				stranded, more := scheduler.Stranded(mostPending)
+				return schedulerHealth(append(pods, stranded...), all+more, now)
 			})
 		}
 		checks = append(checks, func() socket.Health {
@@ -331,7 +335,7 @@ func localAddr(network, server string) net.Addr {
 }
 
 func (n *node) agentHealth() socket.Health {
-	h := podsHealth(n.agent.Pods())
+	h := podsHealth(n.agent.Pods(), n.agent.Blocked())
 	select {
 	case <-n.agent.Ready():
 	default:
@@ -346,10 +350,19 @@ func (n *node) agentHealth() socket.Health {
 // mostFailing is the maximum number of failing pods that are listed.
 const mostFailing = 10
 
-// podsHealth counts the node's pods, and lists the containers that fail to start or to run.
-func podsHealth(pods []*corev1.Pod) *health {
+// podsHealth counts the node's pods, and lists those that cannot be set up and the containers that fail to start or to
+// run.
+func podsHealth(pods []*corev1.Pod, blocked []pod.Blocked) *health {
 	h := newHealth("node", "%s", count.Of(len(pods), "pod"))
 	failing := 0
+	add := func(namespace, name, what, reason, message string) {
+		if failing++; failing <= mostFailing {
+			h.add(socket.Warning, "%s/%s: %s%s: %s", namespace, name, what, reason, firstLine(message))
+		}
+	}
+	for _, b := range blocked {
+		add(b.Namespace, b.Name, "", b.Reason, b.Message)
+	}
 	for _, p := range pods {
 		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 			w := c.State.Waiting
@@ -357,10 +370,7 @@ func podsHealth(pods []*corev1.Pod) *health {
 				p.DeletionTimestamp != nil {
 				continue
 			}
-			if failing++; failing <= mostFailing {
-				h.add(socket.Warning, "%s/%s: container %s: %s: %s", p.Namespace, p.Name, c.Name, w.Reason,
-					firstLine(w.Message))
-			}
+			add(p.Namespace, p.Name, "container "+c.Name+": ", w.Reason, w.Message)
 			break
 		}
 	}
@@ -371,7 +381,7 @@ func podsHealth(pods []*corev1.Pod) *health {
 }
 
 // mostLine is the maximum length of a detail line, in bytes, without the mark of a cut.
-const mostLine = 300
+const mostLine = 1000
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
@@ -380,5 +390,11 @@ func firstLine(s string) string {
 	}
 	// The cause and the remedy stand at the end.
 	start, end := line[:mostLine/3], line[len(line)-mostLine*2/3:]
+	if _, words, cut := strings.Cut(end, " "); cut {
+		end = words
+	}
+	if i := strings.LastIndexByte(start, ' '); i > 0 {
+		start = start[:i]
+	}
 	return strings.ToValidUTF8(start, "") + " ... " + strings.ToValidUTF8(end, "")
 }

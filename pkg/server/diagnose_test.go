@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -85,10 +86,14 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 		},
 
 		{"pods that run or start", socket.OK, "3 pods", podsHealth([]*corev1.Pod{
-			waits(""), waits("ContainerCreating"), waits("PodInitializing")}).Health},
+			waits(""), waits("ContainerCreating"), waits("PodInitializing")}, nil).Health},
 		{"a pod that fails", socket.Warning, "2 pods, 1 failing: `coracle help debug-a-pod`\n" +
 			"ns/web: container main: ImagePullBackOff: no such image", podsHealth([]*corev1.Pod{
-			waits(""), waits("ImagePullBackOff")}).Health},
+			waits(""), waits("ImagePullBackOff")}, nil).Health},
+		{"a pod whose volume cannot be mounted", socket.Warning, "1 pod, 1 failing: `coracle help debug-a-pod`\n" +
+			"ns/web: FailedMount: volume c: there is no ConfigMap c", podsHealth([]*corev1.Pod{waits("ContainerCreating")},
+			[]pod.Blocked{{Namespace: "ns", Name: "web", Reason: "FailedMount", Message: "volume c: there is no ConfigMap c"}},
+		).Health},
 		{"no pods wait", socket.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
 		{"a pod that has just come", socket.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
 		{
@@ -150,7 +155,7 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 
 // TestLongReason checks that a long reason keeps its end, where the remedy stands.
 func TestLongReason(t *testing.T) {
-	text := firstLine("Back-off pulling image: " + strings.Repeat("cause ", 100) + ": set imagePullPolicy: IfNotPresent" +
+	text := firstLine("Back-off pulling image: " + strings.Repeat("cause ", 300) + ": set imagePullPolicy: IfNotPresent" +
 		"\nmore")
 	require.True(t, strings.HasPrefix(text, "Back-off pulling image: cause"))
 	require.True(t, strings.HasSuffix(text, "cause : set imagePullPolicy: IfNotPresent"))

@@ -32,6 +32,7 @@ type state struct {
 	priorities  map[int32]int             // pods by priority
 	nominations map[types.UID]*nodeInfo   // by the pod
 	gated       map[types.UID]*podInfo    // pods with scheduling gates that are nominated to a node
+	foreign     map[types.UID]*corev1.Pod // pods without a node that name another scheduler
 	sample      int                       // percentage of nodes to score
 
 	namespaceLabels func(name string) map[string]string
@@ -59,8 +60,8 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{},
 		selections: map[string][]acceptance{},
 		siblings:   map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, sample: sample,
-		namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles,
+		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, foreign: map[types.UID]*corev1.Pod{},
+		sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles,
 		budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },
 		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),

@@ -144,6 +144,7 @@ func (h podHandler) remove(o any) {
 func (s *Scheduler) forget(pod *corev1.Pod) {
 	s.late.cancel(pod.UID)
 	delete(s.state.gated, pod.UID)
+	delete(s.state.foreign, pod.UID)
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
@@ -176,12 +177,15 @@ func (h podHandler) take(o any) {
 		s.forget(pod)
 	case s.state.profileOf(pod) != nil:
 		s.wanted(pod)
+	default:
+		s.state.foreign[pod.UID] = pod
 	}
 }
 
 // bound handles a pod that has a node, whichever scheduler bound it.
 func (s *Scheduler) bound(pod *corev1.Pod) {
 	delete(s.state.gated, pod.UID) // the first event of the pod may already be without gates
+	delete(s.state.foreign, pod.UID)
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {

@@ -183,6 +183,9 @@ func (a *Agent) Name() string { return "agent" }
 // Pods returns the pods of this node with their current status.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
+// Blocked returns the pods whose sandbox or volumes could not be set up.
+func (a *Agent) Blocked() []pod.Blocked { return a.pods.Blocked() }
+
 // StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API
 // for the next agent. ended is called with each pod that had a running container, once it has stopped.
 func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {

@@ -203,12 +203,17 @@ func TestMissingConfigMapThenThere(t *testing.T) {
 		p = b.create(p)
 		require.Equal(t, "ContainerCreating", p.Status.ContainerStatuses[0].State.Waiting.Reason)
 		require.Contains(t, strings.Join(b.events.list(), "\n"), "FailedMount: ")
+		blocked := b.agent.Blocked()
+		require.Len(t, blocked, 1)
+		require.Equal(t, "default/web FailedMount", blocked[0].Namespace+"/"+blocked[0].Name+" "+blocked[0].Reason)
+		require.Contains(t, blocked[0].Message, "text")
 		cm := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "text"}, Data: map[string]string{"a": "one"},
 		}
 		require.NoError(t, b.cluster.Create(b.ctx, cm))
 		b.settle()
 		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
+		require.Empty(t, b.agent.Blocked())
 		file := filepath.Join(b.dir, "run", "volumes", string(p.UID), "text", "a")
 		got, err := os.ReadFile(file)
 		require.NoError(t, err)

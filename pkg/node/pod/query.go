@@ -1,8 +1,10 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,43 @@ func (m *Manager) Pods() []*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// Blocked is a pod whose containers cannot be created yet.
+type Blocked struct {
+	Namespace, Name string
+	// Reason is the reason of the pod's event, such as FailedMount.
+	Reason, Message string
+}
+
+// Blocked returns the pods whose last attempt to set up the sandbox or to mount the volumes failed. Their status does
+// not say so: it has ContainerCreating, as in the kubelet.
+func (m *Manager) Blocked() []Blocked {
+	var out []Blocked
+	for _, w := range m.all() {
+		if b := w.blocked(); b != nil {
+			out = append(out, *b)
+		}
+	}
+	slices.SortFunc(out, func(a, b Blocked) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+func (w *worker) blocked() *Blocked {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.api.pod
+	if w.api.gone || p.DeletionTimestamp != nil || w.ended() {
+		return nil
+	}
+	for _, kind := range []Kind{SetupSandbox, MountVolumes} {
+		if f, failed := w.actions.failures[string(kind)]; failed {
+			return &Blocked{Namespace: p.Namespace, Name: p.Name, Reason: f.Reason, Message: f.Message}
+		}
+	}
+	return nil
 }
 
 // Find returns a copy of a pod with its current status. uid may also be a static pod's mirror's. Without uid, a pod

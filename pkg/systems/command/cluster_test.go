@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,11 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 func TestConnect(t *testing.T) {
@@ -40,12 +45,38 @@ func TestConnect(t *testing.T) {
 }
 
 func TestExplainNamespace(t *testing.T) {
-	err := apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop")
-	require.EqualError(t, explain(err), "there is no namespace shop: `coracle get namespaces` lists them, "+
-		"`coracle create namespace shop` creates it")
+	scheme, err := Scheme()
+	require.NoError(t, err)
+	named := func(name string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	c := &Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(named("default"), named("shop"),
+		named("shops"), named("kube-system")).Build()}
+	explained := func(namespace string) error {
+		return explain(t.Context(), c, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace))
+	}
+	require.EqualError(t, explained("billing"), "there is no namespace billing: `coracle get namespaces` lists them, "+
+		"`coracle create namespace billing` creates it")
+	for typo, name := range map[string]string{
+		"shpo": "shop", "shopss": "shops", "defalut": "default", "kube-sytem": "kube-system", "def": "default",
+	} {
+		require.EqualError(t, explained(typo), "there is no namespace "+typo+": did you mean "+name+"? "+
+			"`coracle get namespaces` lists all")
+	}
 	other := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "shop")
-	require.Equal(t, error(other), explain(other))
-	require.NoError(t, explain(nil))
+	require.Equal(t, error(other), explain(t.Context(), c, other))
+	require.NoError(t, explain(t.Context(), c, nil))
+
+	c.Namespace = "shop"
+	require.NoError(t, c.CheckNamespace(t.Context()))
+	c.Namespace = "shpo"
+	require.ErrorContains(t, c.CheckNamespace(t.Context()), "did you mean shop?")
+	c.Client = interceptor.NewClient(c.Client, interceptor.Funcs{
+		Get: func(context.Context, ctrl.WithWatch, ctrl.ObjectKey, ctrl.Object, ...ctrl.GetOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "shpo", nil)
+		},
+	})
+	require.NoError(t, c.CheckNamespace(t.Context()), "this user may not know it")
 }
 
 // TestWorkloads checks that commands can read the workloads of a system's parts.

@@ -58,19 +58,18 @@ func (c Connector) OnCluster(cmd *cobra.Command, f func(ctx context.Context, c *
 		if err != nil {
 			return err
 		}
-		return explain(f(cmd.Context(), c, args))
+		return explain(cmd.Context(), c, f(cmd.Context(), c, args))
 	}
 }
 
 // explain adds the next step to the API server's error for a namespace that does not exist.
-func explain(err error) error {
+func explain(ctx context.Context, c *Cluster, err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
 		return err
 	}
 	if d := status.Status().Details; d != nil && d.Kind == "namespaces" {
-		return fmt.Errorf("there is no namespace %s: `coracle get namespaces` lists them, `coracle create namespace "+
-			"%[1]s` creates it", d.Name)
+		return noNamespace(ctx, c, d.Name)
 	}
 	return err
 }

@@ -22,9 +22,13 @@ const (
 	none         = "-"
 )
 
-// Table prints rows below a header. On a terminal that is too narrow it leaves out empty columns and wraps the last
-// column. Without room for that, it prints the last column's texts below their rows, and leaves out the columns on the
-// right. Elsewhere each row is one line with all columns, for programs.
+// minor marks the header of a column that a narrow terminal may leave out.
+const minor = "?"
+
+// Table prints rows below a header. A column whose header ends with a question mark is minor; the mark is not printed.
+// On a terminal that is too narrow, Table leaves out empty columns, and minor ones from the right. Then it wraps the
+// last column or, without room for that, prints the columns on the right below their rows. Elsewhere each row is one
+// line with all columns, for programs.
 func Table(out io.Writer, header string, rows func(line func(cells ...any))) error {
 	lines := [][]string{strings.Split(header, "\t")}
 	inLine := strings.NewReplacer("\n", " ", "\t", " ")
@@ -37,22 +41,24 @@ func Table(out io.Writer, header string, rows func(line func(cells ...any))) err
 		}
 		lines = append(lines, line)
 	})
-	if width := terminalWidth(out); width > indent {
-		return printFitted(out, lines, width)
-	}
-	return printAligned(out, lines)
+	return printTable(out, lines, Width(out))
 }
 
 // Paragraph prints a text as one line, which is wrapped on a terminal.
-func Paragraph(out io.Writer, text string) {
-	if width := terminalWidth(out); width > 0 {
-		text = wordwrap.WrapString(text, uint(width))
+func Paragraph(out io.Writer, text string) { fmt.Fprint(out, Hang("", text, Width(out))) }
+
+// Hang returns head and text as one line or, if that is longer than width, as lines that are aligned below the text.
+// Words are not cut. Without width, or without room for text beside head, nothing is wrapped.
+func Hang(head, text string, width int) string {
+	indent := utf8.RuneCountInString(head)
+	if room := width - indent; room >= narrowestEnd {
+		text = strings.ReplaceAll(wordwrap.WrapString(text, uint(room)), "\n", "\n"+strings.Repeat(" ", indent))
 	}
-	fmt.Fprintln(out, text)
+	return head + text + "\n"
 }
 
-// terminalWidth returns the columns of a terminal, or 0 if out is none.
-func terminalWidth(out io.Writer) int {
+// Width returns the columns of a terminal, or 0 if out is none.
+func Width(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0
@@ -72,35 +78,71 @@ func printAligned(out io.Writer, lines [][]string) error {
 	return w.Flush()
 }
 
-// printFitted prints a table in width columns, as far as it can: lines[0] is the header, and each line has as many
-// cells.
-func printFitted(out io.Writer, lines [][]string, width int) error {
-	if sum(columnWidths(lines)) <= width {
-		return printAligned(out, lines)
+// printTable prints a table in width columns, or as it is if width is too small for any. lines[0] is the header, and
+// each line has as many cells.
+func printTable(out io.Writer, lines [][]string, width int) error {
+	all := make([]string, len(lines[0]))
+	for i, head := range lines[0] {
+		all[i] = strings.TrimSuffix(head, minor)
+	}
+	unmarked := slices.Clone(lines)
+	unmarked[0] = all
+	if width <= indent || sum(columnWidths(unmarked)) <= width {
+		return printAligned(out, unmarked)
 	}
 	dropEmpty(lines)
+	dropMinor(lines, width)
 	widths := columnWidths(lines)
 	last := len(widths) - 1
 	rest := width - sum(widths[:last])
-	switch {
-	case widths[last] <= narrowestEnd || last == 0:
-		return printAligned(out, dropRight(lines, width, last-1))
-	case rest >= narrowestEnd:
-		return printAligned(out, wrapLast(lines, rest))
+	if rest >= min(widths[last], narrowestEnd) || last == 0 {
+		return printAligned(out, wrapLast(lines, max(rest, narrowestEnd)))
 	}
-	texts := make([]string, len(lines))
-	for i, line := range lines {
-		texts[i], lines[i] = line[last], line[:last]
+	return printFolded(out, lines, width)
+}
+
+// dropMinor removes minor columns, the right ones first, until the table fits without its last column, or with it if
+// that is short. It removes the marks of the others.
+func dropMinor(lines [][]string, width int) {
+	isMinor := make([]bool, len(lines[0]))
+	for i, head := range lines[0] {
+		lines[0][i], isMinor[i] = strings.CutSuffix(head, minor)
+	}
+	for column := len(isMinor) - 1; column > 0; column-- {
+		widths := columnWidths(lines)
+		if last := len(widths) - 1; widths[last] > narrowestEnd {
+			widths = widths[:last]
+		}
+		if isMinor[column] && sum(widths) > width {
+			dropColumn(lines, column)
+		}
+	}
+}
+
+// printFolded prints the left columns that fit, and the others below each row.
+func printFolded(out io.Writer, lines [][]string, width int) error {
+	below := make([][]string, len(lines))
+	header, last := slices.Clone(lines[0]), len(lines[0])-1
+	for at := last; at > 0 && (at == last || sum(columnWidths(lines)) > width); at-- {
+		for i, line := range lines[1:] {
+			switch text := line[at]; {
+			case text == none:
+			case at == last && len(text) > narrowestEnd: // a message, which says itself what it is
+				below[i+1] = []string{text}
+			default:
+				below[i+1] = slices.Insert(below[i+1], 0, header[at]+" "+text)
+			}
+		}
+		dropColumn(lines, at)
 	}
 	var table strings.Builder
-	if err := printAligned(&table, dropRight(lines, width, last-1)); err != nil {
+	if err := printAligned(&table, lines); err != nil {
 		return err
 	}
 	i := 0
 	for line := range strings.Lines(table.String()) {
-		if i > 0 && texts[i] != none {
-			text := wordwrap.WrapString(texts[i], uint(width-indent))
-			line += "    " + strings.ReplaceAll(text, "\n", "\n    ") + "\n"
+		if len(below[i]) > 0 {
+			line += Hang(strings.Repeat(" ", indent), strings.Join(below[i], "; "), width)
 		}
 		if _, err := io.WriteString(out, line); err != nil {
 			return err
@@ -110,24 +152,18 @@ func printFitted(out io.Writer, lines [][]string, width int) error {
 	return nil
 }
 
-// dropRight removes columns, from the one at the index to the second, until the table fits.
-func dropRight(lines [][]string, width, column int) [][]string {
-	for ; column > 0 && sum(columnWidths(lines)) > width; column-- {
-		for i := range lines {
-			lines[i] = slices.Delete(lines[i], column, column+1)
-		}
-	}
-	return lines
-}
-
 // dropEmpty removes the columns that no line has a value for.
 func dropEmpty(lines [][]string) {
 	for column := len(lines[0]) - 1; column > 0; column-- {
 		if !slices.ContainsFunc(lines[1:], func(line []string) bool { return line[column] != none }) {
-			for i := range lines {
-				lines[i] = slices.Delete(lines[i], column, column+1)
-			}
+			dropColumn(lines, column)
 		}
+	}
+}
+
+func dropColumn(lines [][]string, column int) {
+	for i := range lines {
+		lines[i] = slices.Delete(lines[i], column, column+1)
 	}
 }
 

@@ -132,7 +132,7 @@ func Stamp(t *metav1.Time) string {
 
 const (
 	longestLine    = 60  // the least width of a line of progress
-	longestMessage = 200 // bounds a message in a table, in bytes; Table wraps it
+	longestMessage = 400 // bounds a message in a table, in bytes; Table wraps it
 )
 
 // Shorten turns a text into one line that fits into a table.

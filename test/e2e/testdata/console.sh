@@ -183,7 +183,7 @@ second kubectl get deployment hello
 
 step Kontrol
 cp /srv/second/kubeconfig edge-1.conf
-coracle kontrol clusters add edge-1 --kubeconfig edge-1.conf --label tier=test
+coracle kontrol clusters add edge-1 --kubeconfig edge-1.conf -l tier=test
 coracle kontrol clusters add edge-2 --pull --token-file edge-2.token
 running connected env CORACLE_DATA_DIR=/srv/second CORACLE_RUN_DIR=/run/second \
   coracle agent kontrol --hub https://HUB:6443 --token-file edge-2.token

@@ -40,6 +40,9 @@ func (c cluster) frontend(ctx context.Context) (*corev1.Service, error) {
 	case 1:
 		return found[0], nil
 	case 0:
+		if err := c.CheckNamespace(ctx); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("namespace %s has no service with port %d, as a BuildbarnFrontend has: choose its namespace "+
 			"with -n, or its address with --frontend", c.Namespace, frontendPort)
 	default:

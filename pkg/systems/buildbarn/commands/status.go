@@ -55,9 +55,12 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		})
 	}
 	if len(farms.Items)+len(parts) == 0 {
-		where := "namespace " + c.Namespace
-		if all {
-			where = "any namespace"
+		where := "any namespace"
+		if !all {
+			if err := c.CheckNamespace(ctx); err != nil {
+				return err
+			}
+			where = "namespace " + c.Namespace
 		}
 		_, err := fmt.Fprintf(out, "There is no farm in %s: `coracle help build-farm` makes one, -A lists all namespaces.\n",
 			where)

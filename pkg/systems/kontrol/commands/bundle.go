@@ -85,7 +85,7 @@ func printBundles(list []kontrol.Bundle, format string, out io.Writer) error {
 		})
 	}
 	now := time.Now()
-	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES\tSOURCE\tAGE\tMESSAGE", func(line func(...any)) {
+	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES?\tSOURCE?\tAGE?\tMESSAGE", func(line func(...any)) {
 		for i := range list {
 			b := &list[i]
 			s := &b.Status
@@ -129,7 +129,7 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 		{"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)},
 	} {
 		if row[1] != "" {
-			fmt.Fprintf(out, "%-8s  %s\n", row[0], row[1])
+			fmt.Fprint(out, command.Hang(fmt.Sprintf("%-8s  ", row[0]), row[1], command.Width(out)))
 		}
 	}
 	for i := range b.Spec.Windows {

@@ -45,7 +45,7 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 		return err
 	}
 	now := time.Now()
-	return command.Table(t.Out, "CLUSTER\tREADY\tVERSION\tSERVER\tLAST SEEN\tLABELS\tMESSAGE", func(line func(...any)) {
+	return command.Table(t.Out, "CLUSTER\tREADY\tVERSION?\tSERVER\tLAST SEEN?\tLABELS\tMESSAGE", func(line func(...any)) {
 		for i := range list.Items {
 			k := &list.Items[i]
 			ready, message := "Unknown", ""

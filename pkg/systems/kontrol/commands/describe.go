@@ -76,7 +76,7 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	}
 	for _, row := range describeSpec(r) {
 		if row[1] != "" {
-			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+			fmt.Fprint(out, command.Hang(fmt.Sprintf("%-10s  ", row[0]), row[1], command.Width(out)))
 		}
 	}
 	fmt.Fprintln(out)

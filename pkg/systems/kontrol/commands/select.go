@@ -136,7 +136,7 @@ func (c *cluster) clustersOf(ctx context.Context, r *kontrol.Resource) ([]string
 	return names, nil
 }
 
-const resourceHeader = "RESOURCE\tOBJECT\tCLUSTERS\tSTATE\tREVISION\tMODE\tAGE\tMESSAGE"
+const resourceHeader = "RESOURCE\tOBJECT\tCLUSTERS\tSTATE\tREVISION?\tMODE?\tAGE?\tMESSAGE"
 
 func resourceLine(r *kontrol.Resource, now time.Time) []any {
 	s := &r.Status

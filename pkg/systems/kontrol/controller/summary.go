@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -176,6 +177,13 @@ func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state
 	return list, nil
 }
 
+// unhealthy are the messages of records without one.
+var unhealthy = map[kontrol.Health]string{
+	kontrol.HealthProgressing: "the object is not ready yet",
+	kontrol.HealthMissing:     "the object does not exist",
+	kontrol.HealthDegraded:    "the object has failed",
+}
+
 // Summarize sets the status from the records of each cluster. It is pure except for the conditions' times.
 func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.Input) {
 	var sum state.Sum
@@ -192,7 +200,7 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 		case c == nil:
 			health = kontrol.HealthMissing
 		case worse[c.Health] > worse[health]:
-			health, about = c.Health, "on "+c.Cluster+": "+c.HealthMessage
+			health, about = c.Health, "on "+c.Cluster+": "+cmp.Or(c.HealthMessage, unhealthy[c.Health])
 		}
 	}
 	if len(inputs) == 0 {

@@ -31,6 +31,9 @@ func (c cluster) from(ctx context.Context, o RunOptions) (*tasks.Task, error) {
 	var s tasks.TaskSchedule
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: o.From}, &s)
 	if apierrors.IsNotFound(err) {
+		if err := c.CheckNamespace(ctx); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("there is no template or schedule %s in namespace %s: `coracle ctl get taskschedules` lists "+
 			"them", o.From, c.Namespace)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-const taskHeader = "TASK\tIMAGE\tSTATUS\tNODE\tEXIT\tATTEMPTS\tINDEXES\tCREATED\tTOOK\tERROR"
+const taskHeader = "TASK\tIMAGE?\tSTATUS\tNODE\tEXIT\tATTEMPTS?\tINDEXES\tCREATED?\tTOOK?\tERROR"
 
 func taskLine(t *tasks.Task, now time.Time) []any {
 	s := t.Status
@@ -64,6 +64,9 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 	if err != nil || found {
 		return err
 	}
+	if err := c.CheckNamespace(ctx); err != nil {
+		return err
+	}
 	if all {
 		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hi --image busybox:1.36 -- echo hello\n",
 			c.Namespace)
@@ -77,6 +80,9 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 // WatchTasks prints a line for each change of a task until ctx is done.
 func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) error {
 	const format = "%-30s  %-10s  %-20s  %4s  %8v  %-7s  %s\n"
+	if err := c.CheckNamespace(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "INDEXES", "ERROR")
 	first := true
 	for ctx.Err() == nil {
@@ -134,13 +140,12 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 		{"Started", command.Stamp(t.Status.StartedAt)}, {"Finished", command.Stamp(t.Status.FinishedAt)},
 	}
 	if a := t.Status.Array; a != nil {
-		rows = append(rows,
-			[2]string{
-				"Indexes",
-				fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Size(), a.Failed,
-					a.Running, a.Pending),
-			},
-			[2]string{"Failed", a.FailedIndexes})
+		line := fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Size(), a.Failed,
+			a.Running, a.Pending)
+		if n := starting(t.Status.Attempts); n > 0 {
+			line += fmt.Sprintf(", of which %d start now", n)
+		}
+		rows = append(rows, [2]string{"Indexes", line}, [2]string{"Failed", a.FailedIndexes})
 	}
 	for _, p := range t.Spec.Ports {
 		rows = append(rows, [2]string{
@@ -160,7 +165,7 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	now := time.Now()
-	const header = "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED\tFINISHED\tMEMORY\tCPU\tMESSAGE"
+	const header = "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED?\tFINISHED?\tMEMORY?\tCPU?\tMESSAGE"
 	return command.Table(out, header, func(line func(...any)) {
 		for _, a := range t.Status.Attempts {
 			index, code, memory, cpu := "", "", "", ""

@@ -251,10 +251,11 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 		return nil
 	}
 	ended, err := c.follow(ctx, task, t)
+	if err != nil && ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx) // the rest is short
+		ended, err = c.interrupted(task, t)
+	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return c.interrupted(task.Name, t)
-		}
 		return err
 	}
 	if o.Remove {
@@ -301,8 +302,8 @@ func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t
 	if err == nil && o.Schedule == "" {
 		fmt.Fprintf(t.Out, "template %s created; `coracle run --from %s` runs it\n", s.Name, s.Name)
 	} else if err == nil {
-		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows it, `coracle ps -a` its tasks\n",
-			s.Name)
+		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows when it runs next, `coracle ps -a` "+
+			"lists its tasks, `coracle run --from %[1]s` runs it now\n", s.Name)
 	}
 	return err
 }

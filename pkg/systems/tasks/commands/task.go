@@ -32,9 +32,13 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 	t := &tasks.Task{}
 	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
+		if err := c.CheckNamespace(ctx); err != nil {
+			return nil, err
+		}
 		if c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, &tasks.TaskSchedule{}) == nil {
-			return nil, fmt.Errorf("%w %s in namespace %s, but a schedule or template: `coracle ps -a` lists its tasks, "+
-				"`coracle ctl delete taskschedule %[2]s` deletes it", errNoTask, name, c.Namespace)
+			return nil, fmt.Errorf("%s in namespace %s is no task, but a schedule or template: `coracle ps -a` lists its "+
+				"tasks, `coracle ctl delete taskschedule %[1]s` deletes it, `coracle run --from %[1]s` runs one now", name,
+				c.Namespace)
 		}
 		return nil, fmt.Errorf("%w %s in namespace %s: `coracle ps -a` lists tasks", errNoTask, name, c.Namespace)
 	}
@@ -92,6 +96,9 @@ func (c cluster) Prune(ctx context.Context) (int, error) {
 			ctrl.MatchingFieldsSelector{Selector: match}); err != nil {
 			return 0, err
 		}
+	}
+	if count == 0 {
+		return 0, c.CheckNamespace(ctx)
 	}
 	return count, nil
 }

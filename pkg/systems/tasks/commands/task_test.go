@@ -37,6 +37,10 @@ func TestProgressOfAnArray(t *testing.T) {
 	}
 	require.Equal(t, 10, strings.Count(out.String(), "\n"), out.String())
 	require.Contains(t, out.String(), "\n90 of 100 completed, 0 failed, 0 running\n")
+	task.Status.Attempts = []tasks.TaskAttempt{
+		{Phase: tasks.TaskCompleted}, {Phase: tasks.TaskScheduled}, {Phase: tasks.TaskScheduled}, {Phase: tasks.TaskPending},
+	}
+	require.Equal(t, "99 of 100 completed, 0 failed, 0 running, 2 starting", describePhase(task))
 }
 
 func TestRunOptions(t *testing.T) {

@@ -1,13 +1,10 @@
 package commands
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -35,16 +33,24 @@ func away(err error) bool {
 		apierrors.IsServiceUnavailable(err)
 }
 
+// watch watches one task, beginning with its current state.
+func (c cluster) watch(ctx context.Context, task *tasks.Task) (watch.Interface, error) {
+	return c.Client.Watch(ctx, &tasks.TaskList{}, &ctrl.ListOptions{
+		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
+	})
+}
+
+func errDeleted(task *tasks.Task) error {
+	return fmt.Errorf("task %s was deleted before it ended", task.Name)
+}
+
 // follow watches a task until it ends. Meanwhile it reports the progress and copies the output of the attempts.
 func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Terminal) (*tasks.Task, error) {
-	only := &ctrl.ListOptions{
-		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
-	}
 	f := &follower{c: c, t: t, out: closed(), tenth: -2}
 	defer f.stop()
 	var since time.Time // when the server became unreachable; zero while it is reachable
 	for {
-		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, only)
+		w, err := c.watch(ctx, task)
 		if err != nil && away(err) && (since.IsZero() || time.Since(since) < serverPatience) {
 			if since.IsZero() {
 				since = time.Now()
@@ -66,9 +72,9 @@ func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Termina
 			if !ok {
 				continue
 			}
-			if now.UID != task.UID || event.Type == "DELETED" {
+			if now.UID != task.UID || event.Type == watch.Deleted {
 				w.Stop()
-				return nil, fmt.Errorf("task %s was deleted before it ended", task.Name)
+				return nil, errDeleted(task)
 			}
 			f.show(ctx, now)
 			if now.Status.Phase.Ended() {
@@ -247,6 +253,9 @@ func describePhase(t *tasks.Task) string {
 	s := t.Status
 	if a := s.Array; a != nil && !s.Phase.Ended() {
 		line := fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Size(), a.Failed, a.Running)
+		if n := starting(s.Attempts); n > 0 { // short programs may end before they are seen running
+			line += fmt.Sprintf(", %d starting", n)
+		}
 		if s.Error != "" {
 			line += "; " + s.Error
 		}
@@ -272,49 +281,19 @@ func describePhase(t *tasks.Task) string {
 	return line
 }
 
+// starting returns the number of attempts that have a node and no running container yet.
+func starting(attempts []tasks.TaskAttempt) (n int) {
+	for i := range attempts {
+		if attempts[i].Phase == tasks.TaskScheduled {
+			n++
+		}
+	}
+	return n
+}
+
 func took(s tasks.TaskStatus) time.Duration {
 	if s.StartedAt == nil || s.FinishedAt == nil {
 		return 0
 	}
 	return s.FinishedAt.Sub(s.StartedAt.Time)
-}
-
-// interrupted asks whether to cancel the task, if t is a terminal.
-func (c cluster) interrupted(name string, t command.Terminal) error {
-	left := &command.Exit{Code: interruptedCode, Err: fmt.Errorf("interrupted; task %[1]s continues: see `coracle logs "+
-		"-f %[1]s` and `coracle cancel %[1]s`", name)}
-	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
-		return left
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if err := c.Cancel(ctx, []string{name}, func(format string, args ...any) {
-		fmt.Fprintf(t.Err, format, args...)
-	}); err != nil {
-		return err
-	}
-	return failed(name, "cancelled", interruptedCode)
-}
-
-// ask asks a question. Another interrupt means no.
-func ask(question string, t command.Terminal) bool {
-	fmt.Fprint(t.Err, question)
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, os.Interrupt)
-	defer signal.Stop(again)
-	answer := make(chan string, 1)
-	go func() {
-		line, err := bufio.NewReader(io.LimitReader(t.In, 100)).ReadString('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
-			line = ""
-		}
-		answer <- strings.ToLower(strings.TrimSpace(line))
-	}()
-	select {
-	case a := <-answer:
-		return a == "y" || a == "yes"
-	case <-again:
-		fmt.Fprintln(t.Err)
-		return false
-	}
 }

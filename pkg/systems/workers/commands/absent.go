@@ -1,17 +1,21 @@
 package commands
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// absent returns an error with a remedy if the response says that a pod, service, worker or message does not exist,
-// else nil.
-func (c cluster) absent(s *metav1.Status) error {
+// absent returns an error with a remedy if the response says that a namespace, pod, service, worker or message does not
+// exist, else nil.
+func (c cluster) absent(ctx context.Context, s *metav1.Status) error {
 	if s.Reason != metav1.StatusReasonNotFound || s.Details == nil || s.Details.Name == "" {
 		return nil
+	}
+	if err := c.CheckNamespace(ctx); err != nil {
+		return err
 	}
 	name := s.Details.Name
 	if worker, id, ok := strings.Cut(name, "/queue/"); ok {

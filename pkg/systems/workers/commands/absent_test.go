@@ -8,9 +8,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -32,7 +35,13 @@ func TestAbsent(t *testing.T) {
 		_ = command.PrintAs(w, "json", &status)
 	}))
 	defer server.Close()
-	c := cluster{&command.Cluster{Namespace: "shop", REST: &rest.Config{Host: server.URL}}}
+	scheme, err := command.Scheme()
+	require.NoError(t, err)
+	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	c := cluster{&command.Cluster{
+		Namespace: "shop", REST: &rest.Config{Host: server.URL},
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(shop).Build(),
+	}}
 	send := func(target string) error {
 		return c.Send(t.Context(), SendOptions{Target: target, Payload: "a"}, nil, io.Discard, io.Discard)
 	}
@@ -43,4 +52,8 @@ func TestAbsent(t *testing.T) {
 		"there is no worker nosuch in namespace shop: `coracle get workers -A` lists workers")
 	require.EqualError(t, queue(QueueOptions{Worker: "a", Verb: "redrive", ID: "7"}),
 		"worker a has no message 7: `coracle queue a list -n shop` lists its messages")
+	c.Namespace = "shpo"
+	const wrong = "there is no namespace shpo: did you mean shop?"
+	require.ErrorContains(t, queue(QueueOptions{Worker: "a", Verb: "list"}), wrong)
+	require.ErrorContains(t, send("service/ecko"), wrong)
 }

@@ -36,6 +36,9 @@ func (k commands) queue() *cobra.Command {
 		Example: `  coracle queue orders list --state dead
   coracle queue orders redrive`,
 		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 && !slices.Contains(queueVerbs, args[1]) && slices.Contains(queueVerbs, args[0]) {
+				return fmt.Errorf("the worker comes first: coracle queue %s %s", args[1], args[0])
+			}
 			if len(args) > 1 && !slices.Contains(queueVerbs, args[1]) {
 				return fmt.Errorf("%q is not list, show, purge or redrive: %s", args[1], queueUsage)
 			}
@@ -123,7 +126,7 @@ func (c cluster) listQueue(ctx context.Context, o QueueOptions, out io.Writer) e
 		return err
 	}
 	now := time.Now()
-	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE\tPOD\tERROR", func(line func(cells ...any)) {
+	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE?\tPOD\tERROR", func(line func(cells ...any)) {
 		for i := range all.Items {
 			m := &all.Items[i]
 			line(m.ID, m.State, command.Ago(&m.Arrived, now), m.Attempts, m.Size, m.Pod, bounded.Text(printable(m.Error), 80))
@@ -201,7 +204,7 @@ func (c cluster) queueDo(ctx context.Context, method string, o QueueOptions, q u
 	}
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
-		if err := c.absent(&s); err != nil {
+		if err := c.absent(ctx, &s); err != nil {
 			return err
 		}
 		return errors.New(s.Message)

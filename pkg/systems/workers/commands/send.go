@@ -111,7 +111,7 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 	}
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
-		if err := c.absent(&s); err != nil {
+		if err := c.absent(ctx, &s); err != nil {
 			return err
 		}
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
