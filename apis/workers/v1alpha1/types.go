@@ -72,8 +72,8 @@ type WorkerSpec struct {
 	Concurrency int32 `json:"concurrency,omitempty"`
 	// Batch gives the program several messages at once. With Poll they are AWS Lambda's event of an SQS queue, with Push
 	// CloudEvents in the batched content mode. The program answers {"batchItemFailures": [{"itemIdentifier": "ID"}]} with
-	// the messages that failed; an empty answer means that none has. It must not be set with function or
-	// delivery.replies.
+	// the messages that failed; an empty answer means that none has. It must not be set with function,
+	// delivery.replies or delivery.repliesSubject.
 	Batch *WorkerBatch `json:"batch,omitempty"`
 	// QueueLimit is the maximum number of messages waiting in the queue, 1 to 100000. Further messages are rejected
 	// with 429. The payloads are limited to 64 MiB. Defaults to 1000.

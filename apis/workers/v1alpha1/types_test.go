@@ -77,6 +77,10 @@ func TestValidate(t *testing.T) {
 			WorkerSpec{Image: "a", Batch: &WorkerBatch{}, Delivery: WorkerDelivery{Replies: "b"}},
 			[]string{"spec.delivery.replies"},
 		},
+		"batch with a subject of replies": {
+			WorkerSpec{Image: "a", Batch: &WorkerBatch{}, Delivery: WorkerDelivery{RepliesSubject: "n.b"}},
+			[]string{"spec.delivery.repliesSubject"},
+		},
 		"own dead letter": {
 			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: AtLeastOnce, DeadLetter: "w"}},
 			[]string{"spec.delivery.deadLetter"},

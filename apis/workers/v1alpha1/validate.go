@@ -278,9 +278,11 @@ func validateBatch(s *WorkerSpec, path *field.Path) field.ErrorList {
 	if s.Function != "" {
 		errs = append(errs, field.Forbidden(at, "may not be set with a built-in function"))
 	}
-	if s.Delivery.Replies != "" {
-		errs = append(errs, field.Forbidden(path.Child("delivery", "replies"),
-			"may not be set with batch: the answer to a batch only names the messages that failed"))
+	for name, to := range map[string]string{"replies": s.Delivery.Replies, "repliesSubject": s.Delivery.RepliesSubject} {
+		if to != "" {
+			errs = append(errs, field.Forbidden(path.Child("delivery", name),
+				"may not be set with batch: the answer to a batch only names the messages that failed"))
+		}
 	}
 	return errs
 }

@@ -72,9 +72,12 @@ func TestValidateTriggers(t *testing.T) {
 	}
 	late := func(n int64) *int64 { return &n }
 	for want, c := range map[string]workers.WorkerTrigger{
-		"schedule: Required value":                       {},
-		"may not be set with schedule, timeZone":         {Schedule: "@daily", Objects: objects("v1", "Pod", "")},
-		"objects: Forbidden":                             {Data: "x", Objects: objects("v1", "Pod", "")},
+		"schedule: Required value":                        {},
+		"has a schedule, objects or nats, not several":    {Schedule: "@daily", Objects: objects("v1", "Pod", "")},
+		"[0]: Forbidden: has a schedule, objects or nats": {Data: "x", Objects: objects("v1", "Pod", "")},
+		"objects or nats, not several of them": {
+			NATS: &workers.NATSTrigger{Subject: "n.a"}, Objects: objects("v1", "Pod", ""),
+		},
 		"objects.apiVersion: Invalid value: \"\"":        {Objects: objects("", "Pod", "")},
 		"objects.apiVersion: Invalid value: \"a/b/c\"":   {Objects: objects("a/b/c", "Pod", "")},
 		"objects.kind: Invalid value: \"\"":              {Objects: objects("v1", "", "")},

@@ -79,7 +79,7 @@ func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Deliv
 		if w.parts {
 			delivery.Begin = func(contentType string) io.Writer { return s.begin(f, contentType) }
 		}
-	} else if s.config != nil && s.config.Replies != "" {
+	} else if s.config != nil && s.config.Replies+s.config.RepliesSubject != "" {
 		delivery.Begin = f.collect
 	}
 	f.cancel = s.hand(p, delivery, local)

@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/subject"
 	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
@@ -144,9 +145,12 @@ func (p *plane) start() (stop func()) {
 	var all sync.WaitGroup
 	all.Go(func() { recorder.Run(ctx) })
 	ended := make(chan error, 1)
+	subjects := subject.New(subject.Config{NATS: &queue.NATS{}})
 	go func() {
+		defer subjects.Close()
 		ended <- Run(ctx, Config{
-			Client: p, Send: p.send, Events: recorder, Logger: slog.New(slog.DiscardHandler), retry: time.Millisecond, ask: 1,
+			Subjects: subjects,
+			Client:   p, Send: p.send, Events: recorder, Logger: slog.New(slog.DiscardHandler), retry: time.Millisecond, ask: 1,
 			Elsewhere: func(context.Context, *workers.Worker) bool {
 				p.mu.Lock()
 				defer p.mu.Unlock()
