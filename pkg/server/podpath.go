@@ -78,8 +78,23 @@ func (n *node) networkHealth(ctx context.Context) socket.Health {
 	if apiErr != nil {
 		h.add(socket.Unhealthy, "from %s, the API cannot be reached: %v", box.IP, apiErr)
 	}
+	if podErr == nil && dnsErr == nil && !connects(ctx, netip.AddrPortFrom(first, 443)) {
+		h.Summary = "the API cannot be reached"
+		h.add(socket.Unhealthy, "this machine cannot reach it either: run `coracle status` on the servers")
+		return h.Health
+	}
 	n.missingRules(h)
 	return h.Health
+}
+
+// connects reports whether the machine itself can connect.
+func connects(ctx context.Context, to netip.AddrPort) bool {
+	conn, err := (&net.Dialer{Timeout: reachTime}).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // missingRules names the chains of the machine's firewall that may drop packets of pods, and the rules that they lack.

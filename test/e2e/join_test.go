@@ -258,9 +258,13 @@ func TestNamesAreKept(t *testing.T) {
 	require.Equal(t, first, node())
 
 	h.Ctl("delete node " + other.Name)
-	startAgent(t, other, words).end()
+	agent := startAgent(t, other, words)
 	require.NotEqual(t, first, node())
 	require.Contains(t, h.Run("delete"), "joined machines: "+other.Name+": their containers go on running")
+	text := other.Fails("status")
+	require.Contains(t, text, "this machine cannot reach it either: run `coracle status` on the servers")
+	require.NotContains(t, text, "firewall")
+	agent.kill()
 }
 
 // TestTokens checks that a token is accepted until it is revoked, and that it can be passed outside the command line.
