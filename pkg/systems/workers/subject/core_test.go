@@ -64,6 +64,7 @@ func TestMessagesOfASubject(t *testing.T) {
 // TestFullQueueHoldsASubjectUp checks that messages wait, unread, until the queue takes them, and that the worker's
 // status says why.
 func TestFullQueueHoldsASubjectUp(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t)
 	h := newHome(t, b.context(map[string]string{}))
 	w := worker(workers.NATSTrigger{Subject: "ns.orders"})

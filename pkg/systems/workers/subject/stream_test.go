@@ -40,6 +40,7 @@ func acknowledged(t *testing.T, s jetstream.Stream) {
 // TestMessagesOfAStream checks that a stream is read from its beginning, by its filter, that each message is
 // acknowledged once it is queued, that poison does not come back, and what becomes of the consumer.
 func TestMessagesOfAStream(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t)
 	c, js := b.client()
 	h := newHome(t, b.context(map[string]string{}))
@@ -114,6 +115,7 @@ func TestConsumerGoesLater(t *testing.T) {
 // TestKillBetweenQueueAndAcknowledgement checks that a message whose acknowledgement NATS does not get comes again with
 // the same ID, which the queue refuses.
 func TestKillBetweenQueueAndAcknowledgement(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t)
 	_, js := b.client()
 	s := makeStream(t, js)
@@ -132,6 +134,7 @@ func TestKillBetweenQueueAndAcknowledgement(t *testing.T) {
 
 // TestFullQueueLeavesMessagesInTheStream checks that NATS keeps what the queue does not take.
 func TestFullQueueLeavesMessagesInTheStream(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t)
 	_, js := b.client()
 	s := makeStream(t, js)
