@@ -29,7 +29,7 @@ func (m *Manager) loaded(ctx context.Context, ref string, always bool) string {
 			case have.String() == want.String():
 				return ". This node has the image, but imagePullPolicy Always, which is the default for the tag latest, asks " +
 					"the registry for it: set imagePullPolicy: IfNotPresent"
-			default:
+			case other == "" || strings.HasSuffix(other, ":latest"): // whose pull policy is Always
 				other = reference.FamiliarString(have)
 			}
 		}
@@ -37,7 +37,11 @@ func (m *Manager) loaded(ctx context.Context, ref string, always bool) string {
 	if other == "" {
 		return ""
 	}
-	return fmt.Sprintf(". This node has %s: name that tag", bounded.Text(other, maxError))
+	policy := ""
+	if strings.HasSuffix(other, ":latest") {
+		policy = ", with imagePullPolicy: IfNotPresent"
+	}
+	return fmt.Sprintf(". This node has %s: name that tag%s", bounded.Text(other, maxError), policy)
 }
 
 // examples is the repository of the images that this project's examples use. No registry has them.

@@ -110,7 +110,8 @@ func TestImageOnAnotherNode(t *testing.T) {
 func TestImageWithAnotherTag(t *testing.T) {
 	denied := func(context.Context, string) error { return errors.New("denied") }
 	loaded := fake.New(fake.Config{
-		Images: []string{"docker.io/library/shop:1", "docker.io/library/web:latest"}, Pull: denied,
+		Images: []string{"docker.io/library/shop:1", "docker.io/library/web:latest", "docker.io/library/tea:latest",
+			"docker.io/library/tea:1"}, Pull: denied,
 	})
 	m := New(pinned{loaded.Images()}, "")
 	message := func(m *Manager, ref string) string {
@@ -118,6 +119,8 @@ func TestImageWithAnotherTag(t *testing.T) {
 		return err.Error()
 	}
 	require.Contains(t, message(m, "shop"), "denied. This node has shop:1: name that tag")
+	require.Contains(t, message(m, "tea:2"), "denied. This node has tea:1: name that tag")
+	require.Contains(t, message(m, "web:2"), "name that tag, with imagePullPolicy: IfNotPresent")
 	require.Contains(t, message(m, "web"), "set imagePullPolicy: IfNotPresent")
 	require.NotContains(t, message(m, "other"), "This node")
 	require.NotContains(t, message(New(loaded.Images(), ""), "shop"), "This node", "the image may need credentials")

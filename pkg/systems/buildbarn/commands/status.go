@@ -55,15 +55,14 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		})
 	}
 	if len(farms.Items)+len(parts) == 0 {
-		where := "any namespace"
+		where, hint := "any namespace", ""
 		if !all {
 			if err := c.CheckNamespace(ctx); err != nil {
 				return err
 			}
-			where = "namespace " + c.Namespace
+			where, hint = "namespace "+c.Namespace, ", -A lists all namespaces"
 		}
-		_, err := fmt.Fprintf(out, "There is no farm in %s: `coracle help build-farm` makes one, -A lists all namespaces.\n",
-			where)
+		_, err := fmt.Fprintf(out, "There is no farm in %s: `coracle help build-farm` makes one%s.\n", where, hint)
 		return err
 	}
 	client, err := rest.HTTPClientFor(c.REST)

@@ -163,9 +163,10 @@ func (t *target) judge(o Observed, now time.Time) {
 	}
 	w := &t.waves[t.next]
 	switch {
+	case t.writes(): // what has failed may need what is not written yet
 	case w.failed != "":
 		t.failure = w.failed
-	case !t.writes() && t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number &&
+	case t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number &&
 		t.left(o.Bundle, now) <= 0:
 		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration,
 			w.pending)

@@ -2,6 +2,7 @@ package bundlecontroller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,30 @@ func TestAFailureStopsTheRollout(t *testing.T) {
 			require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
 		})
 	}
+}
+
+// TestAMissingResourceIsWrittenAfterAFailure checks that a failure does not keep a Resource away without which its
+// cluster cannot recover, such as a namespace's: a cluster that lost and got a label back deletes one after the other.
+func TestAMissingResourceIsWrittenAfterAFailure(t *testing.T) {
+	w := newWorld("a")
+	w.content("1", "space", "web")
+	w.step()
+	w.step()
+	require.Equal(t, []string{"a/space", "a/web"}, w.wrote())
+	gone := w.resource("a", "space")
+	gone.DeletionTimestamp = &metav1.Time{Time: w.now}
+	setState(w.resource("a", "web"), kontrol.StateOutOfSync, "no namespace")
+	w.o.Failed[w.resource("a", "web").Name] = "no namespace"
+	require.Equal(t, kontrol.BundleFailed, w.step().Phase)
+	require.Empty(t, w.wrote())
+	w.o.Resources = slices.DeleteFunc(w.o.Resources, func(r *kontrol.Resource) bool { return r == gone })
+	w.step()
+	require.Equal(t, []string{"a/space"}, w.wrote())
+	setState(w.resource("a", "space"), kontrol.StateSynced, "")
+	require.Equal(t, kontrol.BundleFailed, w.step().Phase, "it is still refused")
+	clear(w.o.Failed)
+	s := w.finish()
+	require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
 }
 
 // TestPausedApprovedAndUnreachable checks that each of these blocks only its own part of the rollout.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -235,9 +236,30 @@ func (c *cluster) drift(ctx context.Context, o KontrolOptions, t command.Termina
 	case o.Output != "":
 		err = command.PrintAs(t.Out, o.Output, list)
 	case len(list) == 0:
-		_, err = fmt.Fprintln(t.Err, "No drift.")
+		var away []string
+		if away, err = c.away(ctx, cluster); err == nil && len(away) > 0 {
+			_, err = fmt.Fprintf(t.Err, "No drift is known. These clusters do not answer: %s.\n",
+				command.Shorten(strings.Join(away, ", ")))
+		} else if err == nil {
+			_, err = fmt.Fprintln(t.Err, "No drift.")
+		}
 	default:
 		err = driftTable(t.Out, list, time.Now())
 	}
 	return len(list) == 0, err
+}
+
+// away returns the names of the clusters that do not answer, or of one of them.
+func (c *cluster) away(ctx context.Context, name string) (names []string, err error) {
+	var all kontrol.ClusterList
+	if err := c.Client.List(ctx, &all); err != nil {
+		return nil, err
+	}
+	for i := range all.Items {
+		k := &all.Items[i]
+		if (name == "" || k.Name == name) && !meta.IsStatusConditionTrue(k.Status.Conditions, kontrol.ConditionReady) {
+			names = append(names, k.Name)
+		}
+	}
+	return names, nil
 }

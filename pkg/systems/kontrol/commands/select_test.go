@@ -92,6 +92,12 @@ func TestKontrolDriftAnswers(t *testing.T) {
 	_, says, code := drift(KontrolOptions{Cluster: "elsewhere"})
 	require.Zero(t, code)
 	require.Equal(t, "No drift.\n", says)
+	_, says, _ = drift(KontrolOptions{Names: []string{"settings"}, Cluster: "edge", Namespace: "shop"})
+	require.Empty(t, says)
+	c = kontrolCluster(t, nil, settings(kontrol.StateSynced), edge())
+	_, says, code = drift(KontrolOptions{})
+	require.Zero(t, code)
+	require.Equal(t, "No drift is known. These clusters do not answer: edge.\n", says)
 	_, _, code = drift(KontrolOptions{Names: []string{"nothing"}})
 	require.Equal(t, 2, code)
 }

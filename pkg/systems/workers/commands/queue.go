@@ -49,7 +49,8 @@ func (k commands) queue() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&o.State, "state", "", "list: waiting, delayed, blocked, 'in flight' or dead; purge: only dead")
+	cmd.Flags().StringVar(&o.State, "state", "",
+		"list: waiting, delayed, blocked, 'in flight' or dead; purge: dead, or all without it")
 	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "json or yaml instead of a table")
 	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
 		names, err := k.Names(args[:1], "worker")
