@@ -109,7 +109,7 @@ upstream-tests: build images upstream ## tests against Kubernetes' own programs,
 	CORACLE_TEST_UPSTREAM=1 $(TEST) -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
-buildbarn: build images toolchain-image $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests Coracle's Buildbarn configurations against Buildbarn's schemas, and a real farm with and without Bazel
+buildbarn: build images toolchain-image $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## tests configurations against Buildbarn's schemas, and a real farm, also with Bazel
 	@hack/deps.sh bazel
 	cd hack/buildbarn && go test -count=1 ./...
 	CORACLE_TEST_BUILDBARN=1 $(TEST) -v -timeout 40m -run TestBuildbarn ./test/e2e

@@ -31,9 +31,10 @@ this machine, in which no cluster runs. With --replace the old cluster there, if
 directory beside the new one. "coracle snapshot list" names the automatic snapshots; an older one is
 the FILE DATA-DIR/snapshots/NAME.
 
-This machine takes the node name of the server that was saved, unless "coracle start --node-name" gives
-another: then delete the old one, "coracle ctl delete node NAME". Other machines of the cluster join the restored
-one by themselves if its address is the old one. Local volumes start empty: "coracle help backup".
+This machine takes the node name of the server that was saved, unless "coracle start --node-name"
+gives another: then delete the old one, "coracle ctl delete node NAME". Other machines of the cluster
+join the restored one by themselves if its address is the old one. Local volumes start empty:
+"coracle help backup".
 
 FILE may also be a snapshot of the etcd of another Kubernetes cluster, such as kubeadm's, written by
 "etcdctl snapshot save". It has all objects, but no keys: clients, nodes and tokens of that cluster

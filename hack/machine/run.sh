@@ -3,8 +3,8 @@
 # machine boots from a fresh copy of its disk and goes through the steps of steps.sh. SUITE arm64 is Debian 13 for that
 # architecture, with fewer steps. The report has the seconds of each step; logs are in dist/machine/SUITE, with the
 # second of each command. QEMU emulates the processor, which takes some fifteen minutes a machine; MACHINE_ACCEL=kvm
-# uses the real one. CUTS is how often the power is cut during writes, image loads and pod starts (default 3, a minute and a
-# half each). STEPS names some of the steps; MEMORY, in MiB, and PROCESSORS make a smaller machine.
+# uses the real one. CUTS is how often the power is cut during writes, image loads and pod starts (default 3, a minute
+# and a half each). STEPS names some of the steps; MEMORY, in MiB, and PROCESSORS make a smaller machine.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 suites=("$@")
@@ -38,7 +38,8 @@ pack() { # the machine's second disk
   [[ " ${steps[*]} " != *" nested "* ]] || more+=(dist/coracle-image.tar)
   [[ " ${steps[*]} " != *" images "* ]] || more+=(dist/coracle-image.tar dist/images-examples/guestbook.tar)
   tar -cf "$folder/files.tar" -C "$PWD" --transform "s,^$images/,images/," --transform 's,^dist/,,' \
-    --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' "$deb" "${more[@]}" $images/*.tar manifests/examples hack/machine/steps.sh
+    --transform 's,^manifests/,,' --transform 's,^hack/machine/,,' \
+    "$deb" "${more[@]}" $images/*.tar manifests/examples hack/machine/steps.sh
 }
 boot() { # returns when the machine serves
   "${machine[@]}" -m "${MEMORY:-2048}" -smp "${PROCESSORS:-2}" -display none -monitor none \

@@ -304,7 +304,8 @@ firewall) # with the manual's rules and without, and reloaded
   ufw reload
   until_true works
   ufw --force disable
-  nft list tables | awk '/filter/ {print $2, $3}' | while read -r family name; do nft delete table "$family" "$name"; done
+  nft list tables | awk '/filter/ {print $2, $3}' |
+    while read -r family name; do nft delete table "$family" "$name"; done
   systemctl start firewalld
   until_true lost
   cat /tmp/try

@@ -61,8 +61,8 @@ type ResourceSpec struct {
 	// ClusterSelector selects clusters by their labels. {} selects all clusters.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Template is the object, at most 262144 bytes: apiVersion, kind, metadata.name, metadata.namespace, labels,
-	// annotations, and content. Namespaced objects need a namespace, there is no default. Status and metadata that
-	// servers set are rejected. Group, kind, name and namespace are immutable.
+	// annotations, and content. An object of a namespaced kind must name its namespace, which has no default. Status
+	// and metadata that servers set are rejected. Group, kind, name and namespace are immutable.
 	Template runtime.RawExtension `json:"template"`
 	// Overrides change the object on some clusters. They are applied in order. At most 32. An override that fails
 	// on a cluster is an error only for that cluster.

@@ -4,8 +4,10 @@ package debian
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
+	"log"
 	"maps"
 	"os"
 	"os/exec"
@@ -16,6 +18,24 @@ import (
 
 	"github.com/coracle-dev/coracle/hack/images/archive"
 )
+
+// Main runs a command with the flag -out, the archive to write. build gets its path and an empty folder, which is
+// removed at the end.
+func Main(build func(out, dir string) error) {
+	log.SetFlags(0)
+	out := flag.String("out", "", "the archive")
+	flag.Parse()
+	if *out == "" || flag.NArg() > 0 {
+		log.Fatalf("usage: %s -out FILE", filepath.Base(os.Args[0]))
+	}
+	dir, err := os.MkdirTemp("", "coracle-image-")
+	if err == nil {
+		err = errors.Join(os.MkdirAll(filepath.Dir(*out), 0o755), build(*out, dir), os.RemoveAll(dir))
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
 
 // depends matches no alternative, which has a bar in front of it.
 var depends = regexp.MustCompile(`^ +(?:Pre)?Depends: (.*)`)

@@ -4,10 +4,8 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
-	"log"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/v1"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/coracle-dev/coracle/hack/images/archive"
 	"github.com/coracle-dev/coracle/hack/images/debian"
@@ -37,27 +35,9 @@ chmod 700 "$PGDATA" # fsGroup lets the group in, which postgres refuses
 exec postgres -D "$PGDATA" -c listen_addresses='*' -c unix_socket_directories=/tmp "$@"
 `
 
-func main() {
-	log.SetFlags(0)
-	out := flag.String("out", "", "the archive")
-	flag.Parse()
-	if *out == "" || flag.NArg() > 0 {
-		log.Fatal("usage: go run ./hack/images/postgres -out FILE")
-	}
-	if err := build(*out); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { debian.Main(build) }
 
-func build(out string) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "coracle-postgres-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func build(out, dir string) error {
 	version, packages, err := resolve()
 	if err != nil {
 		return err

@@ -4,33 +4,20 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"log"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/v1"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/coracle-dev/coracle/hack/images/archive"
 	"github.com/coracle-dev/coracle/hack/images/debian"
 )
 
-func main() {
-	log.SetFlags(0)
-	out := flag.String("out", "", "the archive")
-	flag.Parse()
-	if *out == "" || flag.NArg() > 0 {
-		log.Fatal("usage: go run ./hack/images/toolchain -out FILE")
-	}
-	if err := build(*out); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { debian.Main(build) }
 
 var (
 	needed = regexp.MustCompile(`^(lib|zlib|gcc|g\+\+|cpp|binutils|linux-libc-dev)`)
@@ -41,15 +28,7 @@ var (
 	merged = []string{"bin", "lib", "lib64", "sbin"}
 )
 
-func build(out string) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "coracle-toolchain-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func build(out, dir string) error {
 	packages, err := debian.Closure(needed, "g++", "libc6-dev", "bash", "coreutils", "sed", "grep", "findutils")
 	if err != nil {
 		return err

@@ -103,8 +103,8 @@ func (s *scheduler) queue(method string, request []byte) (answer []byte, err err
 	return answer, nil
 }
 
-// TestLost checks that exactly the actions of lost pods end, with an error that clients try again after, and that an
-// action that ends meanwhile is no error.
+// TestLost checks that the actions of lost pods end, and no others, with an error after which clients try again. An
+// action that the scheduler does not know any more counts as ended.
 func TestLost(t *testing.T) {
 	s := &scheduler{terminated: make(chan string, 10), queues: [][]byte{Name{}.encode()}, workers: []worker{
 		{map[string]string{PodKey: "gone"}, "a"}, {map[string]string{PodKey: "gone", "thread": "1"}, ""},

@@ -98,9 +98,9 @@ func (s *state) finishBatch(p *pod, list []*flight, o workers.Outcome) {
 	}
 }
 
-// readAnswer sets the messages to true that the answer to a batch names, as AWS Lambda reads it (Implementing partial
-// batch responses). An error means that all messages have failed. JSON that is no object or array, such as null, and an
-// object without batchItemFailures mean that none has.
+// readAnswer sets failed to true for each message that the answer to a batch names, as AWS Lambda reads it
+// (Implementing partial batch responses). No message failed if the answer is empty, a JSON scalar such as null, or an
+// object without batchItemFailures. After an error the caller treats all messages as failed.
 func readAnswer(answer []byte, failed map[string]bool) error {
 	answer = bytes.TrimSpace(answer)
 	if len(answer) == 0 || answer[0] != '{' && answer[0] != '[' && json.Valid(answer) {

@@ -184,7 +184,8 @@ func (s *Subjects) Publish(namespace, subject string, m queue.Message) error {
 			out.Header.Set(name, value)
 		}
 	}
-	// The answer to the message would not tell whether a stream has it: other subscribers may answer, or none.
+	// A publish with acknowledgement needs a stream with the subject. Without one, another subscriber may answer
+	// instead, or no subscriber at all.
 	_, err = js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:

@@ -149,7 +149,7 @@ func TestObjectsThatCannotBeWatched(t *testing.T) {
 	p.start()
 	for want, o := range map[string]workers.ObjectsTrigger{
 		"the server has no kind Thing in example.org/v1":   {APIVersion: "example.org/v1", Kind: "Thing"},
-		"Node objects are in no namespace":                 {APIVersion: "v1", Kind: "Node"},
+		"Node objects have no namespace":                   {APIVersion: "v1", Kind: "Node"},
 		"may not list secrets":                             {APIVersion: "v1", Kind: "Secret"},
 		"\"data.k\" is not a known field selector":         {FieldSelector: "data.k=1"},
 		"the server has no kind ConfigMapList in v1":       {APIVersion: "v1", Kind: "ConfigMapList"},
