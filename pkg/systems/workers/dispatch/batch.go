@@ -40,11 +40,12 @@ func (s *state) giveBatch(p *pod, local map[Node][]*workers.Delivery, ends *[]fu
 		if !ok {
 			break
 		}
+		span := s.d.c.Spans.Start(s.key, p.name, p.node, &m)
 		if !c.add(&m) {
 			s.d.c.Queues.Return(s.key, m.ID, queue.Result{Untouched: true})
 			break
 		}
-		list = append(list, s.fly(p, m))
+		list = append(list, s.fly(p, m, span))
 	}
 	if len(list) == 0 {
 		return false

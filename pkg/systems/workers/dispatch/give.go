@@ -5,6 +5,8 @@ import (
 	"io"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/queue"
 )
@@ -55,10 +57,9 @@ func (s *state) claim(p *pod, ends *[]func()) (m queue.Message, ok bool) {
 	}
 }
 
-// fly records that a pod gets a message.
-func (s *state) fly(p *pod, m queue.Message) *flight {
-	f := &flight{m: m, pod: p}
-	f.span = s.d.c.Spans.Start(s.key, p.name, p.node, &f.m)
+// fly records that a pod gets a message, whose attempt has a span or nil.
+func (s *state) fly(p *pod, m queue.Message, span trace.Span) *flight {
+	f := &flight{m: m, pod: p, span: span}
 	f.m.Payload = nil
 	s.flights[m.ID] = f
 	s.counts.delivered++
@@ -69,10 +70,11 @@ func (s *state) fly(p *pod, m queue.Message) *flight {
 }
 
 func (s *state) deliver(p *pod, m queue.Message, local map[Node][]*workers.Delivery) {
-	f := s.fly(p, m)
+	span := s.d.c.Spans.Start(s.key, p.name, p.node, &m)
+	f := s.fly(p, m, span)
 	delivery := &workers.Delivery{
 		ID: m.ID, Payload: m.Payload, Namespace: s.key.Namespace, Pod: p.name, UID: p.uid, ContentType: m.ContentType,
-		Trace: f.m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
+		Trace: m.Trace, DeadLetter: m.DeadLetter, Attempt: m.Attempts, Done: func(o workers.Outcome) { s.finish(f, o) },
 	}
 	if w := s.waits[m.ID]; w != nil {
 		delivery.Deadline = w.deadline

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -23,6 +25,32 @@ import (
 type kept struct{ *tracetest.InMemoryExporter }
 
 func (kept) Shutdown(context.Context) error { return nil }
+
+// TestSpansOfABatch checks that the program gets the context of each message's own span.
+func TestSpansOfABatch(t *testing.T) {
+	run(t, func(c *cluster) {
+		out := kept{tracetest.NewInMemoryExporter()}
+		c.c.Spans = spans.New(out, 1, "server", prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		c.batches("a", workers.WorkerBatch{Size: 3}, atLeastOnce)
+		c.send(uuid.NewString(), uuid.NewString())
+		list, _ := c.calls()
+		require.Len(t, list, 1)
+		var batch struct{ Records []record }
+		require.NoError(t, json.Unmarshal(list[0].Payload, &batch))
+		list[0].Done(handled)
+		synctest.Wait()
+		c.c.Spans.Close()
+		var want, got []string
+		for _, s := range out.GetSpans() {
+			want = append(want, "00-"+s.SpanContext.TraceID().String()+"-"+s.SpanContext.SpanID().String()+"-01")
+		}
+		for _, r := range batch.Records {
+			got = append(got, r.Attributes["traceparent"]["stringValue"])
+		}
+		require.Len(t, got, 2)
+		require.ElementsMatch(t, want, got)
+	})
+}
 
 // TestSpans checks that each attempt that a program or the queue ended has a span, whose context the program gets, and
 // that the reply belongs to it.
