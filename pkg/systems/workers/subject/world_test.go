@@ -104,6 +104,11 @@ func (h happening) Create(_ context.Context, o ctrl.Object, _ ...ctrl.CreateOpti
 	return nil
 }
 
+// Patch drops an event's repetition, such as a retry of a full queue on a slow machine.
+func (h happening) Patch(context.Context, ctrl.Object, ctrl.Patch, ...ctrl.PatchOption) error {
+	return nil
+}
+
 func newHome(t *testing.T, natsContext string) *home {
 	h := &home{
 		t: t, nats: &queue.NATS{Context: natsContext, Name: "test"}, got: make(chan dispatch.Message, 1000),
