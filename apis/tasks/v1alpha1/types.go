@@ -254,8 +254,8 @@ type TaskStatus struct {
 	// Error describes why the task failed, or what it is waiting for.
 	Error string `json:"error,omitempty"`
 
-	// Attempts lists the last 20 attempts that have ended, in the order in which they ended, and then the attempts
-	// in progress.
+	// Attempts lists the last 20 attempts that have ended and, of those before, the last 20 attempts of failed indexes,
+	// in the order in which they ended, and then the attempts in progress.
 	Attempts []TaskAttempt `json:"attempts,omitempty"`
 	// EndedAttempts is the number of all attempts that have ended. It never decreases.
 	EndedAttempts int32 `json:"endedAttempts,omitempty"`

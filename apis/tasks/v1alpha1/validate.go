@@ -25,6 +25,7 @@ const (
 	MaxParallelism = 100
 	MaxKey         = 256 // bytes
 	MaxAttempts    = 20  // ended attempts in the status
+	MaxFailed      = 20  // attempts of failed indexes in the status that ended before those
 	MaxMessage     = 1024
 	MaxNodes       = 100 // nodes in the status of an array
 	maxPorts       = 32
@@ -375,8 +376,8 @@ func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	if t.Status.EndedAttempts < old.Status.EndedAttempts {
 		errs = append(errs, field.Invalid(path.Child("endedAttempts"), t.Status.EndedAttempts, "must not decrease"))
 	}
-	if n := len(t.Status.Attempts); n > MaxAttempts+MaxParallelism {
-		errs = append(errs, field.TooMany(path.Child("attempts"), n, MaxAttempts+MaxParallelism))
+	if n := len(t.Status.Attempts); n > MaxFailed+MaxAttempts+MaxParallelism {
+		errs = append(errs, field.TooMany(path.Child("attempts"), n, MaxFailed+MaxAttempts+MaxParallelism))
 	}
 	if a := t.Status.Array; a != nil && len(a.Nodes) > MaxNodes {
 		errs = append(errs, field.TooMany(path.Child("array", "nodes"), len(a.Nodes), MaxNodes))

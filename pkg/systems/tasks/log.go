@@ -98,7 +98,7 @@ func kept(req *http.Request, on kind.Connection, what string, follow bool) (io.R
 			failed = cmp.Or(failed, err)
 		}
 	}
-	return nil, cmp.Or(failed,
+	return nil, cmp.Or(failed, from.notStarted,
 		error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt or container of task %s has begun, or its output is not "+
 			"kept any more: `coracle ps --task %[1]s` shows its attempts", t.Name))))
 }
@@ -107,6 +107,8 @@ type loggedFrom struct {
 	nodes    []string // the candidates
 	pod, uid string
 	ended    bool
+	// notStarted is the error for an attempt that failed without output because its container did not start, or nil.
+	notStarted error
 }
 
 func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
@@ -139,12 +141,17 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 		}
 	}
 	if last != nil {
-		return &loggedFrom{
+		from := &loggedFrom{
 			nodes: []string{last.Node},
 			pod:   last.Pod,
 			uid:   string(last.PodUID),
 			ended: last.Phase.Ended(),
-		}, nil
+		}
+		if last.Phase == tasks.TaskFailed && last.StartedAt == nil {
+			from.notStarted = apierrors.NewBadRequest(fmt.Sprintf("attempt %d of task %s has no output, because its container "+
+				"did not start: %s", last.Number, t.Name, last.Message))
+		}
+		return from, nil
 	}
 	if attempt >= 0 || index >= 0 {
 		if from := unlisted(t, attempt, index); from != nil {

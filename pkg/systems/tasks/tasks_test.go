@@ -40,6 +40,20 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 		_, err = loggedAttempt(task, q)
 		require.ErrorContains(t, err, want, query)
 	}
+	failed := &task.Status.Attempts[2]
+	failed.Phase, failed.Message = tasks.TaskFailed, "the image cannot be pulled"
+	for started, want := range map[*metav1.Time]string{
+		nil: "attempt 1 of task  has no output, because its container did not start: the image cannot be pulled",
+		{}:  "",
+	} {
+		failed.StartedAt = started
+		a, err := loggedAttempt(task, nil)
+		require.NoError(t, err)
+		require.Equal(t, want != "", a.notStarted != nil)
+		if want != "" {
+			require.EqualError(t, a.notStarted, want)
+		}
+	}
 	task.Status.Attempts = nil
 	_, err := loggedAttempt(task, nil)
 	require.ErrorContains(t, err, "it is Pending: attempt 2 failed")

@@ -194,11 +194,11 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	}
 	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" ||
 		a.ScheduledAt != nil && p.exceeds(a.ScheduledAt.Time, limit) {
-		reason := w.Reason
-		if reason == "ImagePullBackOff" {
-			reason = "ErrImagePull"
+		reason, message := w.Reason, a.Message
+		if reason == "ImagePullBackOff" || reason == "ErrImagePull" {
+			reason, message = "ErrImagePull", strings.TrimSuffix("the image cannot be pulled: "+w.Message, ": ")
 		}
-		fail(a, reason, "%s", a.Message)
+		fail(a, reason, "%s", message)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestPlan(t *testing.T) {
 		},
 		"pull failed": {
 			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))),
-			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1,
+			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "the image cannot be pulled: no such image", release: 1,
 		},
 		"pull has time": {
 			task: begun(tasks.TaskScheduled, start(90)),
@@ -144,7 +144,7 @@ func TestPlan(t *testing.T) {
 		},
 		"pull has no time": {
 			task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))),
-			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1,
+			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "the image cannot be pulled: no such image", release: 1,
 		},
 		"image name": {
 			task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))),
@@ -382,6 +382,38 @@ func TestArray(t *testing.T) {
 	a = Plan(o, now)
 	require.Equal(t, tasks.TaskFailed, a.Status.Phase)
 	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
+}
+
+// TestFailedAttemptsStayListed checks that later attempts of an array do not push attempts of failed indexes out of the
+// status, that the task's error has the message of one, and that the list is bounded.
+func TestFailedAttemptsStayListed(t *testing.T) {
+	array := func(size int32, failed, completed string) *tasks.Task {
+		task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: size} })
+		task.Status.Array = &tasks.TaskArrayStatus{FailedIndexes: failed, CompletedIndexes: completed}
+		return task
+	}
+	attempt := func(i, number int32, phase tasks.TaskPhase) tasks.TaskAttempt {
+		return tasks.TaskAttempt{Number: number, Index: &i, Phase: phase, Message: "the image cannot be pulled"}
+	}
+	task := array(30, "0", "1-29")
+	task.Status.Attempts = []tasks.TaskAttempt{
+		attempt(0, 1, tasks.TaskFailed), attempt(1, 1, tasks.TaskFailed), attempt(1, 2, tasks.TaskCompleted),
+	}
+	for i := range int32(28) {
+		task.Status.Attempts = append(task.Status.Attempts, attempt(i+2, 1, tasks.TaskCompleted))
+	}
+	a := Plan(Observed{Task: task}, now)
+	require.Len(t, a.Status.Attempts, 1+tasks.MaxAttempts, "a retry has mended index 1")
+	require.Equal(t, attempt(0, 1, tasks.TaskFailed), a.Status.Attempts[0])
+	require.Equal(t, "1 of 30 indexes failed: 0; index 0: the image cannot be pulled", a.Status.Error)
+
+	task = array(50, "0-49", "")
+	for i := range int32(50) {
+		task.Status.Attempts = append(task.Status.Attempts, attempt(i, 1, tasks.TaskFailed))
+	}
+	a = Plan(Observed{Task: task}, now)
+	require.Len(t, a.Status.Attempts, tasks.MaxFailed+tasks.MaxAttempts)
+	require.Empty(t, tasks.ValidateStatusUpdate(&tasks.Task{Status: a.Status}, array(50, "", "")))
 }
 
 // TestNodesOfAnArray checks that the status keeps the nodes with an array's output after it no longer lists the

@@ -13,7 +13,7 @@ import (
 
 // store writes the attempts into the status, and derives the other fields.
 func (p *plan) store() {
-	p.ended = p.ended[max(len(p.ended)-tasks.MaxAttempts, 0):]
+	p.trim()
 	slices.SortFunc(p.active, func(a, b tasks.TaskAttempt) int { return cmp.Compare(index(&a), index(&b)) })
 	s := &p.Status
 	s.Attempts = slices.Concat(p.ended, p.active)
@@ -33,6 +33,15 @@ func (p *plan) store() {
 			p.Again = time.Nanosecond
 		}
 	}
+}
+
+// trim removes the oldest ended attempts. Attempts of failed indexes stay longer, because users look for these.
+func (p *plan) trim() {
+	last := max(len(p.ended)-tasks.MaxAttempts, 0)
+	old := slices.DeleteFunc(slices.Clone(p.ended[:last]), func(a tasks.TaskAttempt) bool {
+		return a.Phase != tasks.TaskFailed || !p.failed.Has(index(&a))
+	})
+	p.ended = append(old[max(len(old)-tasks.MaxFailed, 0):], p.ended[last:]...)
 }
 
 func (p *plan) storeOne() {
@@ -111,6 +120,11 @@ func (p *plan) storeArray() {
 	case int(s.Array.Completed+s.Array.Failed) == p.size() && p.size() > 0:
 		s.Phase, s.Reason = tasks.TaskFailed, tasks.ReasonIndexesFailed
 		s.Error = fmt.Sprintf("%d of %d indexes failed: %s", s.Array.Failed, p.size(), shorten(s.Array.FailedIndexes))
+		if at := slices.IndexFunc(p.ended, func(a tasks.TaskAttempt) bool {
+			return a.Phase == tasks.TaskFailed && p.failed.Has(index(&a))
+		}); at >= 0 {
+			s.Error += fmt.Sprintf("; index %d: %s", index(&p.ended[at]), p.ended[at].Message)
+		}
 	}
 }
 

@@ -179,7 +179,7 @@ func TestInitContainers(t *testing.T) {
 	}
 	a := Plan(o, now)
 	require.Equal(t, "ErrImagePull", a.Status.Reason)
-	require.Equal(t, "ErrImagePull: init container first: no such image", a.Status.Error)
+	require.Equal(t, "the image cannot be pulled: init container first: no such image", a.Status.Error)
 	p.Status.InitContainerStatuses[0].State = terminated0(3, "Error", "")
 	p.Status.Phase = corev1.PodFailed
 	a = Plan(o, now)
