@@ -83,7 +83,8 @@ func TestTasks(t *testing.T) {
 	})
 	t.Run("an image that does not exist", func(t *testing.T) {
 		out, _ := exitCode(t, h, "run", "typo", "--image", "127.0.0.1:1/nothing:1", "--start-timeout", "2s", "--wait")
-		require.Contains(t, out, "ErrImagePull")
+		require.Contains(t, out, "task typo failed: the image cannot be pulled: ")
+		require.Contains(t, h.Fails("logs", "typo"), "has no output, because its container did not start: the image")
 		require.Equal(t, "ErrImagePull", readTask(t, h, "typo").Status.Reason)
 	})
 	t.Run("arrays", func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestTasks(t *testing.T) {
 		require.Contains(t, h.Fails("logs", "all"), "choose one of its outputs with --index 0 to 5")
 		out, _ := exitCode(t, h, "run", "some", "--image", "busybox:1.36", "--array", "4", "--wait", "--", "sh", "-c",
 			"[ $TASK_INDEX != 2 ]")
-		require.Contains(t, out, "1 of 4 indexes failed: 2")
+		require.Contains(t, out, "1 of 4 indexes failed: 2; index 2: exit code 1; `coracle logs some --index 2`")
 		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"),
 			"must be from 1 to 10000")
 	})

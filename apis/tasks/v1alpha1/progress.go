@@ -13,6 +13,14 @@ func Attempts(t *Task) int64 {
 	return n
 }
 
+// Outcome returns a phase as users see it: cancelled tasks and attempts have the phase Failed, and are Cancelled.
+func Outcome(phase TaskPhase, reason string) string {
+	if reason == ReasonCancelled {
+		return reason
+	}
+	return string(phase)
+}
+
 // Indexes returns "completed/all" for an array, otherwise "".
 func Indexes(t *Task) string {
 	if t.Spec.Array == nil {

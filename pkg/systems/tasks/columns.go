@@ -13,11 +13,11 @@ import (
 func taskColumns() []own.Column[*tasks.Task] {
 	type task = *tasks.Task
 	return []own.Column[task]{
-		{Name: "Phase", About: "Pending, Scheduled, Running, Completed or Failed", Cell: func(t task) any {
+		{Name: "Status", About: "The phase, or Cancelled if it was cancelled", Cell: func(t task) any {
 			if t.DeletionTimestamp != nil && !t.Status.Phase.Ended() {
 				return "Terminating"
 			}
-			return t.Status.Phase
+			return tasks.Outcome(t.Status.Phase, t.Status.Reason)
 		}},
 		{Name: "Node", About: "The node it was scheduled to", Cell: func(t task) any { return t.Status.Node }},
 		{Name: "Exit", About: "The container's exit code", Cell: func(t task) any {

@@ -127,3 +127,13 @@ func TestSchedulesNameTheField(t *testing.T) {
 		require.Equal(t, c.want, errs[0].Field, name)
 	}
 }
+
+// TestCancelledInATable checks that kubectl's table has the same word for a cancelled task as coracle ps.
+func TestCancelledInATable(t *testing.T) {
+	task := &tasks.Task{Status: tasks.TaskStatus{Phase: tasks.TaskFailed}}
+	status := taskColumns()[0]
+	require.Equal(t, "Status", status.Name)
+	require.Equal(t, "Failed", status.Cell(task))
+	task.Status.Reason = tasks.ReasonCancelled
+	require.Equal(t, "Cancelled", status.Cell(task))
+}

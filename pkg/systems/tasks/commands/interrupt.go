@@ -39,7 +39,7 @@ func (c cluster) interrupted(task *tasks.Task, t command.Terminal) (*tasks.Task,
 	}); err != nil {
 		return nil, err
 	}
-	return nil, failed(task.Name, "cancelled", interruptedCode)
+	return nil, cancelled(task.Name, interruptedCode)
 }
 
 // askToCancel asks whether to cancel a task. Another interrupt means no. If the task ends before the answer, it returns

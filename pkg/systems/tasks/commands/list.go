@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,22 +21,19 @@ const taskHeader = "TASK\tIMAGE?\tSTATUS\tNODE\tEXIT\tATTEMPTS?\tINDEXES\tCREATE
 
 func taskLine(t *tasks.Task, now time.Time) []any {
 	s := t.Status
-	status := string(s.Phase)
-	if s.Reason == tasks.ReasonCancelled {
-		status = "Cancelled"
-	}
-	run := ""
-	switch {
-	case s.StartedAt != nil && s.FinishedAt != nil:
-		run = max(took(s), 0).Round(100 * time.Millisecond).String()
-	case s.StartedAt != nil:
-		run = command.Ago(s.StartedAt, now)
-	}
 	return []any{
-		t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Attempts(t), tasks.Indexes(t),
-		command.Ago(&t.CreationTimestamp, now), run,
+		t.Name, t.Spec.Image, tasks.Outcome(s.Phase, s.Reason), s.Node, exit(s.ExitCode), tasks.Attempts(t),
+		tasks.Indexes(t), command.Ago(&t.CreationTimestamp, now), ran(s.StartedAt, s.FinishedAt, now),
 		command.Shorten(s.Error),
 	}
+}
+
+// ran returns how long a task or attempt ran, or has run if it has not ended.
+func ran(start, end *metav1.Time, now time.Time) string {
+	if start == nil || end == nil {
+		return command.Ago(start, now)
+	}
+	return max(end.Sub(start.Time), 0).Round(100 * time.Millisecond).String()
 }
 
 // Tasks prints the unfinished tasks of the namespace, or all. One page is sorted by age, more pages by name.
@@ -117,11 +116,11 @@ func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) e
 	return nil
 }
 
-func exit(s tasks.TaskStatus) string {
-	if s.ExitCode == nil {
+func exit(code *int32) string {
+	if code == nil {
 		return ""
 	}
-	return fmt.Sprint(*s.ExitCode)
+	return fmt.Sprint(*code)
 }
 
 // Task prints one task in detail.
@@ -133,9 +132,9 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 	rows := [][2]string{
 		{"Task", t.Name}, {"Image", t.Spec.Image},
 		{"Command", strings.Join(append(slices.Clone(t.Spec.Command), t.Spec.Args...), " ")},
-		{"Status", string(t.Status.Phase)}, {"Reason", t.Status.Reason}, {"Error", t.Status.Error},
+		{"Status", tasks.Outcome(t.Status.Phase, t.Status.Reason)}, {"Reason", t.Status.Reason}, {"Error", t.Status.Error},
 		{"Node", t.Status.Node}, {"Pod", t.Status.PodName}, {"Container", t.Status.ContainerID},
-		{"Exit code", exit(t.Status)},
+		{"Exit code", exit(t.Status.ExitCode)},
 		{"Created", command.Stamp(&t.CreationTimestamp)}, {"Scheduled", command.Stamp(t.Status.ScheduledAt)},
 		{"Started", command.Stamp(t.Status.StartedAt)}, {"Finished", command.Stamp(t.Status.FinishedAt)},
 	}
@@ -145,7 +144,13 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 		if n := starting(t.Status.Attempts); n > 0 {
 			line += fmt.Sprintf(", of which %d start now", n)
 		}
-		rows = append(rows, [2]string{"Indexes", line}, [2]string{"Failed", a.FailedIndexes})
+		failed := "Failed"
+		if t.Status.Reason == tasks.ReasonCancelled {
+			failed = "Stopped" // or failed before
+			line = fmt.Sprintf("%d of %d completed, %d failed or stopped, %d not begun", a.Completed, t.Size(), a.Failed,
+				a.Pending)
+		}
+		rows = append(rows, [2]string{"Indexes", line}, [2]string{failed, a.FailedIndexes})
 	}
 	for _, p := range t.Spec.Ports {
 		rows = append(rows, [2]string{
@@ -164,11 +169,23 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintln(out)
-	now := time.Now()
-	const header = "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED?\tFINISHED?\tMEMORY?\tCPU?\tMESSAGE"
+	return listAttempts(t, time.Now(), out)
+}
+
+// listAttempts prints the attempts of a task: the failed ones first, then those that have not ended, by their indexes.
+func listAttempts(t *tasks.Task, now time.Time, out io.Writer) error {
+	place := map[tasks.TaskPhase]int{tasks.TaskFailed: -1, tasks.TaskCompleted: 1}
+	list := slices.SortedStableFunc(slices.Values(t.Status.Attempts), func(a, b tasks.TaskAttempt) int {
+		byIndex := 0
+		if a.Index != nil && b.Index != nil {
+			byIndex = cmp.Compare(*a.Index, *b.Index)
+		}
+		return cmp.Or(cmp.Compare(place[a.Phase], place[b.Phase]), byIndex, cmp.Compare(a.Number, b.Number))
+	})
+	const header = "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED\tTOOK?\tMEMORY?\tCPU?\tMESSAGE"
 	return command.Table(out, header, func(line func(...any)) {
-		for _, a := range t.Status.Attempts {
-			index, code, memory, cpu := "", "", "", ""
+		for _, a := range list {
+			index, memory, cpu := "", "", ""
 			if u := a.Usage; u != nil {
 				memory = fmt.Sprintf("%dMi", (u.PeakMemoryBytes+1<<20-1)>>20)
 				cpu = (time.Duration(u.CPUMilliseconds) * time.Millisecond).String()
@@ -176,11 +193,19 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 			if a.Index != nil {
 				index = fmt.Sprint(*a.Index)
 			}
-			if a.ExitCode != nil {
-				code = fmt.Sprint(*a.ExitCode)
-			}
-			line(a.Number, index, a.Phase, a.Node, code, command.Ago(a.StartedAt, now), command.Ago(a.FinishedAt, now),
-				memory, cpu, a.Message)
+			line(a.Number, index, tasks.Outcome(a.Phase, a.Reason), a.Node, exit(a.ExitCode),
+				clock(a.StartedAt, t.CreationTimestamp), ran(a.StartedAt, a.FinishedAt, now), memory, cpu, a.Message)
 		}
 	})
+}
+
+// clock formats a local time of day, with its date if that is another than the day's.
+func clock(t *metav1.Time, day metav1.Time) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.Local().Format(time.DateOnly) == day.Local().Format(time.DateOnly):
+		return t.Local().Format(time.TimeOnly)
+	}
+	return t.Local().Format("01-02 " + time.TimeOnly)
 }

@@ -221,6 +221,9 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 	if err != nil {
 		return err
 	}
+	if err := c.refuseSchedules(ctx, task); err != nil {
+		return err
+	}
 	if o.Schedule != "" || o.Template {
 		return c.schedule(ctx, o, task, t)
 	}
@@ -264,15 +267,7 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 		}
 	}
 	if ended.Status.Phase == tasks.TaskFailed {
-		code := 1
-		if c := ended.Status.ExitCode; c != nil && *c != 0 {
-			code = int(*c)
-		}
-		reason := ended.Status.Error
-		if a := ended.Status.Array; a != nil && a.Failed > 0 && !o.Remove {
-			reason += fmt.Sprintf("; `coracle logs %s --index N` prints the output of one", task.Name)
-		}
-		return failed(task.Name, reason, code)
+		return failed(ended, !o.Remove)
 	}
 	return nil
 }

@@ -28,6 +28,11 @@ func TestScheduleForATask(t *testing.T) {
 	require.NotErrorIs(t, err, errNoTask, "`coracle logs` would speak of pods")
 	require.ErrorContains(t, err, "but a schedule or template: `coracle ps -a` lists its tasks, `coracle ctl delete "+
 		"taskschedule nightly` deletes it")
+	for _, o := range []RunOptions{{}, {Schedule: "@daily"}} {
+		o.Name, o.Image, o.After = "alarm", "i", []string{"later", "nightly:failed"}
+		err = c.Run(t.Context(), o, command.Standard())
+		require.ErrorContains(t, err, "--after nightly: nightly is a schedule, and --after waits once for one task")
+	}
 	_, err = c.getTask(t.Context(), "other")
 	require.EqualError(t, err, "there is no task other in namespace default: `coracle ps -a` lists tasks")
 	require.ErrorIs(t, err, errNoTask)

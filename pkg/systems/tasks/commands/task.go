@@ -11,16 +11,47 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // interruptedCode is the exit code of an interrupted wait: 128 and the number of SIGINT, as in shells.
 const interruptedCode = 130
 
-// failed returns the error of a task that failed, or of an interrupted wait. The command exits with code: the
-// container's exit code, 1 if there is none, or interruptedCode.
-func failed(name, reason string, code int) error {
-	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", name, reason)}
+// failed returns the error of a task that failed or was cancelled. The command exits with the container's exit code, or
+// 1 if there is none. kept means that the task still exists.
+func failed(t *tasks.Task, kept bool) error {
+	code, s := 1, t.Status
+	if c := s.ExitCode; c != nil && *c != 0 {
+		code = int(*c)
+	}
+	if s.Reason == tasks.ReasonCancelled {
+		return cancelled(t.Name, code)
+	}
+	reason := s.Error
+	if i := failedIndex(t); i >= 0 && kept {
+		reason += fmt.Sprintf("; `coracle logs %s --index %d` prints its output", t.Name, i)
+	}
+	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", t.Name, reason)}
+}
+
+func cancelled(name string, code int) error {
+	return &command.Exit{Code: code, Err: fmt.Errorf("task %s was cancelled", name)}
+}
+
+// failedIndex returns the first of the listed failed indexes if its container has started, so that it may have output.
+// Otherwise, and without an array, it returns -1.
+func failedIndex(t *tasks.Task) int {
+	if t.Status.Array == nil {
+		return -1
+	}
+	all := indexes.Parse(t.Status.Array.FailedIndexes, int(t.Size()))
+	for _, a := range t.Status.Attempts {
+		if a.Phase == tasks.TaskFailed && a.StartedAt != nil && a.Index != nil && all.Has(int(*a.Index)) {
+			return int(*a.Index)
+		}
+	}
+	return -1
 }
 
 var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
@@ -43,6 +74,19 @@ func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) 
 		return nil, fmt.Errorf("%w %s in namespace %s: `coracle ps -a` lists tasks", errNoTask, name, c.Namespace)
 	}
 	return t, err
+}
+
+// refuseSchedules returns an error if a task would wait for a task that has the name of a schedule.
+func (c cluster) refuseSchedules(ctx context.Context, t *tasks.Task) error {
+	for _, a := range t.Spec.After {
+		key := ctrl.ObjectKey{Namespace: c.Namespace, Name: a.Name}
+		if apierrors.IsNotFound(c.Client.Get(ctx, key, &tasks.Task{})) &&
+			c.Client.Get(ctx, key, &tasks.TaskSchedule{}) == nil {
+			return fmt.Errorf("--after %[1]s: %[1]s is a schedule, and --after waits once for one task: name one of the tasks "+
+				"that `coracle ps -a` lists, or see `coracle help batch` for an alarm each time a task fails", a.Name)
+		}
+	}
+	return nil
 }
 
 func (c cluster) eachTask(ctx context.Context, match fields.Selector, f func([]tasks.Task) error) error {
@@ -69,7 +113,7 @@ func (c cluster) Cancel(ctx context.Context, names []string, say func(format str
 			return err
 		}
 		if t.Status.Phase.Ended() {
-			say("task %s has ended already: %s\n", name, strings.ToLower(string(t.Status.Phase)))
+			say("task %s has ended already: %s\n", name, strings.ToLower(tasks.Outcome(t.Status.Phase, t.Status.Reason)))
 			continue
 		}
 		if err := c.Client.Patch(ctx, t, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"cancel":true}}`))); err != nil {

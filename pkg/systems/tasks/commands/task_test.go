@@ -163,3 +163,58 @@ func TestOutputIsResumed(t *testing.T) {
 	gone := errors.New("its log is not kept any more")
 	require.ErrorIs(t, resume(t.Context(), &out, func(io.Writer) error { return gone }), gone)
 }
+
+// TestAttemptsOfATask checks that the failed attempts of an array are first, with the time of their start, and that a
+// cancelled task and its attempts are called so.
+func TestAttemptsOfATask(t *testing.T) {
+	scheme, err := command.Scheme()
+	require.NoError(t, err)
+	day := time.Date(2026, 11, 28, 23, 59, 0, 0, time.Local)
+	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(day.Add(d))) }
+	attempt := func(i int32, phase tasks.TaskPhase, start, end *metav1.Time) tasks.TaskAttempt {
+		return tasks.TaskAttempt{Number: 1, Index: &i, Phase: phase, Node: "n", StartedAt: start, FinishedAt: end}
+	}
+	task := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t", CreationTimestamp: metav1.NewTime(day)},
+		Spec:       tasks.TaskSpec{Array: &tasks.TaskArray{Size: 9}},
+	}
+	task.Status.Phase, task.Status.Error = tasks.TaskFailed, "2 of 9 indexes failed: 2,5"
+	task.Status.Array = &tasks.TaskArrayStatus{FailedIndexes: "2,5", Failed: 2, Completed: 2, Pending: 5}
+	task.Status.Attempts = []tasks.TaskAttempt{
+		attempt(1, tasks.TaskCompleted, at(0), at(time.Second)), attempt(5, tasks.TaskFailed, at(time.Minute), at(time.Hour)),
+		attempt(0, tasks.TaskCompleted, at(0), at(time.Second)), attempt(2, tasks.TaskFailed, nil, at(time.Second)),
+	}
+	print := func() string {
+		c := cluster{&command.Cluster{
+			Namespace: "default", Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(task).Build(),
+		}}
+		var out strings.Builder
+		require.NoError(t, c.Task(t.Context(), "t", &out))
+		return out.String()
+	}
+	_, table, _ := strings.Cut(print(), "\n\n")
+	require.Equal(t, [][]string{
+		strings.Fields("ATTEMPT INDEX STATUS NODE EXIT STARTED TOOK MEMORY CPU MESSAGE"),
+		strings.Fields("1 2 Failed n - - - - - -"), strings.Fields("1 5 Failed n - 11-29 00:00:00 59m0s - - -"),
+		strings.Fields("1 0 Completed n - 23:59:00 1s - - -"), strings.Fields("1 1 Completed n - 23:59:00 1s - - -"),
+	}, rowsOf(table))
+
+	require.EqualError(t, failed(task, true),
+		"task t failed: 2 of 9 indexes failed: 2,5; `coracle logs t --index 5` prints its output")
+	require.EqualError(t, failed(task, false), "task t failed: 2 of 9 indexes failed: 2,5", "it is deleted")
+	task.Status.Attempts[1].StartedAt = nil
+	require.EqualError(t, failed(task, true), "task t failed: 2 of 9 indexes failed: 2,5", "there is no output")
+
+	task.Status.Reason, task.Status.Attempts[1].Reason = tasks.ReasonCancelled, tasks.ReasonCancelled
+	require.Regexp(t, `(?s)Status +Cancelled\n.* 2 of 9 completed, 2 failed or stopped, 5 not begun\n.*5 +Cancelled`, print())
+	require.EqualError(t, failed(task, true), "task t was cancelled")
+	require.Equal(t, "cancelled", describePhase(task))
+	require.Equal(t, "Cancelled", taskLine(task, day)[2])
+}
+
+func rowsOf(table string) (all [][]string) {
+	for line := range strings.Lines(table) {
+		all = append(all, strings.Fields(line))
+	}
+	return all
+}

@@ -274,8 +274,8 @@ func describePhase(t *tasks.Task) string {
 		}
 		return "completed"
 	}
-	line := strings.ToLower(string(s.Phase))
-	if s.Error != "" {
+	line := strings.ToLower(tasks.Outcome(s.Phase, s.Reason))
+	if s.Error != "" && s.Reason != tasks.ReasonCancelled {
 		line += ": " + s.Error
 	}
 	return line
