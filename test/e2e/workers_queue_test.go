@@ -92,6 +92,8 @@ func TestDeadMessages(t *testing.T) {
 		moved := queued(t, h, "failed", "list")
 		return len(moved) == 1 && moved[0].ID == list[0].ID && strings.Contains(moved[0].DeadLetter, "HandlerFailed")
 	}, host.Patience, 100*time.Millisecond)
+	require.Contains(t, h.Run("queue", "failed", "list"), "dead letter: HandlerFailed")
+	require.Contains(t, h.Run("queue", "sums", "redrive"), "`coracle queue failed list -n default` lists what is there")
 	h.Shows("MessageDeadLettered", "describe worker sums")
 	require.Contains(t, h.Run("queue", "failed", "purge"), "1 message removed")
 	require.Contains(t, h.Fails("queue", "failed", "show", "none"), "has no message none")

@@ -28,7 +28,8 @@ type QueuedMessage struct {
 	Size        int         `json:"size"`
 	ContentType string      `json:"contentType,omitempty"`
 	Arrived     metav1.Time `json:"arrived"`
-	Expires     metav1.Time `json:"expires"`
+	// Expires is when the message fails unless a program has it. A dead message does not expire.
+	Expires *metav1.Time `json:"expires,omitempty"`
 	// Due is when the delay of a delayed message ends.
 	Due *metav1.Time `json:"due,omitempty"`
 	// Error is why the last attempt failed, DeadLetter why another worker failed to handle the message.

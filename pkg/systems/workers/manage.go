@@ -118,14 +118,17 @@ func (s sender) list(req *http.Request, k queue.Key, state queue.State) (any, er
 }
 
 func queued(m queue.Message) workers.QueuedMessage {
-	var due *metav1.Time
-	if m.State == queue.Delayed {
+	due, expires := (*metav1.Time)(nil), &metav1.Time{Time: m.Expires}
+	switch m.State {
+	case queue.Delayed:
 		due = &metav1.Time{Time: m.Due}
+	case queue.Dead:
+		expires = nil
 	}
 	return workers.QueuedMessage{
 		ID: m.ID, DedupID: m.DedupID, Key: m.OrderKey, State: string(m.State), Pod: m.Target, Attempts: m.Attempts,
 		Size: m.Size, ContentType: m.ContentType,
-		Arrived: metav1.NewTime(m.Arrived), Expires: metav1.NewTime(m.Expires), Due: due, Error: m.Error,
+		Arrived: metav1.NewTime(m.Arrived), Expires: expires, Due: due, Error: m.Error,
 		DeadLetter: m.DeadLetter, Payload: m.Payload,
 	}
 }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,7 +104,24 @@ func (c cluster) Queue(ctx context.Context, o QueueOptions, out io.Writer) error
 	if o.Output != "" {
 		return command.PrintAs(out, o.Output, &change)
 	}
+	if change.Messages == 0 && o.Verb == "redrive" {
+		return c.noneDead(ctx, o.Worker, out)
+	}
 	_, err := fmt.Fprintf(out, "%s %s the queue of worker %s\n", count.Of(change.Messages, "message"), done, o.Worker)
+	return err
+}
+
+// noneDead says where the messages are that a redrive did not find.
+func (c cluster) noneDead(ctx context.Context, name string, out io.Writer) error {
+	where := name
+	var w workers.Worker
+	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, &w)
+	if to := w.Spec.Delivery.DeadLetter; err == nil && to != "" {
+		where = to
+		name += ", whose failed messages go to worker " + where
+	}
+	_, err = fmt.Fprintf(out, "no dead messages in the queue of worker %s: `coracle queue %s list -n %s` lists what is "+
+		"there\n", name, where, c.Namespace)
 	return err
 }
 
@@ -130,15 +148,26 @@ func (c cluster) listQueue(ctx context.Context, o QueueOptions, out io.Writer) e
 	return command.Table(out, "ID\tSTATE\tAGE\tATTEMPTS\tSIZE?\tPOD\tERROR", func(line func(cells ...any)) {
 		for i := range all.Items {
 			m := &all.Items[i]
-			line(m.ID, m.State, command.Ago(&m.Arrived, now), m.Attempts, m.Size, m.Pod, bounded.Text(printable(m.Error), 80))
+			line(m.ID, m.State, command.Ago(&m.Arrived, now), m.Attempts, m.Size, m.Pod, why(m))
 		}
 	})
+}
+
+// why returns why a message is in a dead-letter worker's queue, and why its last attempt failed.
+func why(m *workers.QueuedMessage) string {
+	const longest = 80 // bytes of each
+	last := bounded.Text(printable(m.Error), longest)
+	if m.DeadLetter == "" {
+		return last
+	}
+	return strings.TrimSuffix("dead letter: "+bounded.Text(printable(m.DeadLetter), longest)+"; here: "+last, "; here: ")
 }
 
 func printMessage(out io.Writer, m *workers.QueuedMessage) error {
 	lines := []string{
 		"ID:           " + m.ID, "State:        " + m.State, fmt.Sprintf("Attempts:     %d", m.Attempts),
-		"Arrived:      " + command.Stamp(&m.Arrived), "Expires:      " + command.Stamp(&m.Expires),
+		"Arrived:      " + command.Stamp(&m.Arrived),
+		"Expires:      " + cmp.Or(command.Stamp(m.Expires), "never: kept until it is redriven or purged"),
 		"Content type: " + printable(m.ContentType),
 	}
 	for _, l := range []struct{ name, text string }{
