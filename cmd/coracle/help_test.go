@@ -175,8 +175,8 @@ func TestFlagsNameTheirValues(t *testing.T) {
 // TestSearchPutsTheRightPageFirst has words that operators searched for.
 func TestSearchPutsTheRightPageFirst(t *testing.T) {
 	for words, page := range map[string]string{
-		"website": "expose", "disk full": "monitor", "dead letter": "workers", "alarm": "monitor", "batch job failed": "batch",
-		"ingress tls": "tls",
+		"website": "expose", "disk full": "monitor", "dead letter": "workers", "alarm": "monitor",
+		"batch job failed": "batch", "ingress tls": "tls",
 	} {
 		out, err := helped(t, append([]string{"-k"}, strings.Fields(words)...)...)
 		require.NoError(t, err, words)

@@ -23,7 +23,8 @@ func TestFrontendWithoutAddress(t *testing.T) {
 	s := &corev1.Service{ObjectMeta: f.ObjectMeta}
 	s.Status.Conditions = []metav1.Condition{{Type: loadbalancer.Condition, Status: metav1.ConditionFalse,
 		Message: "port 8980/TCP of the nodes belongs to service old/farm-frontend"}}
-	d := drawing{cluster: cluster{&command.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(s).Build()}}}
+	client := fake.NewClientBuilder().WithScheme(scheme).WithObjects(s).Build()
+	d := drawing{cluster: cluster{&command.Cluster{Client: client}}}
 	require.Contains(t, d.details(t.Context(), f),
 		"no external address: port 8980/TCP of the nodes belongs to service old/farm-frontend")
 }
