@@ -21,9 +21,12 @@ import (
 )
 
 // helpBySection makes a command's help list its options by section. Advanced options are only in "coracle help
-// options".
-func helpBySection(cmd *cobra.Command, sections []config.Section) {
-	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+// options". Its subcommands have the usual help.
+func helpBySection(owner *cobra.Command, sections []config.Section) {
+	owner.SetUsageFunc(func(cmd *cobra.Command) error {
+		if cmd != owner {
+			return cmd.Root().UsageFunc()(cmd)
+		}
 		out, width := cmd.OutOrStdout(), usageWidth()
 		fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
 		rest, advanced := pflag.NewFlagSet("", pflag.ContinueOnError), 0

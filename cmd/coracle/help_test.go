@@ -125,6 +125,10 @@ func TestHelpFindsPagesCommandsAndMistakes(t *testing.T) {
 	out, err = helped(t, "-k", "bazel", "tls")
 	require.NoError(t, err)
 	require.Contains(t, out, "build-farm")
+	out, err = helped(t, "agent", "kontrol")
+	require.NoError(t, err)
+	require.Contains(t, out, "coracle kontrol clusters add boat --pull --token-file boat.token")
+	require.NotContains(t, out, "--join", "an option of the node's agent")
 	_, err = helped(t, "exposse")
 	require.ErrorContains(t, err, "did you mean expose?")
 	_, err = helped(t, "snapshot", "sav")
@@ -166,4 +170,17 @@ func TestFlagsNameTheirValues(t *testing.T) {
 		}
 	}
 	check(root())
+}
+
+// TestSearchPutsTheRightPageFirst has words that operators searched for.
+func TestSearchPutsTheRightPageFirst(t *testing.T) {
+	for words, page := range map[string]string{
+		"website": "expose", "disk full": "monitor", "dead letter": "workers", "alarm": "monitor",
+		"batch job failed": "batch", "ingress tls": "tls",
+	} {
+		out, err := helped(t, append([]string{"-k"}, strings.Fields(words)...)...)
+		require.NoError(t, err, words)
+		_, pages, _ := strings.Cut(out, "shows:\n")
+		require.Regexp(t, "^  "+page+" ", pages, words)
+	}
 }

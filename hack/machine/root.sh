@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds the disk of a virtual machine from Debian's packages: hack/machine/root.sh SUITE FOLDER. The folder gets
 # disk.img (ext4, 4 GiB, sparse), kernel, initrd and the key that its root accepts. Nothing is prepared for Coracle.
-# SUITE arm64 is Debian 13 for that architecture.
+# SUITE arm64 is Debian 13 for that architecture, and arm64-16k has the kernel with pages of 16 KiB.
 set -euo pipefail
-suite=$1 out=$2 arch=amd64
-[ "$suite" != arm64 ] || suite=trixie arch=arm64
-packages=linux-image-$arch,systemd-sysv,dbus,udev,kmod,openssh-server,iproute2,nftables,curl,procps,apparmor
+suite=$1 out=$2 arch=amd64 kernel=amd64
+case $suite in arm64*) kernel=$suite suite=trixie arch=arm64 ;; esac
+packages=linux-image-$kernel,systemd-sysv,dbus,udev,kmod,openssh-server,iproute2,nftables,curl,procps,apparmor
 packages+=,ufw,firewalld,docker.io # off until their steps
 packages+=,xfsprogs,btrfs-progs
 case $suite in bullseye | bookworm) ;; *) packages+=,docker-cli ;; esac

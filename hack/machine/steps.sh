@@ -56,6 +56,12 @@ resize() { # POD CPU MEMORY
   ctl patch pod "$1" --subresource resize \
     --patch "spec: {containers: [{name: c, resources: {limits: {cpu: $2, memory: $3}}}]}"
 }
+configure() { # [LINE...]: the server's only options
+  rm -rf /etc/coracle
+  [ $# = 0 ] || install -D -m 0644 <(printf '%s\n' "$@") /etc/coracle/config.yaml
+  systemctl restart coracle-server
+  until_true coracle status
+}
 
 set -x
 case $1 in
@@ -119,7 +125,7 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
   refused /disk/untyped 'types of files'
   mount -t overlay -o lowerdir=/overlay/lower,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
   refused /disk/overlay '(overlay: '
-  umount /disk/*
+  umount /disk/{tmpfs,untyped,overlay}
   rm -r /disk /overlay /*.img
   systemctl start coracle-server
   ;;
@@ -263,6 +269,52 @@ END
   until_true limit 10000
   ctl delete pod slow greedy --now
   ;;
+eviction) # under pressure of memory and of disk, the pod that uses most goes; the limit of processes holds
+  served >served.txt
+  # With less than 400 MiB this machine reads its programs from the disk again and again, for minutes.
+  configure 'eviction-hard: [memory.available<400Mi]' 'eviction-pressure-transition-period: 1s' 'pod-max-pids: 64'
+  eater() { # NAME MEDIUM COMMAND: writes to its volume
+    ctl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: c, image: busybox:1.36, command: [sh, -c, '$3; sleep 36000'], volumeMounts: [{name: v, mountPath: /v}]}
+  volumes: [{name: v, emptyDir: {medium: "$2"}}]
+END
+  }
+  evicted() { # POD RESOURCE
+    ctl get pod "$1" -o 'jsonpath={.status.phase}, {.status.reason}: {.status.message}' | tee /dev/stderr |
+      grep -q "Evicted: .*low on resource: $2"
+  }
+  condition() { # TYPE STATUS
+    [ "$(ctl get nodes -o "jsonpath={.items[0].status.conditions[?(@.type=='$1')].status}")" = "$2" ]
+  }
+  # Most at once, the rest slowly, so that the node reacts in time.
+  most=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 1024 - 450))
+  eater memory Memory "dd if=/dev/zero of=/v/most bs=1M count=$most; "'for i in $(seq 99); do
+    dd if=/dev/zero of=/v/$i bs=1M count=2 && sleep 0.5; done'
+  until_true evicted memory memory
+  until_true condition MemoryPressure False
+  served | diff served.txt -
+  # Without the pod, the file systems have enough again.
+  eater disk '' 'dd if=/dev/zero of=/v/data bs=1M count=400'
+  full() { ctl exec disk -- sh -c 'pidof dd || ls -l /v/data' | grep -q 419430400; }
+  until_true full
+  read -r size left < <(df --output=size,avail -B1 / | tail -n 1)
+  fallocate -l $((left - size * 5 / 100 + 100 * 1024 * 1024)) /filled
+  until_true evicted disk ephemeral-storage
+  rm /filled
+  until_true condition DiskPressure False
+  served | diff served.txt -
+  ctl run bomb --image busybox:1.36 --restart=Never -- sh -c 'for i in $(seq 100); do sleep 36000 & done; wait'
+  said() { ctl logs bomb | grep "can't fork"; }
+  until_true said
+  ctl delete pod memory disk bomb --now
+  configure
+  ;;
 swap)
   dd if=/dev/zero of=/swap bs=1M count=256 status=none
   chmod 600 /swap
@@ -270,10 +322,7 @@ swap)
   swapon /swap
   may() { ctl exec "$1" -- cat /sys/fs/cgroup/memory.swap.max | grep -x "$2"; }
   may box 0 # also containers without a memory limit
-  mkdir -p /etc/coracle
-  printf 'swap-behavior: LimitedSwap\n' >>/etc/coracle/config.yaml
-  systemctl restart coracle-server
-  until_true coracle status
+  configure 'swap-behavior: LimitedSwap'
   may box 0 # of a BestEffort pod, and started before
   ctl run burst --image busybox:1.36 --overrides '{"spec": {"containers": [{"name": "burst", "image": "busybox:1.36",
     "command": ["sleep", "36000"], "resources": {"requests": {"memory": "64Mi"}}}]}}'
@@ -282,10 +331,7 @@ swap)
   have=$(ctl exec burst -- cat /sys/fs/cgroup/memory.swap.max)
   [ $((have / 1024)) -ge $((65536 * swap / total - 8)) ] && [ $((have / 1024)) -le $((65536 * swap / total)) ]
   ctl delete pod burst --now
-  sed -i '/swap-behavior/d' /etc/coracle/config.yaml
-  [ -s /etc/coracle/config.yaml ] || rm -r /etc/coracle
-  systemctl restart coracle-server
-  until_true coracle status
+  configure
   swapoff /swap
   rm /swap
   ;;

@@ -35,13 +35,15 @@ func printScheduleAndNext(r socket.ScheduleReport, out io.Writer) error {
 	return nil
 }
 
-// printNext says what to do about a pod that cannot start, and prints nothing for a pod that fits or has its node.
+// printNext says what to do about a pod that cannot start, and prints nothing for a pod that fits or runs.
 func printNext(r socket.ScheduleReport, out io.Writer) {
 	var lines []string
 	switch {
 	case len(r.Gates) > 0:
 		lines = []string{"the controller that set the gate removes it, or you do:",
 			fmt.Sprintf("`coracle ctl edit pod %s -n %s`", r.Name, r.Namespace)}
+	case r.Refused != "":
+		lines = []string{"the pod stays Failed: remove the reason, or leave out nodeName,", "and create the pod anew"}
 	case r.NodeMissing:
 		lines = []string{"leave out nodeName, or name one of `coracle ctl get nodes`,", "and create the pod anew"}
 	case !r.Ours && r.Node == "":
@@ -53,6 +55,9 @@ func printNext(r socket.ScheduleReport, out io.Writer) {
 		lines = append(lines, "nothing: the pod starts when pods there have ended, or its volume is made",
 			"`coracle ctl get pods -A -o wide` shows them Terminating")
 	} else if r.Node == "" && r.Fitting == 0 {
+		lines = append(lines, remediesFor(r)...)
+	} else if r.Refused != "" || r.Waiting {
+		r.Nodes = slices.DeleteFunc(slices.Clone(r.Nodes), func(n socket.ScheduleNode) bool { return n.Name != r.Node })
 		lines = append(lines, remediesFor(r)...)
 	}
 	if len(lines) > 0 {
@@ -70,6 +75,8 @@ func remediesFor(r socket.ScheduleReport) (lines []string) {
 		switch verdict := r.Nodes[i].Filters[m.filter]; {
 		case m.filter == "VolumeBinding" && strings.Contains(verdict, "not found"):
 			next = "create the claim, or correct claimName and create the pod anew"
+		case m.filter == "TaintToleration" && strings.Contains(verdict, "(node.kubernetes.io/"):
+			next = "the node is not ready or short of space: `coracle ctl describe node NODE`"
 		case m.filter == "NodeResourcesFit" && strings.HasPrefix(verdict, "Too many pods"):
 			next = "end pods there, or start the node with a higher --max-pods"
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,9 +71,33 @@ func TestInspectScheduleSaysWhatToDo(t *testing.T) {
 	require.Contains(t, cordoned.String(), "Next:\n  nothing: the pod starts when pods there have ended")
 	require.NotContains(t, cordoned.String(), "add a toleration")
 
-	r = refused("NodePorts")
-	r.Node = "a"
-	var out bytes.Buffer
-	require.NoError(t, printScheduleAndNext(r, &out))
-	require.NotContains(t, out.String(), "Next:", "it has its node")
+	// A pod on a node gets a next step only if it cannot start there.
+	for name, c := range map[string]struct {
+		change func(*socket.ScheduleReport)
+		want   string
+	}{
+		"runs":            {func(*socket.ScheduleReport) {}, ""},
+		"waits":           {func(r *socket.ScheduleReport) { r.Waiting = true }, "\nNext:\n  NodePorts\n"},
+		"waits, and fits": {func(r *socket.ScheduleReport) { r.Waiting, r.Nodes[0].Name = true, "b" }, ""},
+		"refused": {func(r *socket.ScheduleReport) { r.Refused = "Pod was rejected: no" },
+			"remove the reason, or leave out nodeName,\n  and create the pod anew\n  NodePorts\n"},
+	} {
+		r := refused("NodePorts")
+		r.Node = "a"
+		c.change(&r)
+		var out bytes.Buffer
+		require.NoError(t, printScheduleAndNext(r, &out))
+		if c.want == "" {
+			require.NotContains(t, out.String(), "Next:", name)
+		} else {
+			require.Contains(t, out.String(), c.want, name)
+		}
+		require.Equal(t, r.Refused != "", strings.Contains(out.String(), "was refused by node a"), name)
+	}
+	r = refused("TaintToleration")
+	r.Node, r.Waiting = "a", true
+	r.Nodes[0].Filters["TaintToleration"] = "node(s) had untolerated taint(s) (node.kubernetes.io/unreachable:NoExecute)"
+	var unreachable bytes.Buffer
+	require.NoError(t, printScheduleAndNext(r, &unreachable))
+	require.Contains(t, unreachable.String(), "the node is not ready or short of space: `coracle ctl describe node NODE`")
 }

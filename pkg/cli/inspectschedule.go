@@ -64,6 +64,8 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		where = "is on node " + r.Node + "; if it were scheduled now"
 		if r.NodeMissing {
 			where = "names node " + r.Node + ", which does not exist; if it were scheduled now"
+		} else if r.Refused != "" {
+			where = "was refused by node " + r.Node + "; if it were scheduled now"
 		}
 	case len(r.Gates) > 0:
 		where = "waits for its scheduling gates " + strings.Join(r.Gates, ", ")

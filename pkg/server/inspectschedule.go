@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -81,6 +82,10 @@ func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 		!slices.ContainsFunc(e.Nodes, func(n scheduler.NodeVerdict) bool { return n.Name == r.Node })
 	if r.Node == "" {
 		r.NominatedNode = e.Pod.Status.NominatedNodeName
+	}
+	r.Waiting = r.Node != "" && e.Pod.Status.Phase == corev1.PodPending
+	if m := e.Pod.Status.Message; e.Pod.Status.Phase == corev1.PodFailed && strings.HasPrefix(m, "Pod was rejected") {
+		r.Refused = m
 	}
 	for _, g := range e.Pod.Spec.SchedulingGates {
 		r.Gates = append(r.Gates, g.Name)

@@ -14,7 +14,7 @@ func Pages(metrics []Metric, events []Event) map[string]string {
 var verb = regexp.MustCompile(`%\.?[0-9]*[a-z]`)
 
 func cell(text string) string {
-	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(verb.ReplaceAllString(text, "..."))
+	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;", "%%", "%").Replace(verb.ReplaceAllString(text, "..."))
 }
 
 func metricsPage(all []Metric) string {

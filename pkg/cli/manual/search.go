@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -10,29 +11,48 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Found is a page found by Search, with the text around the first place that has one of the words.
+// Found is a page found by Search, with the text around the first line that has most of the words.
 type Found struct {
 	Page
 	Line string
 }
 
-// Search returns the pages that have all words, as Find finds them, with lines of at most width bytes. Pages with a
-// word in their name or title come first.
+// Search returns the pages that have all words, as Find finds them, with lines of at most width bytes. Pages with most
+// words in their title, or in it and one heading, come first.
 func (m *Manual) Search(width int, words ...string) (found []Found) {
-	var first []Found
 	for _, p := range m.pages {
 		text := plain(p.Text)
-		if slices.ContainsFunc(words, func(word string) bool { return Find(p.Name+"\n"+text, word) < 0 }) {
-			continue
-		}
-		f := Found{Page: p, Line: excerpt(text, words, width)}
-		if slices.ContainsFunc(words, func(word string) bool { return Find(p.Name+" "+p.Title, word) >= 0 }) {
-			first = append(first, f)
-		} else {
-			found = append(found, f)
+		if count(p.Name+"\n"+text, words) == len(words) {
+			found = append(found, Found{Page: p, Line: excerpt(text, words, width)})
 		}
 	}
-	return append(first, found...)
+	slices.SortStableFunc(found, func(a, b Found) int {
+		return cmp.Or(headed(b.Page, words)-headed(a.Page, words), count(b.top(), words)-count(a.top(), words))
+	})
+	return found
+}
+
+func (p Page) top() string { return p.Name + " " + p.Title }
+
+// headed returns how many of the words are in the name and title of a page together with one of its headings.
+func headed(p Page, words []string) (most int) {
+	most = count(p.top(), words)
+	for line := range strings.Lines(p.Text) {
+		if heading, ok := strings.CutPrefix(line, "## "); ok {
+			most = max(most, count(p.top()+" "+heading, words))
+		}
+	}
+	return most
+}
+
+// count returns how many of the words Find finds.
+func count(text string, words []string) (n int) {
+	for _, word := range words {
+		if Find(text, word) >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Titled returns the names of the pages with all words in their name or title.
@@ -98,22 +118,24 @@ func plain(markdown string) string {
 	return b.String()
 }
 
-// excerpt returns at most width bytes around the first word after the title that begins with one of the words.
+// excerpt returns at most width bytes of the first line after the title that has most of the words.
 func excerpt(text string, words []string, width int) string {
 	_, text, _ = strings.Cut(text, "\n")
+	best, most := "", 0
 	for line := range strings.Lines(text) {
-		line = strings.Join(strings.Fields(line), " ")
-		for _, word := range words {
-			at := Find(line, word)
-			if at < 0 {
-				continue
-			}
-			begin := strings.LastIndexByte(line[:max(at-width/3, 0)], ' ')
-			if begin > 0 && len(line) > width {
-				line = "..." + line[begin:]
-			}
-			return bounded.Text(line, width)
+		if n := count(line, words); n > most {
+			best, most = strings.Join(strings.Fields(line), " "), n
 		}
 	}
-	return ""
+	at := len(best)
+	for _, word := range words {
+		if i := Find(best, word); i >= 0 {
+			at = min(at, i)
+		}
+	}
+	begin := strings.LastIndexByte(best[:max(at-width/3, 0)], ' ')
+	if begin > 0 && len(best) > width {
+		best = "..." + best[begin:]
+	}
+	return bounded.Text(best, width)
 }

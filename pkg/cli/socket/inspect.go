@@ -116,6 +116,8 @@ type ScheduleReport struct {
 	// Node is the pod's node. It is empty while the pod is pending.
 	Node          string   `json:"node,omitempty"`
 	NodeMissing   bool     `json:"nodeMissing,omitempty"` // the cluster has no Node of this name
+	Refused       string   `json:"refused,omitempty"`     // the node's message if it rejected the pod
+	Waiting       bool     `json:"waiting,omitempty"`     // the pod has a node, but has not started there
 	NominatedNode string   `json:"nominatedNode,omitempty"`
 	Gates         []string `json:"schedulingGates,omitempty"`
 	SchedulerName string   `json:"schedulerName"`

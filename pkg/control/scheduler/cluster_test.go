@@ -191,6 +191,7 @@ func TestHigherPriorityPreempts(t *testing.T) {
 	require.NoError(t, c.Create(c.ctx, high))
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && p.Status.NominatedNodeName == "a" })
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "low" && p.DeletionTimestamp != nil })
+	c.event("Preempted", "Preempted by pod "+string(high.UID)+" on node a: pod high")
 	require.NoError(t, c.Delete(c.ctx, low, ctrl.GracePeriodSeconds(0)))
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && isBound(p) })
 }

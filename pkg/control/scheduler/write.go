@@ -98,7 +98,16 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 			}
 			continue
 		}
-		s.events.EventBy(by.Spec.SchedulerName, v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s",
-			by.UID, v.Spec.NodeName)
+		s.events.EventBy(by.Spec.SchedulerName, v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s%s",
+			by.UID, v.Spec.NodeName, neighbour(by, v))
 	}
+}
+
+// neighbour returns ": pod NAME" for a preemptor in the victim's namespace. As upstream, events name no pods of other
+// namespaces (kubernetes/kubernetes#114882).
+func neighbour(by, victim *corev1.Pod) string {
+	if by.Namespace != victim.Namespace {
+		return ""
+	}
+	return ": pod " + by.Name
 }

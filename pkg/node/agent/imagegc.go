@@ -9,6 +9,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/node/images"
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 )
 
 // imagePeriod is the interval of image garbage collection.
@@ -29,7 +30,18 @@ func (a *Agent) collectImages(ctx context.Context) {
 		a.log.Info("removed unused images", "bytes", freed)
 	}
 	if freed < need {
-		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed",
-			fmt.Sprintf("The image file system is full: %d bytes must be freed, unused images had %d", need, freed))
+		a.reportFull(r, freed, need)
 	}
+}
+
+// reportFull records upstream's event, with the amounts and thresholds.
+func (a *Agent) reportFull(r eviction.Reading, freed, need int64) {
+	gib := func(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+	a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed",
+		fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
+			"Failed to free sufficient space by deleting unused images (freed %s). "+
+			"%s are free; beyond image-gc-high-threshold=%d%%, %s more are wanted, down to image-gc-low-threshold=%d%%. "+
+			"Images in use or younger than %s, logs, volumes and other files stay. Pods are evicted by eviction-hard only.",
+			100-int(float64(r.Available)*100/float64(r.Capacity)), gib(r.Capacity), gib(freed), gib(r.Available),
+			a.c.ImageGCHigh, gib(need-freed), a.c.ImageGCLow, images.KeepTime))
 }

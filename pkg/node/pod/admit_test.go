@@ -261,3 +261,19 @@ func TestRejectedForAttachLimit(t *testing.T) {
 		require.Nil(t, r.pod("p"))
 	})
 }
+
+// A rejected pod has no containers, also after a restart of the agent: kubectl would show ContainerCreating.
+func TestRejectedStaysRejected(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		p := podOf("p", "sleep", "1000")
+		p.Spec.OS = &corev1.PodOS{Name: corev1.Windows}
+		r.create(p)
+		for range 2 {
+			r.pass(time.Minute)
+			s := r.pod(p.Name).Status
+			require.Equal(t, []string{"Failed", "PodOSNotSupported"}, []string{string(s.Phase), s.Reason})
+			require.Empty(t, s.ContainerStatuses)
+			r.restart()
+		}
+	})
+}

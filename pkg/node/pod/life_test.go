@@ -192,8 +192,10 @@ func TestRestartPolicies(t *testing.T) {
 				require.EqualValues(t, 1, s.RestartCount)
 				require.EqualValues(t, tt.exit, s.LastTerminationState.Terminated.ExitCode)
 				require.Equal(t, "back-off 10s restarting failed container=main pod=web_default(uid-web)", s.State.Waiting.Message)
+				reason := map[int]string{0: "Completed", 3: "Error"}[tt.exit]
 				require.Contains(t, r.events.text(),
-					"BackOff: Back-off restarting failed container main in pod web_default(uid-web)")
+					fmt.Sprintf("BackOff: Back-off restarting failed container main in pod web_default(uid-web): %s, exit code %d",
+						reason, tt.exit))
 			})
 		})
 	}

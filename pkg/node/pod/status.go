@@ -47,7 +47,8 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	if f.PodIP != "" {
 		s.PodIP, s.PodIPs = f.PodIP, []corev1.PodIP{{IP: f.PodIP}}
 	}
-	rejected := d.Verdict != nil && len(o.Containers) == 0 && !slices.ContainsFunc(s.ContainerStatuses, runs)
+	ended := isTerminal(p) && len(s.ContainerStatuses) == 0 // rejected by an earlier process
+	rejected := (d.Verdict != nil || ended) && len(o.Containers) == 0 && !slices.ContainsFunc(s.ContainerStatuses, runs)
 	if !rejected {
 		b := statusBuilder{p: p, o: o, f: f, d: d, now: now, sources: sources(p, o)}
 		s.InitContainerStatuses = b.all(p.Spec.InitContainers, s.InitContainerStatuses, true)

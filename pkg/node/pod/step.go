@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -295,11 +297,21 @@ func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 	return time.Time{}
 }
 
+// ended returns ": Error, exit code 3".
+func ended(t *corev1.ContainerStateTerminated) string {
+	if t.Reason == "" {
+		return ""
+	}
+	return fmt.Sprintf(": %s, exit code %d", t.Reason, t.ExitCode)
+}
+
 func (w *worker) backOffEvents(p *corev1.Pod, s *corev1.PodStatus) {
-	waiting := func(list []corev1.ContainerStatus) map[string]bool {
-		m := map[string]bool{}
+	waiting := func(list []corev1.ContainerStatus) map[string]*corev1.ContainerStateTerminated {
+		m := map[string]*corev1.ContainerStateTerminated{}
 		for _, c := range list {
-			m[c.Name] = c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+			if c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" {
+				m[c.Name] = cmp.Or(c.LastTerminationState.Terminated, &corev1.ContainerStateTerminated{})
+			}
 		}
 		return m
 	}
@@ -307,9 +319,9 @@ func (w *worker) backOffEvents(p *corev1.Pod, s *corev1.PodStatus) {
 		before := waiting([][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses}[i])
 		after := waiting(now)
 		for _, name := range slices.Sorted(maps.Keys(after)) {
-			if after[name] && !before[name] {
+			if before[name] == nil {
 				w.m.event(p, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+name+
-					" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")")
+					" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")"+ended(after[name]))
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func TestPortsInUse(t *testing.T) {
 	node.Addresses = append(node.Addresses, netip.MustParseAddr("192.168.77.3"))
 	p = claims(nil, 8080, "192.168.77.3")
 	require.Contains(t, p.refused,
-		"port 8080 of 192.168.77.3 is in use by a process of this machine; end it and change the service")
+		"port 8080 of 192.168.77.3 is in use by a process of this machine: end it or choose another port")
 	require.Equal(t, byNodePort, p.frontends[at("192.168.77.3", 8080)].class, "the API server allocates node ports")
 	require.Empty(t, claims(nil, 8081, "192.168.77.3").refused)
 	before := claims(nil, 8082, "192.168.77.3")

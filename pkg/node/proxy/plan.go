@@ -117,6 +117,8 @@ type servicePlan struct {
 	virtual, held []netip.Addr
 	// refused are the reasons why the service does not get some external addresses or ports.
 	refused []string
+	// inUse means that a process of this machine has one of the ports.
+	inUse bool
 }
 
 // labelProxyName marks services that another proxy implements. Any value counts.

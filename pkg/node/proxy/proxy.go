@@ -85,6 +85,8 @@ type Proxy struct {
 	complaints map[types.NamespacedName][]string
 	// rests are the times until which changes of services wait whose last plan was expensive.
 	rests map[types.NamespacedName]time.Time
+	// again are the times at which to plan services whose ports processes of this machine have.
+	again map[types.NamespacedName]time.Time
 }
 
 var _ run.Component = (*Proxy)(nil)
@@ -100,7 +102,8 @@ func New(c Config) (*Proxy, error) {
 		dirty:    map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{},
 		nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
 		complaints: map[types.NamespacedName][]string{}, rests: map[types.NamespacedName]time.Time{},
-		held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
+		again: map[types.NamespacedName]time.Time{},
+		held:  map[types.NamespacedName][]netip.Addr{}, plan: plan,
 		events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
@@ -172,8 +175,8 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		err := p.syncGuarded()
 		p.metrics.synced(began, err)
 		timer.Stop()
-		if until := p.rested(); !until.IsZero() {
-			timer.Reset(time.Until(until))
+		if at := p.next(); !at.IsZero() {
+			timer.Reset(time.Until(at))
 		}
 		switch {
 		case err != nil && errors.Is(err, unix.EPERM):
@@ -227,6 +230,9 @@ const (
 	expensive  = 20 * time.Millisecond
 	restFactor = 12
 	restMost   = 5 * time.Second
+	// freedAfter is when a service is planned again whose port a process of this machine has: no event says that the
+	// process has ended.
+	freedAfter = 3 * time.Second
 )
 
 type input struct {
@@ -243,6 +249,10 @@ func (p *Proxy) plans(node Node, inputs map[types.NamespacedName]input) map[type
 			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
 		}, "service", name)
 		p.rest(name, time.Since(began))
+		delete(p.again, name)
+		if now := plans[name]; now != nil && now.inUse {
+			p.again[name] = time.Now().Add(freedAfter)
+		}
 	}
 	return plans
 }
@@ -253,14 +263,25 @@ func (p *Proxy) rest(name types.NamespacedName, planned time.Duration) {
 	}
 }
 
-// rested returns when the first of the services that rest and have changed may be planned again, or zero.
-func (p *Proxy) rested() (first time.Time) {
+// next returns when the first service may or shall be planned again without another change, or zero.
+func (p *Proxy) next() (first time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, until := range p.rests {
-		if p.dirty[name] && (first.IsZero() || until.Before(first)) {
-			first = until
+	sooner := func(at time.Time) {
+		if first.IsZero() || at.Before(first) {
+			first = at
 		}
+	}
+	for name, until := range p.rests {
+		if p.dirty[name] {
+			sooner(until)
+		}
+	}
+	for name, at := range p.again {
+		if until := p.rests[name]; until.After(at) {
+			at = until
+		}
+		sooner(at)
 	}
 	return first
 }
@@ -270,8 +291,13 @@ func (p *Proxy) sync() error {
 	dirty := p.dirty
 	p.dirty = map[types.NamespacedName]bool{}
 	received := p.received
-	inputs := make(map[types.NamespacedName]input, len(dirty))
 	now := time.Now()
+	for name, at := range p.again {
+		if !now.Before(at) {
+			dirty[name] = true
+		}
+	}
+	inputs := make(map[types.NamespacedName]input, len(dirty))
 	for name := range dirty {
 		if now.Before(p.rests[name]) {
 			p.dirty[name] = true // until Run's timer

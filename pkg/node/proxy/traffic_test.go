@@ -134,9 +134,8 @@ func TestTraffic(t *testing.T) {
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
 }
 
-// TestFurtherRanges checks that cluster IPs of a ServiceCIDR are routed and rejected like Config.ServiceCIDR, unless
-// machines have addresses in the range.
-// TestPortsOfProcesses checks that a service on the node's address does not take a port from a process of the machine.
+// TestPortsOfProcesses checks that a service on the node's address does not take a port from a process of the machine,
+// and gets it once the process has ended.
 func TestPortsOfProcesses(t *testing.T) {
 	w := newWorld(t)
 	l, err := net.Listen("tcp4", ":8070")
@@ -167,8 +166,15 @@ func TestPortsOfProcesses(t *testing.T) {
 		who, _, _ := strings.Cut(answer, " ")
 		require.Equal(t, want, who)
 	}
+	require.NoError(t, l.Close())
+	require.Eventually(t, func() bool {
+		answer, err := w.ask("outside", "tcp", nodeAddr.String()+":8070")
+		return err == nil && strings.HasPrefix(answer, "a ")
+	}, patience, 10*time.Millisecond)
 }
 
+// TestFurtherRanges checks that cluster IPs of a ServiceCIDR are routed and rejected like Config.ServiceCIDR, unless
+// machines have addresses in the range.
 func TestFurtherRanges(t *testing.T) {
 	w := newWorld(t)
 	a, client := w.pod("a"), w.pod("client")

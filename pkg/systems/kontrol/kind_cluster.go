@@ -23,8 +23,8 @@ func clusterKind(tunnels *pull.Hub) own.Kind {
 			text("Version", "The version of its API server", ".status.version",
 				func(c *kontrol.Cluster) any { return c.Status.Version }),
 			{
-				Name: "Last Seen", About: "Time since it answered last", Path: ".status.lastSeen", PathType: "date",
-				Cell: func(c *kontrol.Cluster) any { return own.Ago(c.Status.LastSeen, "never") },
+				Name: "Last Seen", About: "Time since it answered last, up to 5 minutes too much while it is ready",
+				Path: ".status.lastSeen", PathType: "date", Cell: func(c *kontrol.Cluster) any { return seenText(c) },
 			},
 			own.AgeColumn[*kontrol.Cluster](),
 			wide(text("Server", "The address of its API server", ".status.server",
@@ -62,4 +62,12 @@ func readyText(c *kontrol.Cluster) string {
 		return "True"
 	}
 	return r.Reason
+}
+
+// seenText returns "now" for a ready cluster: status.lastSeen is up to 5 minutes old.
+func seenText(c *kontrol.Cluster) string {
+	if meta.IsStatusConditionTrue(c.Status.Conditions, kontrol.ConditionReady) {
+		return "now"
+	}
+	return own.Ago(c.Status.LastSeen, "never")
 }

@@ -182,7 +182,7 @@ coracle start --data-dir /srv/second --run-dir /run/second --node-ip 192.0.2.11 
 second kubectl get deployment hello
 
 step Kontrol
-cp /srv/second/kubeconfig edge-1.conf
+second coracle ctl config view --raw --minify --flatten > edge-1.conf
 coracle kontrol clusters add edge-1 --kubeconfig edge-1.conf -l tier=test
 coracle kontrol clusters add edge-2 --pull --token-file edge-2.token
 running connected env CORACLE_DATA_DIR=/srv/second CORACLE_RUN_DIR=/run/second \

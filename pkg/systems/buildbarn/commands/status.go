@@ -19,6 +19,7 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/count"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
@@ -144,11 +145,18 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
 				lines = append(lines,
-					fmt.Sprintf("%s: %d%% of the file blocks and %d%% of the result blocks are in use; at 100%% "+
-						"the oldest are replaced", pod, fill["cas"], fill["ac"]))
+					fmt.Sprintf("%s: files %s, results %s; when full, the oldest are replaced", pod,
+						cmp.Or(fill["cas"], "empty"), cmp.Or(fill["ac"], "empty")))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnFrontend:
+		var s corev1.Service
+		if err := d.cluster.Client.Get(ctx, ctrl.ObjectKeyFromObject(p), &s); err == nil {
+			if c := meta.FindStatusCondition(s.Status.Conditions, loadbalancer.Condition); c != nil &&
+				c.Status == metav1.ConditionFalse {
+				lines = append(lines, "no external address: "+c.Message)
+			}
+		}
 		var had, asked int64
 		d.eachPod(ctx, p, func(_ string, f metrics.Families) {
 			h, a := metrics.Hits(f)

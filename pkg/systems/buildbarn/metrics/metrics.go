@@ -165,9 +165,11 @@ const (
 // blocks is the number of blocks per store in rendered configurations: 8 old, 24 current, and 3 (cas) or 1 (ac) new.
 var blocks = map[string]float64{"cas": 35, "ac": 33}
 
-// Fill returns the percentage of a storage pod's blocks in use, for the stores "cas" and "ac". Buildbarn fills several
-// blocks at once. When all are in use, the store overwrites its oldest data.
-func Fill(families Families) map[string]int {
+// oldBlocks are the blocks that are not allocated before the others are full. The first write allocates all others.
+const oldBlocks = 8
+
+// Fill describes how full a storage pod's stores "cas" and "ac" are. A full store overwrites its oldest data.
+func Fill(families Families) map[string]string {
 	used := map[string]float64{}
 	for name, sign := range map[string]float64{metricAllocations: 1, metricReleases: -1} {
 		for _, m := range families[name].GetMetric() {
@@ -178,10 +180,17 @@ func Fill(families Families) map[string]int {
 			}
 		}
 	}
-	out := map[string]int{}
+	out := map[string]string{}
 	for kind, most := range blocks {
-		if n, ok := used[kind]; ok {
-			out[kind] = int(min(max(100*n/most, 0), 100))
+		n, ok := used[kind]
+		switch first := most - oldBlocks; {
+		case !ok:
+		case n >= most:
+			out[kind] = "full"
+		case n > first:
+			out[kind] = fmt.Sprintf("%d%% full", int(100*n/most))
+		default:
+			out[kind] = fmt.Sprintf("under %d%% full", int(100*first/most))
 		}
 	}
 	return out

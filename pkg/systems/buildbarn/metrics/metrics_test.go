@@ -58,11 +58,14 @@ buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="
 buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="grpc",grpc_code="OK",operation="Get",storage_type="ac"} 7
 `))
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"cas": 80, "ac": 100}, Fill(families))
+	require.Equal(t, map[string]string{"cas": "80% full", "ac": "full"}, Fill(families))
 	had, asked := Hits(families)
 	require.EqualValues(t, 3, had)
 	require.EqualValues(t, 4, asked)
 	require.Empty(t, Fill(nil))
+	first, err := Parse(strings.NewReader(metricAllocations + "{storage_type=\"cas\"} 27\n"))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"cas": "under 77% full"}, Fill(first), "the first write allocates 27 blocks")
 }
 
 func TestParseIsBounded(t *testing.T) {

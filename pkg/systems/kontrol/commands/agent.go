@@ -18,13 +18,20 @@ func Agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kontrol",
 		Short: "Connect this cluster to a Kontrol hub that cannot reach it",
-		Long: `Opens one connection to the hub, through which the hub applies and watches the objects of this
-cluster. The hub may do what the kubeconfig's user may, and no more. A connection that ends is made
-again.
+		Long: `Use it when the hub cannot reach this cluster, for example behind NAT. A hub that can reach the cluster
+needs no agent: coracle kontrol clusters add NAME --kubeconfig FILE. coracle agent alone is something
+else: it joins this machine to a cluster as a node.
 
-The token is made on the hub: coracle kontrol clusters add NAME --pull --token-file FILE`,
-		Example: `  coracle agent kontrol --hub https://hub.example.com:6443 --token-file boat.token`,
-		Args:    command.Exactly(0, "--hub URL --token-file FILE [--kubeconfig FILE]"),
+Opens one connection to the hub, through which the hub applies and watches the objects of this
+cluster. The hub may do what the kubeconfig's user may, and no more. A connection that ends is made
+again. The command stays in the foreground: run it as a service, one for each cluster.`,
+		Example: `  # 1. On the hub: register the cluster, and make its token
+  coracle kontrol clusters add boat --pull --token-file boat.token
+  # 2. Copy boat.token to a machine that reaches both the cluster and the hub, and run there
+  coracle agent kontrol --hub https://hub.example.com:6443 --token-file boat.token
+  # 3. On the hub: READY becomes True
+  coracle kontrol clusters`,
+		Args: command.Exactly(0, "--hub URL --token-file FILE [--kubeconfig FILE]"),
 	}
 	f := cmd.Flags()
 	hubs := f.StringArray("hub", nil, "URL of the hub's API server; may be repeated")

@@ -110,6 +110,21 @@ func clustersOf(b *kontrol.Bundle) string {
 	return b.Spec.ClusterName
 }
 
+// orderOf describes the order in which the clusters get the content.
+func orderOf(b *kontrol.Bundle) string {
+	if b.Spec.ClusterSelector == nil {
+		return ""
+	}
+	groups := "clusters"
+	for i := range b.Spec.Rollout.Order {
+		groups += " with " + metav1.FormatLabelSelector(&b.Spec.Rollout.Order[i]) + ", then"
+	}
+	if groups != "clusters" {
+		groups += " the others, each group"
+	}
+	return groups + " by name; on each cluster one wave after the other"
+}
+
 // DescribeBundle prints a Bundle with the progress of its waves and clusters.
 func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer) error {
 	b, err := c.getBundle(ctx, name)
@@ -124,7 +139,7 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 	}
 	for _, row := range [][2]string{
 		{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clustersOf(b)},
-		{"Rollout", rollout}, {"Phase", b.Phase()},
+		{"Rollout", rollout}, {"Order", orderOf(b)}, {"Phase", b.Phase()},
 		{"Message", s.Message}, {"Content", s.Content}, {"Approved", s.Approved}, {"Objects", fmt.Sprint(s.Objects)},
 		{"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)},
 	} {

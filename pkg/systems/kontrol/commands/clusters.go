@@ -48,10 +48,11 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 	return command.Table(t.Out, "CLUSTER\tREADY\tVERSION?\tSERVER\tLAST SEEN?\tLABELS\tMESSAGE", func(line func(...any)) {
 		for i := range list.Items {
 			k := &list.Items[i]
-			ready, message := "Unknown", ""
+			ready, message, seen := "Unknown", "", command.Ago(k.Status.LastSeen, now)
 			if r := meta.FindStatusCondition(k.Status.Conditions, kontrol.ConditionReady); r != nil {
-				ready = "True"
-				if r.Status != metav1.ConditionTrue {
+				if r.Status == metav1.ConditionTrue {
+					ready, seen = "True", "now" // lastSeen is up to 5 minutes old
+				} else {
 					ready, message = r.Reason, r.Message
 				}
 			}
@@ -60,7 +61,7 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 				server = "(this one)"
 			}
 			version, _, _ := strings.Cut(k.Status.Version, "+") // the build is in -o json
-			line(k.Name, ready, version, server, command.Ago(k.Status.LastSeen, now),
+			line(k.Name, ready, version, server, seen,
 				strings.ReplaceAll(metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: k.Labels}), "<none>", ""),
 				command.Shorten(message))
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -194,6 +195,15 @@ func TestKontrolBundles(t *testing.T) {
 	require.Contains(t, text, "there is no bundle none")
 	out, _, _ = ran(t, func(at command.Terminal) error { return c.Describe(t.Context(), "bundle/shop", at.Out) })
 	require.Regexp(t, `(?m)^1 +2 +0/1$`, out)
+	require.NotContains(t, out, "Order", "there is one cluster")
+	label := func(value string) metav1.LabelSelector {
+		return metav1.LabelSelector{MatchLabels: map[string]string{"tier": value}}
+	}
+	b.Spec.ClusterSelector = new(label("any"))
+	require.Equal(t, "clusters by name; on each cluster one wave after the other", orderOf(b))
+	b.Spec.Rollout.Order = []metav1.LabelSelector{label("test"), label("stage")}
+	require.Equal(t, "clusters with tier=test, then with tier=stage, then the others, each group by name; "+
+		"on each cluster one wave after the other", orderOf(b))
 	require.Regexp(t, `(?m)^edge +Progressing +1 +- +soon$`, out)
 	approve := func(dry bool) (string, string, int) {
 		return ran(t, func(at command.Terminal) error { return c.Approve(t.Context(), "bundle/shop", dry, at) })
