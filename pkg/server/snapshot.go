@@ -16,6 +16,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/agent"
 	"github.com/coracle-dev/coracle/pkg/state/snapshot"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -239,12 +240,14 @@ func exists(name string) (bool, error) {
 }
 
 // checkLost fails if the keys or the objects of a cluster were lost. With new keys, every node and client is refused.
-// With an empty store, the containers that run are ended and their volumes deleted. It starts where no snapshot exists.
+// With an empty store, the containers that run are ended, their volumes are deleted, and joined machines leave. A first
+// start that was killed before its node had a pod range is repeated.
 func checkLost(dataDir string) error {
 	keys, objects := pkiDir(dataDir), filepath.Join(dataDir, storeDir)
 	stored, err := exists(filepath.Join(objects, store.Directory))
 	keyed, keyErr := exists(keys)
-	if err := errors.Join(err, keyErr); err != nil {
+	ran, ranErr := exists(filepath.Join(dataDir, "agent", agent.RangeFile))
+	if err := errors.Join(err, keyErr, ranErr); err != nil {
 		return err
 	}
 	newest := newestSnapshot(dataDir)
@@ -253,9 +256,10 @@ func checkLost(dataDir string) error {
 		return fmt.Errorf("%s is missing, with the keys of the cluster whose objects are in %s: restore it from a backup, "+
 			"or the cluster with `coracle snapshot restore %s --replace`; `coracle delete` removes the cluster",
 			keys, objects, cmp.Or(newest, "FILE"))
-	case keyed && !stored && newest != "":
+	case keyed && !stored && (newest != "" || ran):
 		return fmt.Errorf("%s is missing, with the objects of the cluster whose keys are in %s: restore them with "+
-			"`coracle snapshot restore %s --replace`; `coracle delete` removes the cluster", objects, keys, newest)
+			"`coracle snapshot restore %s --replace`; `coracle delete` removes the cluster", objects, keys,
+			cmp.Or(newest, "FILE"))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/agent"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
@@ -94,7 +95,10 @@ func TestLostKeysOrObjects(t *testing.T) {
 	require.NoError(t, os.MkdirAll(pkiDir(dir), 0o700))
 	require.NoError(t, checkLost(dir))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, storeDir)))
-	require.NoError(t, checkLost(dir), "there is nothing to restore")
+	require.NoError(t, checkLost(dir), "the first start was killed early")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "agent"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "agent", agent.RangeFile), nil, 0o600))
+	require.ErrorContains(t, checkLost(dir), "`coracle snapshot restore FILE --replace`")
 	require.NoError(t, os.MkdirAll(snapshotDir(dir), 0o700))
 	file := filepath.Join(snapshotDir(dir), "20261128-060000-7.snapshot")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))

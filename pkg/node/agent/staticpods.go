@@ -65,7 +65,10 @@ func (a *Agent) admits() bool {
 // maxRange is the maximum size of the pod range's file, in bytes.
 const maxRange = 64
 
-func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, "pod-range") }
+// RangeFile is a file in the data directory with the pod range of the node. It exists once the node has one.
+const RangeFile = "pod-range"
+
+func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, RangeFile) }
 
 // keepRange stores the node's pod range for the next process, whose static pods may start without an API server.
 func (a *Agent) keepRange(p netip.Prefix) {

@@ -163,7 +163,8 @@ func (t *portPlanner) outside(f Frontend, class class, refuse func(Frontend) str
 	p := t.plan
 	why := refuse(f)
 	if why == "" && class == byExternal && t.inUse(f) {
-		why = fmt.Sprintf("port %d of %s is in use by a process of this machine: end it or choose another port", f.Port, f.Addr)
+		why = fmt.Sprintf("port %d of %s is in use by a process of this machine: end it or choose another port", f.Port,
+			f.Addr)
 		p.inUse = true
 	}
 	if why != "" {
