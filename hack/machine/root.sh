@@ -34,7 +34,8 @@ if ! arch-test "$arch" >/dev/null; then
   exit
 fi
 root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
+# If mmdebstrap was killed, its mounts are still there.
+trap 'rm -rf --one-file-system "$root"' EXIT
 # A mirror may be weeks behind testing.
 mmdebstrap --quiet --architectures=$arch --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' \
   --include=$packages "$suite" "$root"
