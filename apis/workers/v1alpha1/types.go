@@ -240,7 +240,7 @@ type WorkerStatus struct {
 	Delayed  int32 `json:"delayed,omitempty"`
 	InFlight int32 `json:"inFlight"`
 	Dead     int32 `json:"dead,omitempty"`
-	// LastMessageTime is about when a message last arrived. It is kept for workers with scale.
+	// LastMessageTime is about when a message last arrived, or a program last had one. It is kept for workers with scale.
 	LastMessageTime *metav1.Time `json:"lastMessageTime,omitempty"`
 	// QueueServer is the name of the server that keeps the queue.
 	QueueServer string `json:"queueServer,omitempty"`

@@ -36,6 +36,23 @@ func TestBacklogReachesNewPods(t *testing.T) {
 	})
 }
 
+// TestIdleSinceTheLastMessageEnded checks that the end of a long message, not its arrival, is when a worker becomes idle.
+func TestIdleSinceTheLastMessageEnded(t *testing.T) {
+	run(t, func(c *cluster) {
+		c.worker("w", func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 1, IdleSeconds: 20} })
+		c.ready("a")
+		c.send("1")
+		m := c.takes("1@a#1")[0]
+		time.Sleep(25 * time.Second)
+		m.Done(handled)
+		ended := time.Now().UTC().Format(time.RFC3339)
+		time.Sleep(publishEvery)
+		synctest.Wait()
+		last := c.patched()[len(c.patched())-1]
+		require.Contains(t, last, `"lastMessageTime":"`+ended+`"`)
+	})
+}
+
 // TestRetries checks the back-off, that any pod gets the next attempt, and that the message is dead after the last one.
 func TestRetries(t *testing.T) {
 	run(t, func(c *cluster) {

@@ -43,7 +43,7 @@ type state struct {
 	timer   *time.Timer
 	window  time.Time // when a batch that is not full is given; zero unless messages wait for it
 	moving  bool      // forward is active
-	last    time.Time
+	last    time.Time // when a message last arrived, or an attempt ended
 	counts  counts
 	status  publisher
 }
@@ -231,6 +231,7 @@ func (s *state) finished(f *flight, o workers.Outcome) {
 // function without it.
 func (s *state) land(f *flight, o workers.Outcome) (end func()) {
 	delete(s.flights, f.m.ID)
+	s.last = time.Now()
 	end = func() {}
 	w := s.waits[f.m.ID]
 	switch {
