@@ -130,6 +130,12 @@ func TestKontrolHistoryAndRollback(t *testing.T) {
 		require.NotEmpty(t, want)
 		require.Contains(t, string(r.Spec.Template.Raw), want)
 	}
+	r, err := c.getResource(t.Context(), "settings")
+	require.NoError(t, err)
+	r.Labels = map[string]string{kontrol.LabelBundle: "site"}
+	require.NoError(t, c.Client.Update(t.Context(), r))
+	_, wrong, _ = roll(RollbackOptions{Revision: 1})
+	require.Contains(t, wrong, "belongs to bundle site")
 }
 
 func TestKontrolDiff(t *testing.T) {

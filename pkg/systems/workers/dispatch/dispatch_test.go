@@ -36,7 +36,7 @@ func TestBacklogReachesNewPods(t *testing.T) {
 	})
 }
 
-// TestIdleSinceTheLastMessageEnded checks that the end of a long message, not its arrival, is when a worker becomes idle.
+// TestIdleSinceTheLastMessageEnded checks that a worker is idle since the end of a long message, not since its arrival.
 func TestIdleSinceTheLastMessageEnded(t *testing.T) {
 	run(t, func(c *cluster) {
 		c.worker("w", func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 1, IdleSeconds: 20} })
