@@ -18,7 +18,8 @@ qemu=
 CUTS=${CUTS:-3}
 first="before install hello pods network claim systems limits"
 every="$first eviction swap apparmor kill restart upgrade reboot rebooted power rebooted"
-all="${every/install/install filesystems docker} firewall nested cuts clock purge"
+all="${every/install/install filesystems docker} cuts clock purge"
+all="${all/apparmor/apparmor firewall nested}"
 
 choose() { # SUITE: sets what depends on the machine's architecture
   arch=amd64 images=dist/images console=ttyS0
