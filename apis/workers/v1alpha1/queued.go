@@ -28,7 +28,8 @@ type QueuedMessage struct {
 	Size        int         `json:"size"`
 	ContentType string      `json:"contentType,omitempty"`
 	Arrived     metav1.Time `json:"arrived"`
-	// Expires is when the message fails unless a program has it. A dead message does not expire.
+	// Expires is when a message that still waits in the queue fails. It is nil for a dead message: the queue keeps that
+	// until a user redrives or purges it.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Due is when the delay of a delayed message ends.
 	Due *metav1.Time `json:"due,omitempty"`

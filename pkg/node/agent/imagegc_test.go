@@ -17,5 +17,6 @@ func TestFullDiskIsExplained(t *testing.T) {
 	require.Len(t, events.list(), 1)
 	require.Regexp(t, `^FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem `+
 		`\(89% of 250\.0 GiB used\)\. .*\(freed 2\.0 GiB\)\. 28\.0 GiB are free; `+
-		`beyond image-gc-high-threshold=85%, 20\.0 GiB more are wanted, down to image-gc-low-threshold=80%\.`, events.list()[0])
+		`beyond image-gc-high-threshold=85%, 20\.0 GiB more are wanted, down to image-gc-low-threshold=80%\.`,
+		events.list()[0])
 }

@@ -194,8 +194,8 @@ func TestRestartPolicies(t *testing.T) {
 				require.Equal(t, "back-off 10s restarting failed container=main pod=web_default(uid-web)", s.State.Waiting.Message)
 				reason := map[int]string{0: "Completed", 3: "Error"}[tt.exit]
 				require.Contains(t, r.events.text(),
-					fmt.Sprintf("BackOff: Back-off restarting failed container main in pod web_default(uid-web): %s, exit code %d",
-						reason, tt.exit))
+					fmt.Sprintf("BackOff: Back-off restarting failed container main in pod web_default(uid-web): "+
+						"%s, exit code %d", reason, tt.exit))
 			})
 		})
 	}

@@ -148,8 +148,8 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 			ended: last.Phase.Ended(),
 		}
 		if last.Phase == tasks.TaskFailed && last.StartedAt == nil {
-			from.notStarted = apierrors.NewBadRequest(fmt.Sprintf("attempt %d of task %s has no output, because its container "+
-				"did not start: %s", last.Number, t.Name, last.Message))
+			from.notStarted = apierrors.NewBadRequest(fmt.Sprintf("attempt %d of task %s has no output, because its "+
+				"container did not start: %s", last.Number, t.Name, last.Message))
 		}
 		return from, nil
 	}

@@ -332,7 +332,9 @@ func TestKontrolClusters(t *testing.T) {
 	out, _, _ = ran(t, func(at command.Terminal) error { return c.Clusters(t.Context(), "", at) })
 	require.Regexp(t, `(?m)^edge +Unknown +- +- +- +env=prod +-$`, out)
 	require.Regexp(t, `(?m)^this +Unknown +- +\(this one\)`, out)
-	for status, seen := range map[metav1.ConditionStatus]string{metav1.ConditionTrue: "now", metav1.ConditionFalse: "4m"} {
+	for status, seen := range map[metav1.ConditionStatus]string{
+		metav1.ConditionTrue: "now", metav1.ConditionFalse: "4m",
+	} {
 		require.NoError(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Name: "edge"}, &k))
 		k.Status.LastSeen = new(metav1.NewTime(time.Now().Add(-4*time.Minute - time.Second)))
 		k.Status.Conditions = []metav1.Condition{{Type: kontrol.ConditionReady, Status: status, Reason: "Why"}}

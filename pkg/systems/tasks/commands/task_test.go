@@ -181,7 +181,8 @@ func TestAttemptsOfATask(t *testing.T) {
 	task.Status.Phase, task.Status.Error = tasks.TaskFailed, "2 of 9 indexes failed: 2,5"
 	task.Status.Array = &tasks.TaskArrayStatus{FailedIndexes: "2,5", Failed: 2, Completed: 2, Pending: 5}
 	task.Status.Attempts = []tasks.TaskAttempt{
-		attempt(1, tasks.TaskCompleted, at(0), at(time.Second)), attempt(5, tasks.TaskFailed, at(time.Minute), at(time.Hour)),
+		attempt(1, tasks.TaskCompleted, at(0), at(time.Second)),
+		attempt(5, tasks.TaskFailed, at(time.Minute), at(time.Hour)),
 		attempt(0, tasks.TaskCompleted, at(0), at(time.Second)), attempt(2, tasks.TaskFailed, nil, at(time.Second)),
 	}
 	print := func() string {
@@ -206,7 +207,8 @@ func TestAttemptsOfATask(t *testing.T) {
 	require.EqualError(t, failed(task, true), "task t failed: 2 of 9 indexes failed: 2,5", "there is no output")
 
 	task.Status.Reason, task.Status.Attempts[1].Reason = tasks.ReasonCancelled, tasks.ReasonCancelled
-	require.Regexp(t, `(?s)Status +Cancelled\n.* 2 of 9 completed, 2 failed or stopped, 5 not begun\n.*5 +Cancelled`, print())
+	require.Regexp(t, `(?s)Status +Cancelled\n.* 2 of 9 completed, 2 failed or stopped, 5 not begun\n.*5 +Cancelled`,
+		print())
 	require.EqualError(t, failed(task, true), "task t was cancelled")
 	require.Equal(t, "cancelled", describePhase(task))
 	require.Equal(t, "Cancelled", taskLine(task, day)[2])

@@ -134,7 +134,8 @@ func (f *follower) find() error {
 	case err != nil:
 		return err
 	case m.Scope.Name() != meta.RESTScopeNameNamespace:
-		return fmt.Errorf("%s objects have no namespace: a trigger sends only objects in the namespace of its worker", t.Kind)
+		return fmt.Errorf("%s objects have no namespace: a trigger sends only objects in the namespace of its worker",
+			t.Kind)
 	}
 	f.resource = m.Resource
 	return nil
