@@ -65,3 +65,19 @@ func TestRunWithoutWork(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 }
+
+type sleepingCache struct {
+	ctrlcache.Cache
+	wake chan struct{}
+}
+
+func (s sleepingCache) WaitForCacheSync(context.Context) bool { return true }
+func (s sleepingCache) Start(context.Context) error           { <-s.wake; return nil }
+
+func TestRunDoesNotWaitForSleepingReflectors(t *testing.T) {
+	sleeping := sleepingCache{wake: make(chan struct{})}
+	defer close(sleeping.wake)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.NoError(t, (&Client{cache: sleeping}).Run(ctx))
+}

@@ -167,6 +167,10 @@ func (c *Client) Cache() ctrlcache.Cache { return c.cache }
 // Name is "client".
 func (c *Client) Name() string { return "client" }
 
+// endPatience is how long Run waits for the cache's goroutines. After an outage of the server, client-go's reflectors
+// sleep for up to a minute and do not notice that their context is done (Reflector.watchList).
+const endPatience = 3 * time.Second
+
 // Run runs the cache until ctx is done.
 func (c *Client) Run(ctx context.Context) error {
 	waiting, cancel := context.WithCancel(ctx)
@@ -177,7 +181,17 @@ func (c *Client) Run(ctx context.Context) error {
 			c.SetReady()
 		}
 	}()
-	err := c.cache.Start(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- c.cache.Start(ctx) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		select {
+		case err = <-ended:
+		case <-time.After(endPatience):
+		}
+	}
 	cancel()
 	<-done
 	return err

@@ -421,6 +421,8 @@ func checkSummary(t *testing.T, get func() string) {
 	require.EqualValues(t, 3, *p.Network.RxBytes)
 	require.EqualValues(t, 4, *p.Network.TxErrors)
 	require.Len(t, p.Network.Interfaces, 1)
+	require.EqualValues(t, 7, p.Memory.PSI.Some.Avg10)
+	require.EqualValues(t, 2*time.Second, p.Memory.PSI.Some.Total)
 	require.EqualValues(t, 1, *p.ProcessStats.ProcessCount)
 	require.EqualValues(t, 3<<20, *p.Swap.SwapUsageBytes)
 	require.EqualValues(t, 1<<20, *p.Containers[0].Swap.SwapAvailableBytes)

@@ -64,6 +64,7 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 			if t, has := pods[string(u.pod.UID)]; has {
 				p.Network = networkStats(now, []network.Traffic{t})
 			}
+			p.CPU.PSI, p.Memory.PSI, p.IO = stalled(now, s.c.Pods.PodPressure(r.Context(), u.pod.UID))
 			addDisk(&p, node, used[u.pod.UID])
 			sum.Pods = append(sum.Pods, p)
 		}
@@ -110,10 +111,7 @@ func addContainer(p *stats.PodStats, u usage, node, image *stats.FsStats, used *
 	if l := u.stats.SwapLimit; l != nil {
 		c.Swap.SwapAvailableBytes = ptr(*l - min(*l, u.stats.Swap))
 	}
-	if waits := u.stats.Pressure; waits != nil {
-		c.CPU.PSI, c.Memory.PSI = stalled(waits.CPU), stalled(waits.Memory)
-		c.IO = &stats.IOStats{Time: at, PSI: stalled(waits.IO)}
-	}
+	c.CPU.PSI, c.Memory.PSI, c.IO = stalled(at, u.stats.Pressure)
 	if used != nil {
 		c.Rootfs, c.Logs = share(image, used.Containers[u.container].Layer), share(node, used.Containers[u.container].Logs)
 	}
@@ -126,11 +124,18 @@ func addContainer(p *stats.PodStats, u usage, node, image *stats.FsStats, used *
 	*p.Swap.SwapUsageBytes += u.stats.Swap
 }
 
-func stalled(s runtime.Stalls) *stats.PSIStats {
+// stalled returns nothing if the kernel does not measure pressure.
+func stalled(at metav1.Time, p *runtime.Pressure) (cpu, memory *stats.PSIStats, io *stats.IOStats) {
+	if p == nil {
+		return nil, nil, nil
+	}
 	data := func(s runtime.Stall) stats.PSIData {
 		return stats.PSIData{Total: uint64(s.Total), Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 	}
-	return &stats.PSIStats{Some: data(s.Some), Full: data(s.Full)}
+	both := func(s runtime.Stalls) *stats.PSIStats {
+		return &stats.PSIStats{Some: data(s.Some), Full: data(s.Full)}
+	}
+	return both(p.CPU), both(p.Memory), &stats.IOStats{Time: at, PSI: both(p.IO)}
 }
 
 // addDisk adds the emptyDirs on disk, and the sum of all that counts as local ephemeral storage.

@@ -143,3 +143,8 @@ func (m *Manager) PodUsage(ctx context.Context, uid types.UID, container string)
 	}
 	return m.c.Runtime.PodUsage(ctx, m.cgroup(uid))
 }
+
+// PodPressure returns how long the pod's tasks have waited for resources, nil if the kernel does not measure it.
+func (m *Manager) PodPressure(ctx context.Context, uid types.UID) *runtime.Pressure {
+	return m.c.Runtime.PodPressure(ctx, m.cgroup(uid))
+}

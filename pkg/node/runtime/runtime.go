@@ -220,7 +220,7 @@ type Stats struct {
 	Pressure *Pressure
 }
 
-// Pressure is how long a container's tasks waited for resources (pressure stall information, PSI).
+// Pressure is how long the tasks of a container or pod waited for resources (pressure stall information, PSI).
 type Pressure struct{ CPU, Memory, IO Stalls }
 
 // Stalls is the time in which some, or all, of the tasks waited for one resource.
@@ -266,6 +266,8 @@ type Runtime interface {
 	// PodUsage returns the most bytes of memory that a pod has used at a time, with page cache, and its processor time.
 	// Its containers may have ended.
 	PodUsage(ctx context.Context, cgroupParent string) (memory uint64, cpu time.Duration, err error)
+	// PodPressure returns nil if the kernel does not measure it, and for a pod without a cgroup.
+	PodPressure(ctx context.Context, cgroupParent string) *Pressure
 	Stats(ctx context.Context, id string) (Stats, error)
 	// DiskUsage walks a container's writable layer and returns its bytes and inodes. The container need not run.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)

@@ -261,7 +261,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 			Error:  lost.Message,
 		})
 	case err != nil:
-		failure := explain(err)
+		failure := explain(err, o.Resource.Spec.Mode)
 		wait := r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
 		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, failure)
 	}

@@ -291,7 +291,7 @@ func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Obs
 		owned.Has(generationField)
 }
 
-func explain(err error) kontrol.Applied {
+func explain(err error, mode kontrol.Mode) kontrol.Applied {
 	var claimed *claimedError
 	switch list := conflicts(err); {
 	case errors.As(err, &claimed):
@@ -301,8 +301,11 @@ func explain(err error) kontrol.Applied {
 		if len(list) > 1 {
 			text += fmt.Sprintf(", and %d more", len(list)-1)
 		}
-		return kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict,
-			Error: text + ": remove the field from the Resource, add it to spec.ignore, or take it from the other manager"}
+		text += ": remove the field from the Resource, add it to spec.ignore, or take it from the other manager"
+		if mode == kontrol.ModeReport && updated(list) {
+			text += " (spec.mode Correct does, if Kontrol applied the field before)"
+		}
+		return kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict, Error: text}
 	case meta.IsNoMatchError(err):
 		return kontrol.Applied{
 			Status: kontrol.ApplyWaiting,

@@ -193,8 +193,11 @@ func TestExplain(t *testing.T) {
 	conflict := apierrors.NewApplyConflict([]metav1.StatusCause{
 		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x" using v1`},
 	}, "no")
+	require.Contains(t, explain(conflict, kontrol.ModeReport).Error, "spec.mode Correct")
+	explain := func(err error) kontrol.Applied { return explain(err, kontrol.ModeCorrect) }
 	require.Equal(t, kontrol.ReasonFieldConflict, explain(conflict).Reason)
 	require.Contains(t, explain(conflict).Error, "spec.ignore")
+	require.NotContains(t, explain(conflict).Error, "Correct")
 	require.Equal(t, kontrol.ApplyWaiting, explain(&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "A"}}).Status)
 	require.Equal(t, kontrol.ReasonSameObject, explain(&claimedError{4}).Reason)
 	require.Equal(t, kontrol.ApplyFailed, explain(errors.New("x")).Status)

@@ -39,7 +39,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 		case errors.Is(err, target.ErrBusy):
 			return engine.Result{}, nil
 		case err != nil && remove:
-			failure := explain(err)
+			failure := explain(err, res.Spec.Mode)
 			failure.Error = "the object cannot be deleted: " + failure.Error +
 				": set spec.deletionPolicy to Orphan to leave it"
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
