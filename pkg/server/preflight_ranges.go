@@ -3,6 +3,9 @@ package server
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
+
+	"github.com/coracle-dev/coracle/pkg/node/agent"
 )
 
 // outsideRanges returns an error if the node's address, by default the default route's, is an address of the cluster's
@@ -23,4 +26,16 @@ func outsideRanges(node, pods, services string) error {
 		}
 	}
 	return nil
+}
+
+// sameRange returns an error if the pod range that this node has is not in the cluster's range pods. Nodes keep their
+// ranges, so the node would wait without an end.
+func sameRange(dataDir, pods string) error {
+	own, err := agent.StoredRange(filepath.Join(dataDir, "agent"))
+	cluster, err2 := netip.ParsePrefix(pods)
+	if err != nil || err2 != nil || cluster.Contains(own.Addr()) {
+		return nil //nolint:nilerr // a first start, or another check reports it
+	}
+	return fmt.Errorf("--cluster-cidr %s does not contain %s, the range of this node's pods: start with the range that "+
+		"the cluster was created with; a running cluster cannot change it", pods, own)
 }

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -78,16 +80,24 @@ func (a *Agent) keepRange(p netip.Prefix) {
 	}
 }
 
+// StoredRange returns the node's pod range from RangeFile of an agent's data directory.
+func StoredRange(dataDir string) (netip.Prefix, error) {
+	data, err := bounded.File(filepath.Join(dataDir, RangeFile), maxRange)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return netip.ParsePrefix(strings.TrimSpace(string(data)))
+}
+
 // restoreRange passes the stored pod range to the network.
 func (a *Agent) restoreRange(ctx context.Context) {
 	if a.c.OnPodCIDR == nil {
 		return
 	}
-	data, err := bounded.File(a.rangeFile(), maxRange)
-	if err != nil {
-		return // no range was stored
+	p, err := StoredRange(a.c.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
 	}
-	p, err := netip.ParsePrefix(strings.TrimSpace(string(data)))
 	if err == nil {
 		err = limits{a.c.ClusterCIDR, a.c.ServiceCIDR}.check(p)
 	}
