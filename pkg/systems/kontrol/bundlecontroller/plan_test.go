@@ -166,6 +166,13 @@ func TestPausedApprovedAndUnreachable(t *testing.T) {
 	w.reach("b", true)
 	require.Equal(t, kontrol.BundleSynced, w.finish().Phase)
 
+	// Drift does not hold up a rollout, but the status shows it.
+	w.resource("a", "x").Status.State = kontrol.StateDrifted
+	s = w.step()
+	require.Equal(t, kontrol.BundleSynced, s.Phase)
+	require.Equal(t, "drift on 1 cluster: see `coracle kontrol drift`", s.Message)
+	w.resource("a", "x").Status.State = kontrol.StateSynced
+
 	// Edits of a Resource are reverted, except suspend.
 	w.wrote()
 	w.resource("a", "x").Spec.Mode = kontrol.ModeReport

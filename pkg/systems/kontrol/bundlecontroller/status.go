@@ -2,6 +2,8 @@ package bundlecontroller
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,7 +46,7 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 		s.Phase, s.Message = kontrol.BundleWaiting, "no cluster matches the selector: label a cluster, or change "+
 			"spec.clusterSelector"
 	case c.Synced == c.Total:
-		s.Phase, s.Message = kontrol.BundleSynced, ""
+		s.Phase, s.Message = kontrol.BundleSynced, drift(targets)
 	case !approved:
 		s.Phase, s.Message = kontrol.BundleWaiting, fmt.Sprintf("content %s waits for approval: coracle kontrol approve "+
 			"bundle/%s", s.Content, b.Name)
@@ -58,6 +60,22 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	s.Message = cut(s.Message)
 	condition(s, kontrol.ConditionContentReady, true, "Read", count.Of(s.Objects, "object"))
 	condition(s, kontrol.ConditionReady, s.Phase == kontrol.BundleSynced, string(s.Phase), s.Message)
+}
+
+// drift returns a message if objects of healthy clusters drift; empty if none does.
+func drift(targets []*target) string {
+	n := 0
+	for _, t := range targets {
+		if slices.ContainsFunc(slices.Collect(maps.Values(t.has)), func(r *kontrol.Resource) bool {
+			return r.Status.State == kontrol.StateDrifted
+		}) {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return "drift on " + count.Of(n, "cluster") + ": see `coracle kontrol drift`"
 }
 
 // waves counts, for each wave, the clusters that have completed it.
