@@ -189,9 +189,11 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 
 	objects := filepath.Join(l.process.DataDir, storeDir, store.Directory)
 	require.NoError(t, os.Rename(objects, objects+".away"))
-	well()
+	require.Eventually(t, func() bool { // as above
+		well()
+		return strings.Contains(strings.Join(states["store"].Details, ""), objects+": no such file or directory")
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, socket.Unhealthy, states["store"].State)
-	require.Contains(t, states["store"].Details[0], objects+": no such file or directory")
 	require.NoError(t, os.Rename(objects+".away", objects))
 }
 
