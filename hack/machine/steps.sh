@@ -533,8 +533,8 @@ clock) # of a board without one: each boot begins in 1970, and NTP answers later
   ;;
 purge)
   dpkg --purge coracle
-  machine >after.txt
-  diff before.txt after.txt
+  same() { machine >after.txt && diff before.txt after.txt; }
+  until_true same # systemd disables the root's controllers one by one, some seconds later
   ;;
 journal)
   journalctl --no-pager -b -o short-monotonic

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -51,7 +53,11 @@ func (p *process) Health(caller context.Context) []socket.Health {
 	if l := p.plane; l != nil {
 		checks = append(checks,
 			func() socket.Health { return l.apiHealth(ctx) },
-			func() socket.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
+			func() socket.Health {
+				// A server whose directory was removed still reads its open files.
+				_, err := os.Stat(filepath.Join(p.DataDir, storeDir, store.Directory))
+				return storeHealth(l.store.Stats(), l.store.Warning(), errors.Join(l.storeReads(ctx), err))
+			},
 			func() socket.Health { return l.cacheHealth(ctx) })
 		if controllers, ok := l.controllers.leads(); ok {
 			checks = append(checks, func() socket.Health { return reconcilerHealth(controllers.Report(), now) })

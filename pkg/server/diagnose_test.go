@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -184,6 +186,13 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	for _, part := range []string{"proxy", "dns", "network", "node"} { // not running in this test
 		require.Equal(t, socket.Unhealthy, states[part].State, "%s: %v", part, states[part])
 	}
+
+	objects := filepath.Join(l.process.DataDir, storeDir, store.Directory)
+	require.NoError(t, os.Rename(objects, objects+".away"))
+	well()
+	require.Equal(t, socket.Unhealthy, states["store"].State)
+	require.Contains(t, states["store"].Details[0], objects+": no such file or directory")
+	require.NoError(t, os.Rename(objects+".away", objects))
 }
 
 // TestInspection checks that inspection is for administrators only and contains no secrets.
