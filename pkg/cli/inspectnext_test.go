@@ -45,6 +45,9 @@ func TestInspectScheduleSaysWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct{ filter, verdict, want string }{
 		"no claim": {"VolumeBinding", `persistentvolumeclaim "x" not found (its claims: x)`, "create the claim, or correct"},
 		"no slot":  {"NodeResourcesFit", "Too many pods (pods: wants 1, 0 of 110 is free)", "a higher --max-pods"},
+		"no device": {
+			"NodeResourcesFit", "Insufficient nvidia.com/gpu (nvidia.com/gpu: wants 1, 0 of 0 is free)", "coracle help devices",
+		},
 	} {
 		r := refused(c.filter)
 		r.Nodes[0].Filters[c.filter] = c.verdict

@@ -65,8 +65,12 @@ func TestKontrolPull(t *testing.T) {
 	require.Contains(t, hub.Ctl("get --raw "+proxy+"/api/v1/namespaces/default/configmaps/found"), `"a":"b"`)
 	require.Contains(t, hub.Fails("ctl", "get", "--raw", proxy+"/metrics"), "only requests for objects")
 
-	// The agent is killed. The next agent applies an edit made meanwhile.
+	// The agent is killed and its token revoked. The next agent has a new token, and applies an edit made meanwhile.
 	kill()
+	hub.Ctl("delete serviceaccount kontrol-pull-boat -n kube-system")
+	require.Contains(t, hub.Fails("kontrol", "clusters", "add", "boat", "--pull", "--token-file", file, "-l", "a=b"),
+		"without --label its kubeconfig or token is renewed")
+	hub.Run("kontrol", "clusters", "add", "boat", "--pull", "--token-file", file)
 	hub.Apply(resource("gold"))
 	is("Unreachable")
 	out, code = exitCode(t, hub, "kontrol", "diff", "pulled")

@@ -120,7 +120,7 @@ type FarmFrontend struct {
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
-// FarmBrowser configures the browser of a farm.
+// FarmBrowser configures the browser of a farm, which has one if images.browser is set.
 type FarmBrowser struct {
 	// IngressHost is the host of the Ingress. Defaults to bb-browser.NAMESPACE.
 	IngressHost string `json:"ingressHost,omitempty"`

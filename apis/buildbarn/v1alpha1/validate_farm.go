@@ -29,6 +29,8 @@ func ValidateFarm(b *Buildbarn) field.ErrorList {
 	}
 	if s.Images.Browser != "" {
 		errs = append(errs, validateImage(s.Images.Browser, images.Child("browser"))...)
+	} else if s.Browser.IngressHost != "" {
+		errs = append(errs, field.Required(images.Child("browser"), "without its image the farm has no browser"))
 	}
 	errs = append(errs, validatePull(s.ImagePullPolicy, path)...)
 	errs = append(errs, validateSecrets(s.ImagePullSecrets, path)...)

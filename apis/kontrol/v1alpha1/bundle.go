@@ -43,7 +43,8 @@ type BundleSpec struct {
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Overrides change some of the objects on some clusters. They are applied in order. At most 32.
 	Overrides []BundleOverride `json:"overrides,omitempty"`
-	// Mode, Ignore and DeletionPolicy are copied to the Bundle's Resources.
+	// Mode, Ignore and DeletionPolicy are copied to the Bundle's Resources. Mode is Report (drift is only reported),
+	// Correct (the default: drifted fields are applied again) or Enforce (fields that others added are removed, too).
 	Mode           Mode           `json:"mode,omitempty"`
 	Ignore         *Ignore        `json:"ignore,omitempty"`
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`

@@ -104,6 +104,13 @@ Name   What
 	require.NotContains(t, coloured.String(), "`")
 }
 
+// A block with a here-document can be pasted: the line that ends it has no indent.
+func TestRenderKeepsHereDocuments(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, Render(&b, "One\n\n```sh\ncat <<EOF\na\nEOF\n```\n", Style{Width: 40}))
+	require.Contains(t, b.String(), "\ncat <<EOF\na\nEOF\n")
+}
+
 // TestWideTablesFitTheTerminal checks that no column of a table leaves the terminal, with and without colours.
 func TestWideTablesFitTheTerminal(t *testing.T) {
 	const page = "| Message, condition or symptom | It is | Look at |\n|---|---|---|\n" +

@@ -49,8 +49,12 @@ func (r *renderer) block(n *blackfriday.Node, first, rest string) {
 		r.wrap(r.inline(n), first, rest)
 		r.line("")
 	case blackfriday.CodeBlock:
-		for line := range strings.Lines(string(n.Literal)) {
-			r.line(rest + "    " + r.paint(cyan, strings.TrimRight(line, "\n")))
+		code, indent := string(n.Literal), rest+"    "
+		if strings.Contains(code, "<<") { // pasted with an indent, a here-document would not end
+			indent = ""
+		}
+		for line := range strings.Lines(code) {
+			r.line(indent + r.paint(cyan, strings.TrimRight(line, "\n")))
 		}
 		r.line("")
 	case blackfriday.List:

@@ -174,7 +174,8 @@ coracle export --dir exported
 ip addr add 192.0.2.11/24 dev eth0
 coracle start --data-dir /srv/second --run-dir /run/second --node-ip 192.0.2.11 \
   --cluster-cidr 10.52.0.0/16 --service-cidr 10.53.0.0/16 --listen :7443 --agent-listen :11250 \
-  --ingress-http-port 8080 --ingress-https-port 8443
+  --ingress-http-port 8080 --ingress-https-port 8443 --merge-kubeconfig=false
+coracle ctl --kubeconfig /srv/second/kubeconfig get nodes
 (
   export KUBECONFIG=/srv/second/kubeconfig
   for part in exported/*; do kubectl apply --server-side -R -f $part; done

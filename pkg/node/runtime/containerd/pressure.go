@@ -3,13 +3,15 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
+
+const maxPressure = 4096 // bytes of a file, which has two lines
 
 // PodPressure implements runtime.Runtime.
 func (r *Runtime) PodPressure(_ context.Context, cgroup string) *runtime.Pressure {
@@ -22,7 +24,7 @@ func (r *Runtime) PodPressure(_ context.Context, cgroup string) *runtime.Pressur
 func pressure(dir string) *runtime.Pressure {
 	p := new(runtime.Pressure)
 	for name, s := range map[string]*runtime.Stalls{"cpu": &p.CPU, "memory": &p.Memory, "io": &p.IO} {
-		text, err := os.ReadFile(filepath.Join(dir, name+".pressure"))
+		text, err := bounded.File(filepath.Join(dir, name+".pressure"), maxPressure)
 		if err != nil {
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +86,7 @@ type ClusterOptions struct {
 }
 
 // AddCluster creates a Cluster, and the Secret with its kubeconfig. For a Cluster that it created before, it
-// replaces the kubeconfig.
+// replaces the kubeconfig, or makes a new token.
 func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Writer) error {
 	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool {
 		return !is
@@ -126,11 +127,11 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 			Key:       kontrol.DefaultKey,
 		}
 	}
-	if secret != nil {
+	if !o.Local {
 		var old kontrol.Cluster
 		err := c.Client.Get(ctx, ctrl.ObjectKeyFromObject(k), &old)
 		if err == nil {
-			return c.renewKubeconfig(ctx, &old, k, secret, out)
+			return c.renew(ctx, &old, k, secret, o.TokenFile, out)
 		}
 		if !apierrors.IsNotFound(err) {
 			return err
@@ -148,7 +149,7 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 		return err
 	}
 	if o.Pull {
-		if err := c.pullToken(ctx, k, o.TokenFile, out); err != nil {
+		if err := c.pullToken(ctx, k, o.TokenFile, false, out); err != nil {
 			return err
 		}
 	}
@@ -156,16 +157,20 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 	return err
 }
 
-// renewKubeconfig replaces the kubeconfig of a Cluster that was added before, even if its Secret was deleted.
-func (c *cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret,
+// renew replaces the kubeconfig of a Cluster that was added before, even if its Secret was deleted, or makes a token
+// for its agent.
+func (c *cluster) renew(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret, tokenFile string,
 	out io.Writer) error {
-	if s := old.Spec.KubeconfigSecret; s == nil || *s != *k.Spec.KubeconfigSecret {
+	if old.Spec.Pull != k.Spec.Pull || !reflect.DeepEqual(old.Spec.KubeconfigSecret, k.Spec.KubeconfigSecret) {
 		return fmt.Errorf("there is a cluster %[1]s, which is reached in another way: choose another name, or `coracle "+
 			"kontrol clusters remove %[1]s` first", k.Name)
 	}
 	if len(k.Labels) > 0 {
 		return fmt.Errorf("there is a cluster %[1]s: change its labels with `coracle ctl label cluster.kontrol.coracle.dev "+
-			"%[1]s KEY=VALUE`; without --label its kubeconfig is replaced", k.Name)
+			"%[1]s KEY=VALUE`; without --label its kubeconfig or token is renewed", k.Name)
+	}
+	if k.Spec.Pull {
+		return c.pullToken(ctx, old, tokenFile, true, out)
 	}
 	if err := c.setSecret(ctx, secret); err != nil {
 		return err

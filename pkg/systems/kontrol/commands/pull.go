@@ -10,6 +10,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -20,9 +21,9 @@ import (
 // pullTokenLife is how long an agent's token is valid.
 const pullTokenLife = 365 * 24 * time.Hour
 
-// pullToken creates a service account that may only connect as the cluster, and writes its token and the hub's CA
-// to a file. The account is deleted with the Cluster.
-func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string, out io.Writer) error {
+// pullToken creates a service account that may only connect as the cluster, and writes its token and the hub's CA to a
+// file. With again it may exist. The account is deleted with the Cluster.
+func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string, again bool, out io.Writer) error {
 	name := pull.Account + k.Name
 	meta := metav1.ObjectMeta{
 		Name: name,
@@ -46,7 +47,7 @@ func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string
 			})
 		},
 	} {
-		if err := create(); err != nil {
+		if err := create(); err != nil && !(again && apierrors.IsAlreadyExists(err)) {
 			return err
 		}
 	}

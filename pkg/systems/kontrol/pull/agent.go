@@ -74,8 +74,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(began) > retryMost {
+		if errors.Is(err, errEnded) && time.Since(began) > retryMost { // the hub ends connections after an hour
+			a.Log.Info("the connection to the hub has ended, connecting again", "hub", hubs[i%len(hubs)].Host)
 			rounds = 0
+			i--
+			continue
 		}
 		wait := backoff.Jittered(backoff.Pause(retryFirst, retryMost, rounds+1))
 		a.Log.Warn("not connected to the hub, retrying", "hub", hubs[i%len(hubs)].Host, "error", err, "retry",
@@ -125,6 +128,8 @@ func readToken(file string) (c credentials, err error) {
 	return c, nil
 }
 
+var errEnded = errors.New("the connection has ended")
+
 // connect opens one connection and serves the hub's requests until it ends. The error is never nil.
 func (a *Agent) connect(ctx context.Context, hub *url.URL, h http.Handler) error {
 	c, err := readToken(a.TokenFile)
@@ -158,7 +163,7 @@ func (a *Agent) connect(ctx context.Context, hub *url.URL, h http.Handler) error
 	}
 	a.Log.Info("connected to the hub", "hub", hub.Host, "cluster", c.cluster)
 	serve(upgraded, h)
-	return errors.New("the connection has ended")
+	return errEnded
 }
 
 // upgrade asks the hub to use the connection for its requests. The caller must use the returned connection.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -28,6 +29,9 @@ const (
 	// maxStreams limits the concurrent requests, including watches, of a connection.
 	maxStreams = 1000
 	maxHeader  = 64 << 10 // bytes
+	// leastLife is how long a connection lives at least, at most twice as long. Then the agent connects again, so that a
+	// token that was revoked ends its connection. API servers end watches likewise.
+	leastLife = 30 * time.Minute
 )
 
 // NotConnectedError means that no agent of a cluster is connected. It is a net.Error.
@@ -55,10 +59,11 @@ type Hub struct {
 	mu      sync.Mutex
 	tunnels map[string]*tunnel
 	changed func(cluster string) // nil until Use
+	life    time.Duration        // of a connection, at least
 }
 
 // NewHub returns a hub that accepts no connections until Use is called.
-func NewHub() *Hub { return &Hub{tunnels: map[string]*tunnel{}} }
+func NewHub() *Hub { return &Hub{tunnels: map[string]*tunnel{}, life: leastLife} }
 
 // Use accepts connections until ctx ends. It calls changed, without locks, when a cluster connects or disconnects.
 func (h *Hub) Use(ctx context.Context, changed func(cluster string)) {
@@ -89,8 +94,8 @@ func (h *Hub) Ready(cluster string) error {
 	return nil
 }
 
-// Serve uses a connection for the requests to a cluster until it ends, is replaced, or ctx ends. It closes the
-// connection.
+// Serve uses a connection for the requests to a cluster until it ends, is replaced, is an hour old, or ctx ends. It
+// closes the connection.
 func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 	t := newTunnel(conn)
 	defer t.close()
@@ -110,9 +115,12 @@ func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 		old.close()
 	}
 	changed(cluster)
+	age := time.NewTimer(h.life + rand.N(h.life))
+	defer age.Stop()
 	select {
 	case <-ctx.Done():
 	case <-t.conn.closed:
+	case <-age.C:
 	}
 	h.mu.Lock()
 	if h.tunnels[cluster] == t {

@@ -207,6 +207,30 @@ func TestAConnectionThatEndsIsMadeAgain(t *testing.T) {
 	require.ErrorAs(t, err, new(*NotConnectedError))
 }
 
+// TestAnOldConnectionEnds checks that a token that was revoked does not stay connected.
+func TestAnOldConnectionEnds(t *testing.T) {
+	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok")) })
+	w.hub.life = time.Millisecond
+	var connections atomic.Int32
+	refused := make(chan struct{})
+	w.refuse = func() error {
+		switch connections.Add(1) {
+		case 1:
+			return nil
+		case 2:
+			close(refused)
+		}
+		return errors.New("the token was revoked")
+	}
+	stop := w.agent()
+	defer stop()
+	w.connected()
+	w.connected() // ended
+	<-refused
+	_, _, err := w.get("/version")
+	require.ErrorAs(t, err, new(*NotConnectedError))
+}
+
 // TestWhoMayNotConnect checks the errors for a wrong token, an unknown authority, a server without reconcilers, and
 // files without a token.
 func TestWhoMayNotConnect(t *testing.T) {
