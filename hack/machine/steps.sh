@@ -21,8 +21,8 @@ until_true() {
 machine() {
   local skip=() path
   for path in /proc /sys /dev /tmp /root/coracle /root/.ssh /var/log /var/cache /var/lib/dpkg /var/lib/systemd \
-    /var/lib/apt /var/lib/xfsprogs /var/backups '/var/tmp/systemd-private-*' /run/systemd /run/credentials /run/log /run/udev \
-    /run/user /run/dbus; do
+    /var/lib/apt /var/lib/xfsprogs /var/backups '/var/tmp/systemd-private-*' /run/systemd /run/credentials \
+    /run/log /run/udev /run/user /run/dbus; do
     skip+=(-path "$path" -o)
   done
   find / /run -xdev \( "${skip[@]}" -false \) -prune -o -printf '%p %y %m %l\n' | sort -u
