@@ -268,6 +268,8 @@ END
   until_true limit 40000
   resize slow 100m 64Mi
   until_true limit 10000
+  ctl get --raw "/api/v1/nodes/$(hostname)/proxy/stats/summary" | tr -d ' \n' |
+    grep -q '\],"cpu":{[^}]*"psi":' # of a pod, behind its containers
   ctl delete pod slow greedy --now
   ;;
 eviction) # under pressure of memory and of disk, the pod that uses most goes; the limit of processes holds
