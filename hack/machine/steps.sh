@@ -127,7 +127,8 @@ filesystems) # of the data directory, and refusals of those that cannot hold con
   mount -t overlay -o lowerdir=/overlay/lower,upperdir=/overlay/upper,workdir=/overlay/work overlay /disk/overlay
   refused /disk/overlay '(overlay: '
   umount /disk/{tmpfs,untyped,overlay}
-  rm -r /disk /overlay /*.img
+  rm -r /disk /overlay /{xfs,btrfs,untyped}.img
+  rm -rf /root/.kube/cache # of clusters in other data directories, as kubectl leaves it
   systemctl start coracle-server
   ;;
 docker) # started after Coracle and before it, and restarted; it keeps its rules
@@ -182,7 +183,10 @@ docker) # started after Coracle and before it, and restarted; it keeps its rules
   modprobe -r br_netfilter || true
   sysctl net.ipv4.ip_forward=0
   echo -n docker-default >/sys/kernel/security/apparmor/.remove
-  rm -rf layers /etc/docker /run/docker /run/containerd /var/lib/docker /var/lib/containerd
+  rm -rf layers /etc/docker/* /etc/cni /run/docker /run/containerd /var/lib/docker /var/lib/containerd
+  for controller in hugetlb rdma misc; do # runc enabled them for Docker
+    echo "-$controller" >/sys/fs/cgroup/cgroup.subtree_control || true
+  done
   systemctl start coracle-server
   ;;
 hello)
