@@ -212,6 +212,9 @@ func spread(v reflect.Value) (n int64) {
 			return spread(v.Elem())
 		}
 	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			return 0 // it points to its time zone, which package time may still be loading
+		}
 		for i := 0; i < v.NumField() && n <= maxApplied; i++ {
 			n += spread(v.Field(i))
 		}

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -314,4 +315,12 @@ func TestCreateWithAResourceVersionIsRefusedLast(t *testing.T) {
 	good.ResourceVersion = "0"
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{})
 	require.NoError(t, err)
+}
+
+// A time's zone is shared with package time, which loads it while requests are served.
+func TestSpreadLeavesTimeZonesAlone(t *testing.T) {
+	at := metav1.NewTime(time.Now().In(time.FixedZone("X", 3600)))
+	require.Zero(t, spread(reflect.ValueOf(&at)))
+	two := corev1.PodSpec{Containers: make([]corev1.Container, 2)}
+	require.EqualValues(t, 4, spread(reflect.ValueOf(&two)))
 }
