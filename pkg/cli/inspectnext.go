@@ -79,7 +79,8 @@ func remediesFor(r socket.ScheduleReport) (lines []string) {
 			next = "the node is not ready or short of space: `coracle ctl describe node NODE`"
 		case m.filter == "NodeResourcesFit" && strings.HasPrefix(verdict, "Too many pods"):
 			next = "end pods there, or start the node with a higher --max-pods"
-		case m.filter == "NodeResourcesFit" && strings.Contains(verdict, "/") && strings.Contains(verdict, "0 of 0 is free"):
+		case m.filter == "NodeResourcesFit" && strings.Contains(verdict, "/") &&
+			strings.Contains(verdict, "0 of 0 is free"):
 			next = "no device plugin on that node offers it: `coracle help devices`"
 		}
 		lines = append(lines, m.filter, "  "+next)

@@ -46,7 +46,8 @@ func TestInspectScheduleSaysWhatToDo(t *testing.T) {
 		"no claim": {"VolumeBinding", `persistentvolumeclaim "x" not found (its claims: x)`, "create the claim, or correct"},
 		"no slot":  {"NodeResourcesFit", "Too many pods (pods: wants 1, 0 of 110 is free)", "a higher --max-pods"},
 		"no device": {
-			"NodeResourcesFit", "Insufficient nvidia.com/gpu (nvidia.com/gpu: wants 1, 0 of 0 is free)", "coracle help devices",
+			"NodeResourcesFit", "Insufficient nvidia.com/gpu (nvidia.com/gpu: wants 1, 0 of 0 is free)",
+			"coracle help devices",
 		},
 	} {
 		r := refused(c.filter)

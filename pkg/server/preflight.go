@@ -59,7 +59,8 @@ func preflight(c config.Config, server, node bool) error {
 			errs = append(errs, layers(c.DataDir))
 		}
 		if server {
-			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR), sameRange(c.DataDir, c.ClusterCIDR))
+			errs = append(errs, outsideRanges(c.NodeIP, c.ClusterCIDR, c.ServiceCIDR),
+				sameRange(c.DataDir, c.ClusterCIDR))
 		}
 	}
 	// prepare reports a run directory of another cluster, which has the same addresses.

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"reflect"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -29,7 +30,7 @@ func ValidateFarm(b *Buildbarn) field.ErrorList {
 	}
 	if s.Images.Browser != "" {
 		errs = append(errs, validateImage(s.Images.Browser, images.Child("browser"))...)
-	} else if s.Browser.IngressHost != "" {
+	} else if !equality.Semantic.DeepEqual(s.Browser, FarmBrowser{}) {
 		errs = append(errs, field.Required(images.Child("browser"), "without its image the farm has no browser"))
 	}
 	errs = append(errs, validatePull(s.ImagePullPolicy, path)...)

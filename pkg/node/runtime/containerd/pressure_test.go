@@ -24,7 +24,8 @@ func TestPressure(t *testing.T) {
 	require.Equal(t, &runtime.Pressure{
 		CPU: runtime.Stalls{Some: runtime.Stall{Avg10: 1.25, Avg60: 0.5, Avg300: 0.1, Total: 1500 * time.Microsecond}},
 		Memory: runtime.Stalls{
-			Some: runtime.Stall{Total: 7 * time.Microsecond}, Full: runtime.Stall{Avg10: 90, Total: 5 * time.Microsecond},
+			Some: runtime.Stall{Total: 7 * time.Microsecond},
+			Full: runtime.Stall{Avg10: 90, Total: 5 * time.Microsecond},
 		},
 	}, pressure(dir))
 }

@@ -197,8 +197,8 @@ func (c *cluster) Rollback(ctx context.Context, o RollbackOptions, t command.Ter
 			return err
 		}
 		if b := r.Labels[kontrol.LabelBundle]; b != "" {
-			return fmt.Errorf("resource %s belongs to bundle %s, which would undo the rollback: push the former files of "+
-				"the bundle with `coracle kontrol push`", r.Name, b)
+			return fmt.Errorf("resource %s belongs to bundle %s, which would undo the rollback: push the former files "+
+				"of the bundle with `coracle kontrol push`", r.Name, b)
 		}
 		to, err := former(r, o.Revision, o.Generation)
 		if err != nil {

@@ -94,8 +94,8 @@ func (h *Hub) Ready(cluster string) error {
 	return nil
 }
 
-// Serve uses a connection for the requests to a cluster until it ends, is replaced, is an hour old, or ctx ends. It
-// closes the connection.
+// Serve uses a connection for the requests to a cluster until it ends, is replaced, reaches its age (see leastLife), or
+// ctx ends. It closes the connection.
 func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 	t := newTunnel(conn)
 	defer t.close()

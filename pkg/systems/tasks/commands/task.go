@@ -82,8 +82,9 @@ func (c cluster) refuseSchedules(ctx context.Context, t *tasks.Task) error {
 		key := ctrl.ObjectKey{Namespace: c.Namespace, Name: a.Name}
 		if apierrors.IsNotFound(c.Client.Get(ctx, key, &tasks.Task{})) &&
 			c.Client.Get(ctx, key, &tasks.TaskSchedule{}) == nil {
-			return fmt.Errorf("--after %[1]s: %[1]s is a schedule, and --after waits once for one task: name one of the "+
-				"tasks that `coracle ps -a` lists, or see `coracle help batch` for an alarm each time a task fails", a.Name)
+			return fmt.Errorf("--after %[1]s: %[1]s is a schedule, and --after waits once for one task: name one of "+
+				"the tasks that `coracle ps -a` lists, or see `coracle help batch` for an alarm each time a task "+
+				"fails", a.Name)
 		}
 	}
 	return nil
