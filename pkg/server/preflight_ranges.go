@@ -36,6 +36,6 @@ func sameRange(dataDir, pods string) error {
 	if err != nil || err2 != nil || cluster.Contains(own.Addr()) {
 		return nil //nolint:nilerr // a first start, or another check reports it
 	}
-	return fmt.Errorf("--cluster-cidr %s does not contain %s, the range of this node's pods: start with the range that "+
-		"the cluster was created with; a running cluster cannot change it", pods, own)
+	return fmt.Errorf("--cluster-cidr %s does not contain %s, the range of this node's pods: start with the range "+
+		"that the cluster was created with; a running cluster cannot change it", pods, own)
 }

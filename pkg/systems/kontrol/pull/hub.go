@@ -29,8 +29,8 @@ const (
 	// maxStreams limits the concurrent requests, including watches, of a connection.
 	maxStreams = 1000
 	maxHeader  = 64 << 10 // bytes
-	// leastLife is how long a connection lives at least, at most twice as long. Then the agent connects again, so that a
-	// token that was revoked ends its connection. API servers end watches likewise.
+	// leastLife is how long a connection lives at least, at most twice as long. Then the agent connects again, so that
+	// a token that was revoked ends its connection. API servers end watches likewise.
 	leastLife = 30 * time.Minute
 )
 
